@@ -12,7 +12,7 @@ import pytest
 from tests.serve.servers import Server, serving
 from tests.serve.test_texts import changed
 from tfexport.languages import Languages
-from tfexport.serve import detection, model_choice
+from tfexport.serve import detection, texts
 from tfexport.serve.detection import LOOKED_AT, detect
 from tfexport.serve.failures import RequestError
 
@@ -107,11 +107,11 @@ def test_without_the_library_languages_are_asked_for(monkeypatch: pytest.MonkeyP
     try:
         assert not detection.can_detect()
         assert detect(GERMAN, ["de", "en"]) == []
-        monkeypatch.setattr(model_choice, "choose_only", lambda *_: None)
-        monkeypatch.setattr(model_choice, "sources_of", lambda *_: ["de", "en"])
+        monkeypatch.setattr(texts, "choose_only", lambda *_: None)
+        monkeypatch.setattr(texts, "sources_of", lambda *_: ["de", "en"])
         service: Any = SimpleNamespace(models=[])
         with pytest.raises(RequestError, match=r"one of de, en; .* not installed"):
-            model_choice._choices(service, [GERMAN], model_choice.Wanted(None, "fr"))
+            texts._choices(service, [GERMAN], texts.Wanted(None, "fr"))
     finally:
         monkeypatch.undo()
         detection._load.cache_clear()

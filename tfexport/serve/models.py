@@ -1,10 +1,9 @@
-"""The models of a server: opened, looked up by name, opened again when their bundles change."""
+"""The models of a server: opened, chosen by name or languages, opened again when bundles change."""
 
 import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +17,9 @@ from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.serve import request_log
+from tfexport.serve.call import Call
 from tfexport.serve.failures import RequestError, loggable, wrong
-from tfexport.serve.language_codes import ModelLanguages
+from tfexport.serve.language_codes import UNKNOWN, ModelLanguages
 from tfexport.serve.metrics import ModelObserver
 from tfexport.serve.sentences import Join, Split, join_of
 from tfexport.serve.settings import Settings
@@ -74,7 +74,7 @@ class Model:
         self.resolver = self._resolver()
         limits = SchedulerLimits(own.max_queue, own.slots)
         self.scheduler = Scheduler(self.engine, limits, observer)
-        self._users = 0
+        self._calls = set[Call]()
         self._retired = False
 
     def join(self, target: str) -> Join:
@@ -151,15 +151,15 @@ class Model:
             raise ConfigError(Message(f"{self.name}: its decoding defaults: ", text)) from None
         return made
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Keep the model open for the block, even if it is retired; in the event loop's thread."""
-        self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            self._close_if_unused()
+    def serve(self, call: Call) -> None:
+        """Stay open until a call ends, even if retired; in the event loop's thread."""
+        call.model = self.name
+        self._calls.add(call)
+        call.exits.callback(self._ended, call)
+
+    def _ended(self, call: Call) -> None:
+        self._calls.discard(call)
+        self._close_if_unused()
 
     def retire(self) -> None:
         """Close the model as soon as it is unused."""
@@ -172,7 +172,7 @@ class Model:
         self.engine.close()
 
     def _close_if_unused(self) -> None:
-        if self._retired and not self._users:
+        if self._retired and not self._calls:
             # Joining threads takes time, and the event loop may not wait.
             asyncio.get_running_loop().run_in_executor(None, self.close)
 
@@ -296,3 +296,123 @@ def _check_names(names: Sequence[str], settings: Settings) -> None:
             f"serve: no model {join_some([repr(name) for name in unknown])}, of which there are "
             f"settings; there are {join_some(names)}"
         )
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A model, and the languages between which it translates.
+
+    Attributes:
+        model: the model that serves the request.
+        source: code of the texts' language; "und" if unknown.
+        target: code of the translations' language; "und" if unknown.
+        language_pair: the language tokens for the model.
+    """
+
+    model: Model
+    source: str
+    target: str
+    language_pair: LanguagePair
+
+
+def choose_named(
+    models: Models, name: str | None, source: str | None, target: str | None
+) -> ModelChoice:
+    """Choose a model by its name, or by languages if there are several.
+
+    Raises:
+        RequestError: there is none, or it does not know the languages.
+    """
+    if name is not None:
+        model = models.get(name)
+    elif len(models.names) == 1:
+        (model,) = models
+    elif source is None and target is None:
+        raise wrong(f"model: choose one of {join_some(models.names)}")
+    else:
+        return _matching(models, source, target)[0]
+    choice = _choice(model, source, target)
+    if choice is None:
+        raise _foreign(model, source, target)
+    return choice
+
+
+def choose_by_languages(models: Models, source: str, target: str) -> ModelChoice:
+    """Choose the first model that translates between languages.
+
+    Raises:
+        RequestError: there is none.
+    """
+    return _matching(models, source, target)[0]
+
+
+def choose_only(models: Models, target: str) -> ModelChoice | None:
+    """The first model that writes a language, if all such models read the same language.
+
+    None if they read several languages; then the language has to be detected.
+
+    Raises:
+        RequestError: no model writes it.
+    """
+    found = _matching(models, None, target)
+    sources = {code for choice in found for code in choice.model.languages.sources}
+    if len(sources) > 1:
+        return None
+    return _choice(found[0].model, next(iter(sources), None), target)
+
+
+def sources_of(models: Models, target: str) -> list[str]:
+    """The languages from which there are translations into a language."""
+    found = _matching(models, None, target)
+    return list(dict.fromkeys(code for one in found for code in one.model.languages.sources))
+
+
+def _matching(models: Models, source: str | None, target: str | None) -> list[ModelChoice]:
+    """The models that have these languages; those with unknown languages come last."""
+    every = [*models]
+    found = [choice for model in every if (choice := _choice(model, source, target)) is not None]
+    if not found:
+        pair = f"from {source or 'any language'} to {target or 'any language'}"
+        raise wrong(f"no model translates {pair[:80]}; there are {_pairs(every)}")
+    return sorted(found, key=lambda choice: choice.model.languages.unknown)
+
+
+def _pairs(models: Sequence[Model]) -> str:
+    return join_some([
+        f"{'/'.join(model.languages.sources[:5])}-{'/'.join(model.languages.targets[:5])}"
+        for model in models
+    ])  # fmt: skip
+
+
+def _foreign(model: Model, source: str | None, target: str | None) -> RequestError:
+    """The failure of a request for languages that a model does not have."""
+    problems = []
+    for side, code in (("source", source), ("target", target)):
+        known = getattr(model.languages, f"{side}s")
+        if code is not None and getattr(model.languages, side)(code) is None:
+            problems.append(
+                f"{side}_language: {code[:40]!r} is not a language of the model {model.name!r}; "
+                f"known: {join_some(sorted(known), 12)}"
+            )
+    return wrong(problems)
+
+
+def _choice(model: Model, source: str | None, target: str | None) -> ModelChoice | None:
+    """The model with these languages in its own form; None if it does not have them."""
+    languages = model.languages
+    reads = None if source is None else languages.source(source)
+    writes = None if target is None else languages.target(target)
+    if (source is not None and reads is None) or (target is not None and writes is None):
+        return None
+    known = reads or languages.default_source
+    written = writes or _only_target(model)
+    return ModelChoice(
+        model, known or UNKNOWN, written or UNKNOWN, languages.language_pair(reads, writes)
+    )
+
+
+def _only_target(model: Model) -> str | None:
+    known = model.engine.manifest.languages
+    default = None if known is None else known.target
+    targets = model.languages.targets
+    return targets[0] if len(targets) == 1 else default

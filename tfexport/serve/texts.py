@@ -1,4 +1,7 @@
-"""Translation of the texts of a request: texts to rows, rows to hypotheses, hypotheses to texts."""
+"""Translation of the texts of a request: texts to rows, rows to hypotheses, hypotheses to texts.
+
+Texts go to a model that the request names, or each to a model that has its languages.
+"""
 
 import asyncio
 import math
@@ -8,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from tfexport.errors import InputError, Problem, TooLongError
+from tfexport.errors import InputError, Problem, TooLongError, join_some
 from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.options import Step
 from tfexport.runtime.resolve import Prefix
@@ -18,14 +21,23 @@ from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import streamed, unstreamable
 from tfexport.runtime.text.codec import WORD_MARKS, check_text
 from tfexport.serve.call import Call, seen
+from tfexport.serve.detection import LIBRARY, LOOKED_AT, Detected, can_detect, detect
 from tfexport.serve.failures import RequestError, late, spelled, wrong
 from tfexport.serve.metrics import Metrics
-from tfexport.serve.models import Model
+from tfexport.serve.models import (
+    Model,
+    ModelChoice,
+    choose_by_languages,
+    choose_only,
+    sources_of,
+)
 from tfexport.serve.sentences import Split, SplitText, split_text
+from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
 
 OnStep = Callable[[Step], object]
 UNFINISHED = "X-Unfinished-Texts"  # a header
+LEAST = 0.3  # a language with less confidence is not used
 _TOKEN = 32  # characters of a token at most, as a rule
 _MARK = re.compile(r">>[^<>\s]+<<\s*")  # of the target language, in front of a text
 
@@ -115,6 +127,38 @@ class Translated:
     unknown: int = 0
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A request that names languages instead of a model.
+
+    Attributes:
+        source: language of the texts; None to detect it.
+        target: language of the translations.
+        options: the options of decoding, by name.
+        split: see ``Asked``.
+    """
+
+    source: str | None
+    target: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The translation of one text.
+
+    Attributes:
+        source: its language.
+        confidence: confidence in the source language, from 0 to 1; 1 if the caller named it.
+        found: the translation.
+    """
+
+    source: str
+    confidence: float
+    found: Translated
+
+
 def check_size(
     settings: Settings, call: Call, *texts: Sequence[Sized], prefixes: Sequence[Sized] = ()
 ) -> None:
@@ -154,6 +198,81 @@ async def translate(metrics: Metrics, model: Model, asked: Asked, call: Call) ->
     found = await outcome(submission, call)
     metrics.characters += call.characters
     return await call.in_thread(assemble, model, rows, found)
+
+
+async def translate_between(
+    service: Service, call: Call, texts: Sequence[str], wanted: Wanted
+) -> list[Answered]:
+    """Translate texts with the models that have their languages.
+
+    Raises:
+        RequestError: there is no such model, or the language of a text cannot be detected.
+        TfexportError: see ``translate``.
+    """
+    choices = await call.in_thread(_choices, service, texts, wanted)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, (choice, _) in enumerate(choices):
+        groups.setdefault((choice.model.name, choice.source), []).append(place)
+    jobs = []
+    for indices in groups.values():
+        choice, _ = choices[indices[0]]
+        choice.model.serve(call)
+        asked = Asked(
+            [texts[place] for place in indices], wanted.options, None, choice.language_pair,
+            choice.source, choice.target, wanted.split, divide=True, indices=indices,
+        )  # fmt: skip
+        jobs.append(translate(service.metrics, choice.model, asked, call))
+    found = await asyncio.gather(*jobs)
+    made = dict(zip(chain(*groups.values()), chain(*found), strict=True))
+    return [
+        Answered(choice.source, confidence, made[place])
+        for place, (choice, confidence) in enumerate(choices)
+    ]
+
+
+def _choices(
+    service: Service, texts: Sequence[str], wanted: Wanted
+) -> list[tuple[ModelChoice, float]]:
+    """A model for each text, and the confidence in its language."""
+    if wanted.source is not None:
+        choice = choose_by_languages(service.models, wanted.source, wanted.target)
+        return [(choice, 1.0)] * len(texts)
+    only = choose_only(service.models, wanted.target)
+    if only is not None:
+        return [(only, _confidence(text, only.source)) for text in texts]
+    sources = sources_of(service.models, wanted.target)
+    found = [_find(text, texts, sources) for text in texts]
+    problems = [
+        f"text {place}: its language was not detected; give one of {join_some(sources, 12)}"
+        for place, one in enumerate(found)
+        if one is None
+    ]
+    if problems and not can_detect():
+        raise wrong(
+            f"give the language of the texts, one of {join_some(sources, 12)}; this server "
+            f"cannot detect it, because {LIBRARY} is not installed"
+        )
+    if problems:
+        raise wrong(problems)
+    return [
+        (choose_by_languages(service.models, one.code, wanted.target), one.confidence)
+        for one in found
+        if one is not None
+    ]
+
+
+def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected | None:
+    """The language of a text, or that of all texts if this one is too short."""
+    for looked_at in (text, "\n".join(texts)[:LOOKED_AT]):
+        best = next(iter(detect(looked_at, sources)), None)
+        if best is not None and best.confidence >= LEAST:
+            return best
+    return None
+
+
+def _confidence(text: str, source: str) -> float:
+    """The confidence that a text is in the only language that is read."""
+    return next((one.confidence for one in detect(text, [source])), 0.0)
 
 
 async def submit_texts(

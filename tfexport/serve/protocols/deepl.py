@@ -19,12 +19,11 @@ from tfexport.serve.bodies import (
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import wrong
 from tfexport.serve.language_codes import UNKNOWN, Code, language_name
-from tfexport.serve.model_choice import Wanted, translate_between
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.texts import check_size, cut_headers
+from tfexport.serve.texts import Wanted, check_size, cut_headers, translate_between
 
 NO_LIMIT = 1_000_000_000_000  # characters, as DeepL specifies for accounts without a limit
 _FIELDS = 32  # of a form, besides its texts

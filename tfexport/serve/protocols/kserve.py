@@ -19,8 +19,7 @@ from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
-from tfexport.serve.model_choice import choose_named, use
-from tfexport.serve.models import Model
+from tfexport.serve.models import Model, choose_named
 from tfexport.serve.openapi import add_probe, describe
 from tfexport.serve.sentences import SPLITS
 from tfexport.serve.service import Service
@@ -328,7 +327,7 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
                  **describe(InferCall, "Translate texts, or rows of ids."))  # fmt: skip
     async def infer(request: Request) -> Response:
         model, call = _model(service, request), call_of(request.scope)
-        use(call, model)
+        model.serve(call)
         body, inputs = await call.in_thread(_read, call)
         output = SEQUENCES if IDS in inputs else TRANSLATION
         binary = _wants_binary(body, output)

@@ -22,12 +22,11 @@ from tfexport.serve.call import call_of
 from tfexport.serve.detection import LIBRARY, can_detect, detect
 from tfexport.serve.failures import LIBRETRANSLATE, RequestError
 from tfexport.serve.language_codes import UNKNOWN, language_name, listed_codes
-from tfexport.serve.model_choice import Answered, Wanted, translate_between
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.texts import check_size, cut_headers
+from tfexport.serve.texts import Answered, Wanted, check_size, cut_headers, translate_between
 
 AUTO = "auto"
 _FIELDS = 32  # of a form

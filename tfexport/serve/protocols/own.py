@@ -29,8 +29,7 @@ from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
 from tfexport.serve.language_codes import UNKNOWN
 from tfexport.serve.metrics import Metrics
-from tfexport.serve.model_choice import ModelChoice, choose_named, use
-from tfexport.serve.models import Model
+from tfexport.serve.models import Model, ModelChoice, choose_named
 from tfexport.serve.openapi import describe
 from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.sentences import Split
@@ -353,7 +352,7 @@ def routes(service: Service) -> APIRouter:
         options = _Options(body.options, len(body.texts))
         check_size(service.settings, call, body.texts, prefixes=options.counted)
         choice = _choose(service, body, options)
-        use(call, choice.model)
+        choice.model.serve(call)
         asked = Asked(
             body.texts, options.decoding, options.prefixes, choice.language_pair, choice.source,
             choice.target, body.split_sentences, body.divide, stream=body.stream,
@@ -375,7 +374,7 @@ def routes(service: Service) -> APIRouter:
         options = _Options(body.options, None)
         choice = _choose(service, body, options)
         model = choice.model
-        use(call, model)
+        model.serve(call)
         pairs, resolved = await call.in_thread(
             prepare_pairs, model, body.sources, body.targets, options.decoding, choice.language_pair
         )

@@ -12,7 +12,7 @@ from tfexport.errors import InputError
 from tfexport.serve.bodies import JSON, First, StrictFields, check_media_type, read_json
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import spelled, wrong
-from tfexport.serve.model_choice import ModelChoice, choose_named, use
+from tfexport.serve.models import ModelChoice, choose_named
 from tfexport.serve.openapi import describe
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
@@ -51,7 +51,7 @@ def routes(service: Service) -> APIRouter:
         choice = choose_named(
             service.models, body.model, body.source_language, body.target_language
         )
-        use(call, choice.model)
+        choice.model.serve(call)
         sentences = await call.in_thread(_sentences, choice, body)
         return JSONResponse({"model": choice.model.name, "sentences": sentences})
 
