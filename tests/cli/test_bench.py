@@ -17,9 +17,9 @@ from tfexport.languages import Languages
 from tfexport.runtime import Translator
 from tfexport.runtime.benchmark import Plan, benchmark_rows, measure
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.parallel import cpu
 from tfexport.runtime.parallel.cpu import ThreadLayout
+from tfexport.runtime.text.codec import LanguagePair
 
 
 @pytest.fixture(autouse=True)

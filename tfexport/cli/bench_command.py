@@ -81,7 +81,7 @@ def bench(**values: Any) -> None:
     tfexport bench de-en.bundle german.txt --tune
     """
     from tfexport.runtime.benchmark import benchmark_rows, measure
-    from tfexport.runtime.language_tokens import LanguagePair
+    from tfexport.runtime.text.codec import LanguagePair
 
     call = as_call(_Call, values)
     if call.tune and call.threads:

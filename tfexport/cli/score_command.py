@@ -86,9 +86,9 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.runtime.benchmark import of_artifact
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.scores import ScoreFormat, score_file
-    from tfexport.runtime.language_tokens import LanguagePair
     from tfexport.runtime.parallel.cpu import ThreadLayout
     from tfexport.runtime.scorer import Scorer
+    from tfexport.runtime.text.codec import LanguagePair
 
     call = as_call(_Call, values)
     _check_files(call)

@@ -65,7 +65,7 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
     from tfexport.atomic import new_file
     from tfexport.runtime.files.array_rows import read_array_rows
     from tfexport.runtime.files.line_stream import LineFormat
-    from tfexport.runtime.language_tokens import LanguagePair
+    from tfexport.runtime.text.codec import LanguagePair
 
     io = engine.manifest.module_io
     if io is None:
@@ -246,7 +246,7 @@ def _layout(call: _Call) -> "ThreadLayout":
 def _task(call: _Call, engine: "Engine") -> "LineTask":
     """Resolve the options; all problems are reported in one message."""
     from tfexport.runtime.files.line_stream import LineFormat, LineTask
-    from tfexport.runtime.language_tokens import LanguagePair
+    from tfexport.runtime.text.codec import LanguagePair
 
     keywords = given(call.decoding, call.ids)
     if call.alignment or call.attention_plot:

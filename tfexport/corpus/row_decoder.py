@@ -14,11 +14,11 @@ from typing import Any
 from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
 from tfexport.languages import Languages
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.options import GIVING_MORE
 from tfexport.runtime.parallel.workers import StartError
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.text.codec import LanguagePair
 
 _NO_MEMORY = ("bad_alloc", "Failed to allocate memory")  # in errors of onnxruntime
 MAX_ROW_BYTES = 1 << 20  # bytes of a row's text, far more than any model takes

@@ -18,7 +18,6 @@ from tfexport.bundle import MANIFEST, read_manifest
 from tfexport.errors import InputError, Message, join_problems
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.model import native_engine
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.open_model import choose_engine
@@ -26,6 +25,7 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.cpu import instruction_set, usable_cores
 from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.search import Request
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.translator import Translator
 from tfexport.typing import PathLike, Progress, silent
 

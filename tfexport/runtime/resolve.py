@@ -22,7 +22,6 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.runtime.model.interface import ModelShape
 from tfexport.runtime.options import (
     ATTENTION_OPTIONS,
@@ -33,7 +32,13 @@ from tfexport.runtime.options import (
     is_integer,
 )
 from tfexport.runtime.search.request import GraphRules, ResolvedOptions
-from tfexport.runtime.text.codec import TextCodec, check_rows
+from tfexport.runtime.text.codec import (
+    NO_LANGUAGES,
+    LanguagePair,
+    TextCodec,
+    check_rows,
+    find_language_tokens,
+)
 
 _TOKEN_LISTS = ("suppress_tokens", "end_tokens", "suppress_first_tokens")
 _SINGLE_TOKENS = ("first_token", "last_token")

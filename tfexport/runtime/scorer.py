@@ -11,7 +11,6 @@ import numpy as np
 
 from tfexport.errors import InputError, Message, Option, Problem, join_problems
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.model.interface import Floats, Model
 from tfexport.runtime.options import DEFAULTS, ScoringKeywords
 from tfexport.runtime.parallel.workers import make_batches
@@ -20,7 +19,7 @@ from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.search.batch import advance
 from tfexport.runtime.search.logits import token_log_probs
 from tfexport.runtime.search.ranking import make_hypothesis
-from tfexport.runtime.text.codec import check_rows, without_own_end
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, check_rows, without_own_end
 
 _SEARCH_OPTIONS = frozenset(DEFAULTS) - frozenset(ScoringKeywords.__annotations__)
 LOGITS_AT_ONCE = 1 << 25  # 128 MB of logits; longer targets are scored in parts

@@ -21,7 +21,6 @@ from tfexport.runtime.engine import (
 )
 from tfexport.runtime.files.line_stream import LineFormat, LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
-from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
@@ -37,7 +36,7 @@ from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import stream_text, streamed, translate_texts, unstreamable
-from tfexport.runtime.text.codec import TextCodec, check_rows
+from tfexport.runtime.text.codec import LanguagePair, TextCodec, check_rows
 from tfexport.typing import Unpack
 
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.languages import Languages
-from tfexport.runtime.language_tokens import LanguagePair
+from tfexport.runtime.text.codec import LanguagePair
 
 # The shortest code, codes of ISO 639-3 and others with the same meaning, and the English name. In a
 # group of languages, such as Arabic, the code of the standard language also means the group.

@@ -10,12 +10,12 @@ from pathlib import Path
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.text.codec import LanguagePair
 from tfexport.serve import request_log
 from tfexport.serve.call import Call
 from tfexport.serve.failures import RequestError, loggable, wrong

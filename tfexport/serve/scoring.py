@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tfexport.errors import InputError
-from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.text.codec import LanguagePair
 from tfexport.serve.call import Call
 from tfexport.serve.failures import busy, late, spelled, wrong
 from tfexport.serve.models import Model

@@ -12,14 +12,13 @@ from itertools import chain
 from typing import Any
 
 from tfexport.errors import InputError, Problem, TooLongError, join_some
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.options import Step
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import streamed, unstreamable
-from tfexport.runtime.text.codec import WORD_MARKS, check_text
+from tfexport.runtime.text.codec import NO_LANGUAGES, WORD_MARKS, LanguagePair, check_text
 from tfexport.serve.call import Call, seen
 from tfexport.serve.detection import LIBRARY, LOOKED_AT, Detected, can_detect, detect
 from tfexport.serve.failures import RequestError, late, spelled, wrong

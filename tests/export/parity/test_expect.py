@@ -19,7 +19,7 @@ from tfexport.export import export, verify
 from tfexport.export.parity.plan import plan_bundle, read_level
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
-from tfexport.runtime.language_tokens import LanguagePair
+from tfexport.runtime.text.codec import LanguagePair
 from tfexport.typing import silent
 
 SOURCES = ["w4 w5 w6", "w7", "w8 w9 w10 w11"]

@@ -47,7 +47,7 @@ from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.typing import PathLike, Progress
 
 

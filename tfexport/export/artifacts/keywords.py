@@ -14,7 +14,7 @@ from tfexport.export.named_code import load_named
 from tfexport.export.quantization.quality import require_samples
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
-from tfexport.runtime.language_tokens import LanguagePair
+from tfexport.runtime.text.codec import LanguagePair
 from tfexport.typing import PathLike
 
 

@@ -24,7 +24,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.quantization.bundle import QuantizedBundle, quantize_bundle
 from tfexport.export.quantization.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
-from tfexport.runtime.language_tokens import NO_LANGUAGES
+from tfexport.runtime.text.codec import NO_LANGUAGES
 from tfexport.typing import PathLike, Progress
 
 

@@ -21,8 +21,14 @@ from tfexport.errors import (
 from tfexport.export.report import SAMPLES, SENTENCES
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
-from tfexport.runtime.text.codec import Framing, TextCodec, check_ids
+from tfexport.runtime.text.codec import (
+    NO_LANGUAGES,
+    Framing,
+    LanguagePair,
+    TextCodec,
+    check_ids,
+    find_language_tokens,
+)
 from tfexport.typing import PathLike, Progress, silent
 
 FULL, QUICK, NONE = "full", "quick", "none"

@@ -17,8 +17,8 @@ from tfexport.export.rounding import Noise
 from tfexport.export.text.text_graphs import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.search import truncate_at_eos
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.translator import Translator
 from tfexport.typing import PathLike, Progress
 

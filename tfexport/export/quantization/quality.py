@@ -22,10 +22,10 @@ from tfexport.errors import (
 from tfexport.runtime import Translator
 from tfexport.runtime.files.array_rows import read_array_rows
 from tfexport.runtime.files.input_lines import read_line, read_numbers
-from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.model.interface import Floats, Model
 from tfexport.runtime.model.open_model import open_model
 from tfexport.runtime.search.logits import log_normalizer
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 
 LEAST_AGREEMENT = 0.97
 MOST_BLEU_LOSS = 0.3

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tfexport import __version__
 from tfexport.runtime.engine import acts_on_text, requests_of
-from tfexport.runtime.language_tokens import LanguagePair
+from tfexport.runtime.text.codec import LanguagePair
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
