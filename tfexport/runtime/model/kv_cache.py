@@ -142,10 +142,8 @@ class Slots:
         lengths = [len(source) for source in sources]
         first, last = self.rows, self.rows + len(sources)
         self._reserve(self._cross, max(lengths))
-        found = zip(
-            self._cross.arrays, self._last.values(), self._cross_values(state.memory), strict=True
-        )
-        for buffer, newest, memory in found:
+        for name, buffer in zip(self._cross.names, self._cross.arrays, strict=True):
+            memory, newest = state.memory[f"past_key_values.{name}"].numpy(), self._last[name]
             heads, width = memory.shape[1], memory.shape[-1]
             for row, length in enumerate(lengths):
                 buffer[first + row, :, :length, :width] = memory[row, :, :length]
@@ -215,10 +213,6 @@ class Slots:
                 "Upgrade it: pip install -U onnxruntime"
             )
 
-    def _cross_values(self, memory: dict[str, OrtValue]) -> list[NDArray[Any]]:
-        names = [tensor.name for tensor in graph_io.past_encoder(self._cache)]
-        return [memory[name].numpy() for name in names]
-
     def _reserve(self, buffers: "_Buffers", length: int) -> None:
         if buffers.reserve(length, self.rows):
             self._sources[self.rows :] = _NONE
@@ -250,7 +244,13 @@ class Slots:
 
 
 class _Buffers:
-    """Keys and values of all layers, (N, H, M, D') each."""
+    """Keys and values of all layers.
+
+    Attributes:
+        names: of the tensors, as in the graph's names of inputs and outputs.
+        arrays: (N, H, M, D') each.
+        positions: M.
+    """
 
     def __init__(self, cache: CacheShape, kind: str, capacity: int) -> None:
         width = graph_io.slot_width(cache.head_dim)
@@ -258,7 +258,7 @@ class _Buffers:
         pairs = [f"{layer}.{kind}.{part}" for layer in range(cache.num_layers)
                  for part in ("key", "value")]  # fmt: skip
         self.names = pairs
-        self.arrays = self._empty(_LEAST_POSITIONS)
+        self._allocate(_LEAST_POSITIONS)
 
     def inputs(self, rows: int) -> dict[str, NDArray[np.float32]]:
         """By the graph's names."""
@@ -270,11 +270,6 @@ class _Buffers:
         return {f"present.{name}": array[:rows]
                 for name, array in zip(self.names, self.arrays, strict=True)}  # fmt: skip
 
-    @property
-    def positions(self) -> int:
-        """M."""
-        return int(self.arrays[0].shape[2])
-
     def reserve(self, length: int, rows: int) -> bool:
         """Make room for positions and keep the first rows; return whether the buffers moved."""
         before = self.positions
@@ -283,7 +278,8 @@ class _Buffers:
         positions = before
         while positions < length:
             positions *= 2
-        old, self.arrays = self.arrays, self._empty(positions)
+        old = self.arrays
+        self._allocate(positions)
         for array, values in zip(self.arrays, old, strict=True):
             array[:rows, :, :before] = values[:rows]
         return True
@@ -292,7 +288,7 @@ class _Buffers:
         """Shrink to the least size; return whether the buffers were larger."""
         if self.positions == _LEAST_POSITIONS:
             return False
-        self.arrays = self._empty(_LEAST_POSITIONS)
+        self._allocate(_LEAST_POSITIONS)
         return True
 
     def move(self, to: NDArray[np.intp], rows: NDArray[np.intp], length: int) -> None:
@@ -300,7 +296,7 @@ class _Buffers:
         for array in self.arrays:
             array[to, :, :length] = array[rows, :, :length]
 
-    def _empty(self, positions: int) -> list[NDArray[np.float32]]:
+    def _allocate(self, positions: int) -> None:
         # Zeros: the padding of a head has to be zero, and untouched pages take no memory.
-        shape = (*self._shape[:2], positions, self._shape[3])
-        return [np.zeros(shape, np.float32) for _ in self.names]
+        self.positions, shape = positions, (*self._shape[:2], positions, self._shape[3])
+        self.arrays = [np.zeros(shape, np.float32) for _ in self.names]

@@ -250,7 +250,8 @@ class _Calls:
     @contextlib.contextmanager
     def run(self) -> Iterator[ort.RunOptions]:
         """Register a call for the block, with these options."""
-        self._stay_if_ending()
+        if self._ending:
+            self._stay()
         with self._changed:
             self._running += 1
         try:
@@ -259,7 +260,8 @@ class _Calls:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
-            self._stay_if_ending()
+            if self._ending:
+                self._stay()
 
     def end(self) -> None:
         """Stop new calls and wait for those that run; other threads cannot return from a call."""
@@ -268,9 +270,9 @@ class _Calls:
             self._changed.wait_for(lambda: not self._running, self._PATIENCE)
             self._options = _run_options()  # for other functions at the end
 
-    def _stay_if_ending(self) -> None:
+    def _stay(self) -> None:
         # Only daemon threads are left next to the main one.
-        if self._ending and threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             threading.Event().wait()
 
 
