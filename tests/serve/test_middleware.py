@@ -245,7 +245,7 @@ def test_a_full_server_refuses_before_it_reads(
 ) -> None:
     monkeypatch.setattr(middleware, "_SECONDS", 0.05)
     settings = service.settings
-    monkeypatch.setattr(service, "read", range(settings.max_queue + settings.slots))
+    monkeypatch.setattr(service, "read", set(range(settings.max_queue + settings.slots)))
 
     async def never() -> Any:
         raise AssertionError("a body is asked for")
