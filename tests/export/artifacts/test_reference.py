@@ -178,7 +178,7 @@ def test_live_module_that_was_not_run_is_named_with_the_reason(
     assert made.report is not None
     assert str(made.report.own_code) == SENTENCE.replace(
         "not run:",
-        "not run (TutorialModel.forward(source, target, padding) has no signature that is known):",
+        "not run (TutorialModel.forward(source, target, padding) has an unknown signature):",
     )
 
 

@@ -107,9 +107,9 @@ def test_options_that_do_not_go_together_are_refused(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"source": 7}, "6 words for the 7 ids of the source vocabulary; every id has a word"),
+        ({"source": 7}, "6 words for the 7 ids of the source vocabulary; each id needs a word"),
         ({"target": 5}, "ids go up to 5, the model's vocabulary ends at 4"),
-        ({"unk_id": None}, "id 0 is '<unk>', and the model has no unk_id.*'unk_id=0"),
+        ({"unk_id": None}, "id 0 is '<unk>', but the model has no unk_id.*'unk_id=0"),
     ],
 )
 def test_vocabulary_that_cannot_be_the_models_is_refused(

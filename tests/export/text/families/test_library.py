@@ -73,7 +73,7 @@ def other(folder: Path, **settings: Any) -> Path:
             {"tokenizer_class": "MarianTokenizer"},
             r"source\.spm and target\.spm and vocab\.json",
         ),
-        (t5, {"tokenizer_class": "RobertaTokenizer"}, "puts a start token before every text"),
+        (t5, {"tokenizer_class": "RobertaTokenizer"}, "adds a start token before every text"),
         (t5, {"extra_special_tokens": [5]}, "neither a text nor a token"),
         (
             t5,
