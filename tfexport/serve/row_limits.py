@@ -62,4 +62,4 @@ def check_lengths(
 def _too_long(kind: str, lengths: Sequence[int], most: int) -> Iterator[str]:
     for place, length in enumerate(lengths):
         if length > most:
-            yield f"{kind} {place}: {length} tokens are more than the {most} of a row here"
+            yield f"{kind} {place}: {length} tokens exceed the limit of {most} per row"
