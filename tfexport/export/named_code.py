@@ -34,7 +34,7 @@ def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
 
     Args:
         name: dotted path of a module, a colon, an attribute, whose own attributes follow dots.
-        option: that the name was given to, for the messages.
+        option: the name of the option, for messages.
 
     Raises:
         ConfigError: a name of another form, no such module, a module that raises, no such
@@ -62,7 +62,7 @@ def _load(name: str) -> Callable[..., Any]:
     module_name, colon, attribute = name.partition(":")
     parts = [*module_name.split("."), *attribute.split(".")]
     if not colon or not all(part.isidentifier() for part in parts):
-        raise ConfigError(f"{shown(name)} does not name code; {_FORM}{_as_module(module_name)}.")
+        raise ConfigError(f"{shown(name)} names no function; {_FORM}{_as_module(module_name)}.")
     folder = Path.cwd()
     with _searched_first(folder):
         found: Any = _import(module_name, folder)
@@ -102,7 +102,7 @@ def _import(module_name: str, folder: Path) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"no module {missing!r} in {folder}, nor among the installed ones."
+                f"no module {missing!r} in {folder}, or among the installed packages."
             ) from None
         raise ConfigError(
             f"{module_name} raised while it was imported: {one_line(error)}"

@@ -153,7 +153,7 @@ class Raising(Dropping):
             tutorial.TutorialModel,
             r"^TutorialModel\.forward\(source, target, padding\) has an unknown sig",
         ),
-        (Dropping, r"^your Dropping\.forward gives other values each time"),
+        (Dropping, r"^your Dropping\.forward returns different values each time"),
         (Raising, r"^your Raising\.forward raised KeyError: 'a table' \(.*\.py, line \d+\) on inp"),
     ],
 )

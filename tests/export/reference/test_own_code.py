@@ -111,7 +111,7 @@ def given(logits: Tensor) -> Any:
         (lambda x: None, r"gave a NoneType; expected a tensor"),
         (lambda x: x.long(), r"gave int64 values; expected floats"),
         (lambda x: x / 0, r"not finite"),
-        (torch.rand_like, r"gives other values each time: is a dropout active in eval mode"),
+        (torch.rand_like, r"returns different values each time; is dropout active in eval"),
         (given, r"raised ValueError: no such table \(.*_own_code\.py, line \d+\) on inputs"),
     ],
 )  # fmt: skip

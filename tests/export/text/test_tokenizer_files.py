@@ -91,8 +91,12 @@ def test_vocabulary_beside_a_checkpoint_is_not_taken_by_itself(folder: Path) -> 
         ({"both": "sp.model", "splits": Splits("whitespace")}, TokenizerError, "splits text itse"),
         ({"both": "no.pkl:de", "splits": Splits("whitespace")}, TokenizerError, "no such file"),
         ({"both": "vocab.pkl", "splits": Splits("moses")}, TokenizerError, "'moses' is not a kno"),
-        ({"both": "vocab.pkl", "splits": Splits("a", "b")}, ConfigError, "split: give one for bo"),
-        ({"splits": Splits(target="whitespace")}, ConfigError, "split goes with tokenizer"),
+        (
+            {"both": "vocab.pkl", "splits": Splits("a", "b")},
+            ConfigError,
+            "split: set it either for bo",
+        ),
+        ({"splits": Splits(target="whitespace")}, ConfigError, "split requires tokenizer"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

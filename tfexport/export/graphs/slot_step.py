@@ -196,7 +196,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
 
     Args:
         steps: a model that was built with ``SlotAttention``, and the rules of its greedy search.
-        opset: of the standard operators.
+        opset: the opset version of the standard operators.
     """
     spec = graph_io.step_graph(steps.cache, steps.vocab_size)
     inputs = tuple(tensor for tensor in spec.inputs if tensor.name != graph_io.RETURN_LOGITS)

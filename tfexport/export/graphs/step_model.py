@@ -28,8 +28,8 @@ class GreedyRules:
 
     Attributes:
         suppress_tokens: ids that are never chosen.
-        first_token: that every row starts with.
-        last_token: that ends a row of as many tokens as are allowed.
+        first_token: the id that every row starts with; None for none.
+        last_token: the id that ends a row of maximum length; None for none.
     """
 
     suppress_tokens: tuple[int, ...] = ()
@@ -81,12 +81,12 @@ def force_tokens(
     """Append the last forced token after a loop.
 
     Args:
-        graph: which ends with the loop.
-        rules: of which at least one forces a token.
+        graph: the graph, which ends with the loop.
+        rules: rules, at least one of which forces a token.
         sequences: (B, T).
-        count: tokens of each row, (B,).
+        count: the number of tokens of each row, (B,).
         trips: the largest number of steps, ().
-        opset: of the standard operators.
+        opset: the opset version of the standard operators.
 
     Returns:
         The sequences with their last forced token, and which tokens were chosen freely; (B, T).
@@ -138,7 +138,7 @@ class Memory:
 
     Attributes:
         kept: outputs of the encoder graph; they come first.
-        made: by ``make_memory``, before the first step.
+        made: tensors that ``make_memory`` computes before the first step.
     """
 
     kept: tuple[TensorSpec, ...]
@@ -155,8 +155,8 @@ class Decoded(NamedTuple):
 
     Attributes:
         sequences: (B, T).
-        counts: tokens of each row, the end token included, (B,).
-        records: of every step, see ``StepModel.choose``, (B, T, W).
+        counts: the number of tokens of each row, including the end token, (B,).
+        records: the records of all steps (see ``StepModel.choose``), (B, T, W).
         free: whether a token was chosen, and not forced, (B, T); None if none is forced.
     """
 
@@ -170,18 +170,19 @@ class StepModel(Protocol):
     """A model as the graphs of a search use it.
 
     Attributes:
-        module: with the weights.
-        special_ids: of the vocabularies.
-        longest: tokens of a row at most; None if the model has no limit.
+        module: the module with the weights.
+        special_ids: the special ids of the vocabularies.
+        longest: the maximum number of tokens of a row; None for no limit.
         vocab_size: V of the target.
-        inputs: of the encoder graph.
+        inputs: the inputs of the encoder graph.
         read_by_start: inputs and outputs of the encoder graph, the ``values`` of the methods that
             act before the first step.
-        memory: of a greedy step.
-        beam_memory: of a step of beams.
+        memory: the memory of a greedy step.
+        beam_memory: the memory of a beam search step.
         record_width: W of the records of ``choose``.
-        sizes: of the axes of examples, the first of which is traced; None for ``exporter``'s own.
-        rules: that greedy search keeps.
+        sizes: sizes of the axes of example inputs, the first of which is traced; None for the
+            defaults.
+        rules: the rules of greedy search.
     """
 
     module: nn.Module
@@ -224,12 +225,12 @@ class StepModel(Protocol):
             token: (B, 1).
             count: steps that the rows have taken, (B,); lower for rows that have ended.
             past: the model's state.
-            memory: its memory.
+            memory: the model's memory.
 
         Returns:
             x: the input of ``choose``.
             present: the next state.
-            weights: of the cross-attention, (B, H, 1, S) a layer; empty if it gives none.
+            weights: cross-attention weights of each layer, (B, H, 1, S); empty if there are none.
         """
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:

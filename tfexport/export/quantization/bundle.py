@@ -53,7 +53,7 @@ class QuantizedBundle:
 
     Attributes:
         path: the quantised bundle.
-        manifest: of the quantised bundle.
+        manifest: the manifest of the quantised bundle.
         quality: the comparison with the original; None without samples.
         kept: parameters that stayed float32 so that the quality check passed.
     """
@@ -121,7 +121,7 @@ class _Original:
     Attributes:
         path: its folder.
         files: where its files are, without links, which onnx_ir refuses.
-        manifest: of the bundle.
+        manifest: the manifest of the bundle.
         weights: the kind to quantise to, "int8" or "int4".
     """
 
@@ -214,7 +214,7 @@ class _Quantized:
     """A quantised bundle that was written, and its quality.
 
     Attributes:
-        manifest: of the bundle.
+        manifest: the manifest of the bundle.
         quality: the comparison with the original; None if there was none.
         kept: parameters that stay float32.
         sensitivity: see ``_Original.sensitivities``; empty if it was not measured.

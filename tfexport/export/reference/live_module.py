@@ -46,7 +46,7 @@ class Call:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """S and T."""
+        """The lengths of source and target, S and T."""
         first, second = self.source.shape[:2], self.target.shape[:2]
         return first.numel() // self.rows, second.numel() // self.rows
 

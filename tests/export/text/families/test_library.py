@@ -82,7 +82,7 @@ def other(folder: Path, **settings: Any) -> Path:
         ),
         (t5, {"tokenizer_class": "PreTrainedTokenizerFast"}, r"tokenizer\.json of the tokenizer"),
         (other, {}, r"type 'BPE'; the tokenizer of this model is Unigram"),
-        (nllb, {"src_lang": "xxx_Latn"}, "src_lang 'xxx_Latn' is no language"),
+        (nllb, {"src_lang": "xxx_Latn"}, "src_lang 'xxx_Latn' is not a language"),
         (nllb, {"legacy_behaviour": "yes"}, "legacy_behaviour 'yes' is not of type bool"),
     ],
 )

@@ -23,7 +23,7 @@ class ModelFolder:
     """A folder with a config.json and perhaps files of a tokenizer.
 
     Attributes:
-        path: of the folder.
+        path: the path of the folder.
         config: the values of its config.json.
     """
 
@@ -70,7 +70,7 @@ class ModelFolder:
         """An object from pieces to ids.
 
         Args:
-            name: of its file.
+            name: the name of the file.
             whole: the ids are all from 0 on, each once.
 
         Raises:
@@ -202,8 +202,8 @@ class ModelFolder:
         """All special tokens, each once, in the order of transformers.
 
         Args:
-            defaults: of the tokenizer's class, by names such as "eos".
-            extra: those that have no name, if the folder lists none.
+            defaults: the default tokens of the tokenizer's class, by names such as "eos".
+            extra: unnamed tokens, if the folder lists none.
 
         Raises:
             TokenizerError: an entry is no token.
@@ -218,7 +218,7 @@ class ModelFolder:
         found += extra if self.extra is None else self.extra
         contents = [_content(value) for value in found if value is not None]
         if None in contents:
-            raise TokenizerError(f"{self.path}: a special token is neither a text nor a token.")
+            raise TokenizerError(f"{self.path}: a special token is neither a string nor a token.")
         return [content for content in dict.fromkeys(contents) if content]
 
     def named(self, name: str, default: str | None) -> str | None:
@@ -231,7 +231,7 @@ class ModelFolder:
         content = _content(value)
         if content is None and value is not None:
             raise TokenizerError(
-                f"{self.path}: {name}_token, {shown(value)}, is neither a text nor a token."
+                f"{self.path}: {name}_token, {shown(value)}, is neither a string nor a token."
             )
         return content
 
