@@ -231,7 +231,7 @@ def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Pa
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Write ``manifest.json``, with every other file of the folder listed in it.
 
-    It has to be the last file that is written: a folder without a manifest is not a bundle.
+    It must be the last file that is written, because a folder with a manifest is a bundle.
     """
     files = {
         path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, _sha256(path))

@@ -91,7 +91,7 @@ def _release(path: Path, descriptor: int) -> None:
     if _is_at(descriptor, path):
         with contextlib.suppress(OSError):
             path.unlink()
-    # Explicitly: after closing alone, a child that was forked meanwhile would keep the lock.
+    # Unlock explicitly: after only closing, a child that was forked meanwhile would keep the lock.
     _unlock(descriptor)
     os.close(descriptor)
 
