@@ -45,7 +45,7 @@ def check_unlocked(output: Path) -> None:
     """Refuse an output that is being written now, before any work is done for it.
 
     Raises:
-        OutputExistsError: naming the process that writes it.
+        OutputExistsError: a process is writing it; the message names the process.
     """
     if os.path.lexists(_lock_path(output)):
         with writing(output):

@@ -434,7 +434,7 @@ class Manifest:
         """Refuse ids and text for a user's module that takes something else.
 
         Raises:
-            InputError: naming what it takes.
+            InputError: the module takes other inputs; the message names them.
         """
         io = self.module_io
         if io is not None and not io.takes_ids:

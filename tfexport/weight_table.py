@@ -111,7 +111,7 @@ def read_weight_table(folder: Path, size: int) -> dict[str, StoredWeight]:
         size: bytes of ``weights.bin``.
 
     Raises:
-        BundleError: naming everything that is wrong with it.
+        BundleError: the file is invalid; all problems are listed.
     """
     path = folder / WEIGHT_TABLE
     try:

@@ -73,7 +73,7 @@ def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
     [
         ({"suppress_tokens": [99]}, "suppress_tokens: id 99 is not in the vocabulary (0 to 18)"),
         ({"suppress_tokens": ["nope"]}, "suppress_tokens: 'nope' is not a token of the vocabulary"),
-        ({"end_tokens": ["nope", 5]}, "end_tokens: 'nope' is no token"),
+        ({"end_tokens": ["nope", 5]}, "end_tokens: 'nope' is not a token"),
         ({"suppress_sequences": [[5, -1]]}, "suppress_sequences: id -1 is not in the vocabulary"),
         ({"suppress_sequences": ["  "]}, "suppress_sequences: '  ' holds no token"),
         ({"return_attention": True, "attention_layer": 1}, "attention_layer 1 is not in a decoder"),
@@ -142,7 +142,7 @@ def test_all_problems_stand_in_one_message(translator: Translator) -> None:
         "batch_size: 'many' is not an integer",
         "top_p needs sampling",
         "num_hypotheses 5 exceeds beam_size 4",
-        "suppress_tokens: 'nope' is no token",
+        "suppress_tokens: 'nope' is not a token",
         "target_prefix of row 0: 3 tokens exceed max_length 2",
     ):
         assert part in text

@@ -308,7 +308,7 @@ def needs(extra: str) -> Iterator[None]:
     """Name the extra to install if an import inside the block fails.
 
     Raises:
-        MissingDependencyError: naming the command that installs it.
+        MissingDependencyError: an import failed; the message has the command that installs it.
     """
     try:
         yield

@@ -149,7 +149,7 @@ def refuse_others(options: Mapping[str, Any]) -> None:
     """Refuse options for checkpoints together with ``--module``.
 
     Raises:
-        ConfigError: naming all of them.
+        ConfigError: there are any; all are listed.
     """
     text = " applies to checkpoints; with --module, the function returns the arguments"
     problems = [

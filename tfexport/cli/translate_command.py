@@ -40,7 +40,7 @@ def check_inputs_call(call: Any) -> None:
     """Refuse options that do not apply to ``--inputs``.
 
     Raises:
-        ConfigError: naming all of them.
+        ConfigError: there are any; all are listed.
     """
     problems = [
         Problem(None, f"--{name.replace('_', '-')} applies to lines; --inputs reads rows of arrays")

@@ -30,7 +30,7 @@ class WorkerPlan:
         batch_rows: rows that a worker sorts by length and decodes together.
 
     Raises:
-        ConfigError: naming every number that is out of bounds.
+        ConfigError: numbers are out of bounds; all are listed.
     """
 
     workers: int | Bounds | None = None

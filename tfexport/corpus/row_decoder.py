@@ -143,7 +143,7 @@ class RowDecoder:
         """Check the task against the bundle.
 
         Raises:
-            ConfigError: naming every option that is invalid, or has no effect on a row.
+            ConfigError: options are invalid or have no effect on rows; all are listed.
             TokenizerError: the bundle has no tokenizer.
         """
         self._engine, self._task = engine, task

@@ -108,7 +108,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     Raises:
         BundleError: the bundle is missing or damaged.
         ClusterError: the cluster has failed.
-        ConfigError: naming every option that is wrong.
+        ConfigError: options are invalid; all are listed.
         InputError: there is no input, or it holds files of unknown format.
         MissingDependencyError: Ray is asked for, and is not installed.
         OutputExistsError: another run is writing the output.

@@ -276,7 +276,7 @@ class ParityReport:
         """Raise if anything differs.
 
         Raises:
-            ParityError: naming the first stage that differs.
+            ParityError: a stage differs; the message names the first one.
         """
         text = self.failure()
         if text is not None:

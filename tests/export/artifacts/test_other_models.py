@@ -16,10 +16,10 @@ SIZES: dict[str, Any] = {
     "d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 12,
 }  # fmt: skip
 OTHERS = [
-    ({"encoder_layers": 2}, "num_encoder_layers is 1 there and 2 in the checkpoint"),
-    ({"decoder_layers": 2}, "num_decoder_layers is 1 there and 2 in the checkpoint"),
-    ({"d_ff": 16}, "d_ff is 12 there and 16 in the checkpoint"),
-    ({"d_model": 12, "d_ff": 16}, "d_model is 8 there and 12 in the checkpoint"),
+    ({"encoder_layers": 2}, "num_encoder_layers is 1 here and 2 in the checkpoint"),
+    ({"decoder_layers": 2}, "num_decoder_layers is 1 here and 2 in the checkpoint"),
+    ({"d_ff": 16}, "d_ff is 12 here and 16 in the checkpoint"),
+    ({"d_model": 12, "d_ff": 16}, "d_model is 8 here and 12 in the checkpoint"),
     ({"source_size": 40, "target_size": 30}, "target_vocab_size is 19 here and 30"),
 ]
 
@@ -35,7 +35,7 @@ def test_other_sizes_are_named(tiny_bundle: Path, sizes: dict[str, Any], message
 def test_other_special_ids_are_named(
     tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
-    with pytest.raises(BundleError, match="eos_id is 2 there and 5 in the checkpoint"):
+    with pytest.raises(BundleError, match="eos_id is 2 here and 5 in the checkpoint"):
         verify(tiny_bundle, tutorial_model, config={**SETTINGS, "eos_id": 5})
 
 

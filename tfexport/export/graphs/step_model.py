@@ -1,8 +1,7 @@
-"""A model as the graphs of a search know it: a memory, a state, one step, and its rules.
+"""The model interface of search graphs: memory, state, step, and rules of greedy search.
 
-They are those of ``generation`` in the manifest that a folder of Hugging Face has as a rule: tokens
-that are never chosen, and a forced first and last token. A forced token counts with
-log-probability 0.
+The rules are those that most Hugging Face folders set, from ``generation`` in the manifest: tokens
+that are never chosen, and a forced first and last token. A forced token has log-probability 0.
 
 Axes: B batch, T tokens, V vocabulary.
 """
@@ -19,12 +18,12 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
 from tfexport.graph_io import GraphSpec, TensorSpec
 
-BANNED = -1e30  # added to a logit: not -inf, of which differences are no numbers
+BANNED = -1e30  # added to a logit; not -inf, because differences of -inf are NaN
 
 
 @dataclass(frozen=True)
 class GreedyRules:
-    """The rules; by default there are none.
+    """Rules of greedy search; by default there are none.
 
     Attributes:
         suppress_tokens: ids that are never chosen.
@@ -38,7 +37,7 @@ class GreedyRules:
 
     @classmethod
     def of(cls, defaults: Mapping[str, Any]) -> "GreedyRules":
-        """Those among the decoding defaults of a model."""
+        """Read the rules from the decoding defaults of a model."""
         return cls(
             tuple(defaults.get("suppress_tokens", ())),
             defaults.get("first_token"),
@@ -57,7 +56,7 @@ class GreedyRules:
         return bias
 
     def apply(self, logits: Tensor, step: int, steps: int) -> Tensor:
-        """The logits (B, V) of one of ``steps`` steps, of which only allowed tokens are left."""
+        """Mask forbidden tokens in the logits (B, V) of step number ``step`` of ``steps``."""
         forced = self.last_token if step + 1 == steps and self.last_token is not None else None
         forced = self.first_token if forced is None and step == 0 else forced
         if forced is None:
@@ -137,7 +136,7 @@ class Memory:
     """The tensors that every step reads and none changes.
 
     Attributes:
-        kept: outputs of the encoder graph; they come first.
+        kept: outputs of the encoder graph, which come first.
         made: tensors that ``make_memory`` computes before the first step.
     """
 
@@ -167,7 +166,7 @@ class Decoded(NamedTuple):
 
 
 class StepModel(Protocol):
-    """A model as the graphs of a search use it.
+    """A model as search graphs use it.
 
     Attributes:
         module: the module with the weights.
@@ -175,8 +174,8 @@ class StepModel(Protocol):
         longest: the maximum number of tokens of a row; None for no limit.
         vocab_size: V of the target.
         inputs: the inputs of the encoder graph.
-        read_by_start: inputs and outputs of the encoder graph, the ``values`` of the methods that
-            act before the first step.
+        read_by_start: inputs and outputs of the encoder graph that are passed as ``values`` to
+            the methods before the first step.
         memory: the memory of a greedy step.
         beam_memory: the memory of a beam search step.
         record_width: W of the records of ``choose``.
@@ -201,7 +200,7 @@ class StepModel(Protocol):
         """The model's state; ``past`` names its growing axis, or "0" before the first step."""
 
     def encoder_values(self, graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
-        """Of an encoder graph the values of ``memory.kept``, and those of ``read_by_start``."""
+        """Find the values of ``memory.kept`` and of ``read_by_start`` in an encoder graph."""
 
     def source_mask(self, values: Sequence[Tensor]) -> Tensor:
         """The mask of the source, (B, S), 1 = keep; a row without a kept position has ended."""

@@ -330,7 +330,7 @@ def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int)
         max_length: the maximum number of decoded tokens.
 
     Raises:
-        ModuleError: naming the axis and the size.
+        ModuleError: there is such code; the message names axis and size.
     """
     module = found.module
     last = "decode" if module.recomputes else "step"

@@ -52,7 +52,7 @@ def check_inputs(inputs: Sequence[Input]) -> tuple[Input, ...]:
     """Check declared inputs.
 
     Raises:
-        ConfigError: naming every problem.
+        ConfigError: inputs are invalid; all problems are listed.
     """
     if isinstance(inputs, Input) or not isinstance(inputs, Iterable):
         problem = f"{shown(inputs)} is not a list of Input(name, dtype, axes)"
@@ -124,7 +124,7 @@ def check_examples(
     """Rows of real data, without the batch axis, as arrays of the inputs' types.
 
     Raises:
-        ConfigError: naming everything that does not fit.
+        ConfigError: rows are invalid; all problems are listed.
     """
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         problem = f"{shown(rows)} is not a list of rows"

@@ -104,10 +104,10 @@ def quantize_bundle(
 
 
 def check_weights(weights: str, option: str = "weights") -> None:
-    """Refuse unknown kinds of weights, which ``option`` names.
+    """Refuse unknown kinds of weights.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the kind is unknown; the message names ``option``.
     """
     if weights not in KINDS:
         known = ", ".join(KINDS)
@@ -119,8 +119,8 @@ class _Original:
     """The float32 bundle that is to be quantised.
 
     Attributes:
-        path: its folder.
-        files: where its files are, without links, which onnx_ir refuses.
+        path: the folder of the bundle.
+        files: a folder with its files, without links, which onnx_ir refuses.
         manifest: the manifest of the bundle.
         weights: the kind to quantise to, "int8" or "int4".
     """

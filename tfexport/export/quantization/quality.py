@@ -253,7 +253,7 @@ def read_samples(
 
     Raises:
         ConfigError: a language is unknown to the model, or required and missing.
-        InputError: naming the invalid line.
+        InputError: a line is invalid; the message names it.
     """
     io = translator.manifest.module_io
     if path.suffix == ".npz" and io is not None:

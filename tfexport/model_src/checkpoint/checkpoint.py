@@ -355,7 +355,7 @@ class Checkpoint:
         """Defaults of decoding in the model's own files; nothing if its layout has no such files.
 
         Raises:
-            ConfigError: naming everything that cannot be honoured.
+            ConfigError: settings are not supported; all are listed.
         """
         read = LAYOUTS[self.layout].generation if self.layout in LAYOUTS else None
         if read is None or not self.own_config:
@@ -394,7 +394,7 @@ class Checkpoint:
         A model without embeddings has no tokens and needs no special ids.
 
         Raises:
-            ConfigError: naming all that are None.
+            ConfigError: required values are None; all are listed.
         """
         if not self.config.has_embeddings:
             return

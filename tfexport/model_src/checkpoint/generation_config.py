@@ -212,7 +212,7 @@ def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) ->
         generation: values of generation_config.json; empty if there is none.
 
     Raises:
-        ConfigError: naming every key that cannot be honoured, and every bad value.
+        ConfigError: keys are not supported, or values are invalid; all are listed.
     """
     values = generation or _of_model(config)
     given = {key: value for key, value in values.items() if value is not None}

@@ -145,7 +145,7 @@ def check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) ->
         size: the size of the file in bytes.
 
     Raises:
-        PickleError: naming it.
+        PickleError: there is such a record; the message names it.
         OtherArchiveError: a TorchScript program.
     """
     if any(name.endswith("/constants.pkl") for name in sizes):  # a TorchScript program

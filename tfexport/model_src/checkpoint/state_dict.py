@@ -229,7 +229,7 @@ def check_keys(keys: Iterable[str], path: Path) -> None:
     """Refuse more names, or longer ones, than a model has.
 
     Raises:
-        CheckpointError: naming the bound.
+        CheckpointError: a bound is exceeded; the message names it.
     """
     keys = list(keys)
     if len(keys) > MAX_KEYS:

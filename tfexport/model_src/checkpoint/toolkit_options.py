@@ -83,7 +83,7 @@ class Options:
         """Refuse what is wrong.
 
         Raises:
-            ConfigError: naming all of it.
+            ConfigError: there are problems; all are listed.
         """
         if self.problems:
             subject = f"the options of this {self._toolkit} model"

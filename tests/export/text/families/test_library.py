@@ -74,7 +74,7 @@ def other(folder: Path, **settings: Any) -> Path:
             r"source\.spm and target\.spm and vocab\.json",
         ),
         (t5, {"tokenizer_class": "RobertaTokenizer"}, "adds a start token before every text"),
-        (t5, {"extra_special_tokens": [5]}, "neither a text nor a token"),
+        (t5, {"extra_special_tokens": [5]}, "neither a string nor a token"),
         (
             t5,
             {"added_tokens_decoder": {"9": {"content": "<x>"}}},

@@ -90,7 +90,7 @@ def change(name: str, **values: Any) -> Any:
             "the tokenizer class .* is not supported",
         ),
         (change("tokenizer_config.json", sp_model_kwargs={"alpha": 0.1}), "sp_model_kwargs"),
-        (change("tokenizer_config.json", unk_token=5), "neither a text nor a token"),
+        (change("tokenizer_config.json", unk_token=5), "neither a string nor a token"),
         (change("tokenizer_config.json", added_tokens_decoder={"x": "a"}), "'x' is not an id"),
         (change("tokenizer_config.json", added_tokens_decoder={"7000": {"content": "a"}}), "7000"),
     ],

@@ -99,7 +99,7 @@ def recorded_lines(baked: Baked) -> Iterator[None]:
 def replaced_if_there(
     name: str, form: Callable[..., Any]
 ) -> contextlib.AbstractContextManager[None]:
-    """As ``replaced``, of one of ``torch_names``; does nothing where torch has no such function.
+    """Like ``replaced``, for one of ``torch_names``; does nothing if torch has no such function.
 
     Args:
         name: the name of the function.

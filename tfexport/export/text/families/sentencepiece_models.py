@@ -62,7 +62,7 @@ def one_of_codes(folder: ModelFolder, known: Mapping[str, list[str]], default: s
     """The languages of the set that the setting ``language_codes`` names.
 
     Raises:
-        TokenizerError: it names none.
+        TokenizerError: the setting names no known set.
     """
     name: str = folder.setting("language_codes", default, str)
     if name not in known:
@@ -78,7 +78,7 @@ def default_language(
     """The language that a setting names, such as "src_lang".
 
     Raises:
-        TokenizerError: it is none of the tokenizer's.
+        TokenizerError: it is not a language of the tokenizer.
     """
     named: str | None = folder.setting(setting, default, str)
     code = named.removeprefix("__").removesuffix("__") if named else None

@@ -143,7 +143,7 @@ def read_pieces(path: Path) -> Pieces:
     """Read a .model file.
 
     Raises:
-        TokenizerError: it is none.
+        TokenizerError: it is not a SentencePiece model.
         MissingDependencyError: sentencepiece or protobuf is not installed.
     """
     try:
@@ -250,7 +250,7 @@ def read_model_file(folder: ModelFolder, name: str) -> Parts:
     """The parts of a SentencePiece .model.
 
     Raises:
-        TokenizerError: it is none.
+        TokenizerError: it is not a SentencePiece model.
     """
     path = folder.path / name
     found = read_pieces(path)

@@ -274,7 +274,7 @@ class BartLike:
         """The values of a config.json as tfexport's config values.
 
         Raises:
-            ConfigError: naming all that is not supported, or contradicts the class.
+            ConfigError: values are not supported or contradict the class; all are listed.
         """
         given = self._given(config)
         if problems := [*self._contradictions(config), *_unsupported(given, self._counts_padding)]:

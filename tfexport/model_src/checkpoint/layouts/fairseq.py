@@ -101,7 +101,7 @@ def read_fairseq_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from the ``args`` of a checkpoint, or the ``cfg`` of its model.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("fairseq", _flat(values.get("args")))
     name = given.values.get("arch") or given.values.get("_name") or "transformer"

@@ -48,7 +48,7 @@ def read_joey_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from a ``config.yaml``.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("JoeyNMT", values)
     model = given.inside("model")

@@ -83,7 +83,7 @@ def read_opennmt_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from the ``opt`` of a checkpoint, and the ids of its special words.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("OpenNMT-py", values.get("opt"))
     given.refuse(_REFUSED_OPTIONS)

@@ -204,7 +204,7 @@ class T5Family:
         """A config.json of Hugging Face to config values.
 
         Raises:
-            ConfigError: naming every value that this layout does not support.
+            ConfigError: values are not supported; all are listed.
         """
         problems: list[str] = []
         for key, allowed in _ONLY.items():
