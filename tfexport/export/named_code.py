@@ -102,7 +102,7 @@ def _import(module_name: str, folder: Path) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"no module {missing!r} in {folder}, or among the installed packages."
+                f"no module {missing!r} in {folder} or among the installed packages."
             ) from None
         raise ConfigError(
             f"{module_name} raised while it was imported: {one_line(error)}"
