@@ -68,7 +68,7 @@ def test_path_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> No
         (lambda m: m["config"].pop("d_model"), "config.d_model: missing"),
         (lambda m: m.update(minimum_onnxruntime=1.2), "minimum_onnxruntime: 1.2 is not a version"),
         (lambda m: m.pop("limits"), "limits: missing"),
-        (lambda m: m.update(surprise=1), "surprise: not a key that belongs here"),
+        (lambda m: m.update(surprise=1), "surprise: unknown key"),
         (lambda m: m.update(files=[]), r"files: \[\] is not an object"),
         (
             lambda m: m.update(minimum_onnxruntime="1" * 4000),
@@ -195,7 +195,7 @@ def test_what_a_model_says_about_decoding_is_read_back(
         ({"module": {}}, "module.inputs: missing"),
         ({"reads": "words"}, "reads: 'words' is not one of texts"),
         ({"origins": {"norm": 1}}, "origins.norm: 1 is not text"),
-        ({"generation": {"callback": 1}}, "generation.callback: not a key"),
+        ({"generation": {"callback": 1}}, "generation.callback: unknown key"),
         ({"generation": {"beam_size": True}}, "generation.beam_size: True is not an integer"),
         ({"generation": {"early_stopping": "never"}}, "early_stopping: 'never' is not true"),
         ({"generation": {"search_rules": "other"}}, "search_rules: 'other' is not one of"),

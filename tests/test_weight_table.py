@@ -62,7 +62,7 @@ def test_values_are_views_in_the_parameters_orientation() -> None:
         ({**INT8, "scales": 28}, "ends at byte 36"),
         ({**INT8, "scales": 9}, "not aligned"),
         ({**INT8, "offset": 30}, "ends at byte"),
-        ({**FLOAT, "more": 1}, "more: not a key"),
+        ({**FLOAT, "more": 1}, "more: unknown key"),
         ({**FLOAT, "shape": [1, 3], "strides": [2**62, 1]}, "integer"),
         ({**FLOAT, "shape": [4, 4], "strides": [0, 0]}, "has more values"),
         ({}, "missing"),
@@ -85,7 +85,7 @@ def test_no_table_at_all(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["\ud800", "a\nb", "ä"])
 def test_names_are_those_that_parameters_have(tmp_path: Path, name: str) -> None:
     (tmp_path / WEIGHT_TABLE).write_text(json.dumps({name: FLOAT}))
-    with pytest.raises(BundleError, match="no name of a parameter"):
+    with pytest.raises(BundleError, match="not the name of a parameter"):
         read_weight_table(tmp_path, 64)
 
 

@@ -1,7 +1,7 @@
-"""Atomic output: after a crash or kill, a file or folder is complete or absent.
+"""Atomic output: a crash never leaves an incomplete file or folder at the output path.
 
 Files and folders are written under a hidden name next to their final path, flushed to disk, and
-renamed. Meanwhile the path is locked; see ``locks``.
+renamed. The path is locked until then; see ``locks``.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def check_folder(path: Path) -> None:
     """Refuse an output whose parent folder does not exist.
 
     Raises:
-        OutputExistsError: naming the folder.
+        OutputExistsError: the parent folder does not exist.
     """
     if not path.parent.is_dir():
         raise OutputExistsError(
@@ -45,7 +45,7 @@ def check_folder(path: Path) -> None:
 
 
 def check_new_file(path: str | os.PathLike[str], force: bool) -> None:
-    """Refuse an output file that cannot be written, before the work starts.
+    """Before any work, refuse an output file that cannot be written.
 
     Raises:
         OutputExistsError: it exists and ``force`` is false, is a folder, or is being written.
@@ -63,9 +63,9 @@ def _check_replaceable(path: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
-    """Give a temporary file to write; it becomes the file at ``path`` when the block ends.
+    """Yield the path of a temporary file, which is renamed to ``path`` when the block ends.
 
-    If the block raises, it is deleted and an existing file is unchanged.
+    If the block raises, the temporary file is deleted and an existing file is unchanged.
 
     Raises:
         OutputExistsError: see ``check_new_file``.
@@ -78,7 +78,7 @@ def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path
             with naming(path, folder):
                 yield folder / path.name
             _flush(folder)
-            # Checked again: a program that ignores the lock may have written it meanwhile.
+            # Check again: a program that ignores the lock may have written the file.
             _check_replaceable(path, force)
             (folder / path.name).replace(path)
             _flush_entries(path.parent)
@@ -88,22 +88,22 @@ def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path
 
 @contextlib.contextmanager
 def new_folder(path: Path, before_move: Callable[[], None]) -> Iterator[Path]:
-    """Give a temporary folder to fill; it becomes the folder at ``path`` when the block ends.
+    """Yield a temporary folder, which is renamed to ``path`` when the block ends.
 
     An existing folder is renamed to a hidden name first, and deleted after the new one is in place.
     If the block raises, the temporary folder is deleted and the existing one is unchanged.
 
     Args:
-        path: absolute.
-        before_move: called before the last step; raises if ``path`` may not be written after all.
+        path: the absolute path of the output.
+        before_move: called before the folder is renamed; may raise to cancel.
 
     Raises:
-        OutputExistsError: another process is writing it.
+        OutputExistsError: another process is writing the same output.
     """
     with writing(path):
         partial = _hidden_folder(path, PARTIAL)
         try:
-            partial.chmod(0o755)  # mkdtemp's 0700 would keep other users out
+            partial.chmod(0o755)  # mkdtemp sets 0700, which excludes other users
             with naming(path, partial):
                 yield partial
             _flush(partial)
@@ -116,10 +116,10 @@ def new_folder(path: Path, before_move: Callable[[], None]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(output: Path | str, hidden: Path | None = None) -> Iterator[None]:
-    """Make OSErrors of the block name the output.
+    """Replace the path in OSErrors of the block by the path of the output.
 
-    The error of a full disk names no file, and other errors may name one in the ``hidden`` folder.
-    Some writers (numpy, torch) do not report a full disk; then the free space is looked up.
+    The error for a full disk contains no path, and others may contain one in the ``hidden`` folder.
+    Some writers (numpy, torch) do not report a full disk, so the free space is checked for them.
     """
     try:
         yield
@@ -137,7 +137,7 @@ def naming(output: Path | str, hidden: Path | None = None) -> Iterator[None]:
 
 
 def _lacks_room(folder: Path, error: Exception) -> bool:
-    if "free space" in str(error):  # numpy, which asks before it writes
+    if "free space" in str(error):  # numpy checks the free space before it writes
         return True
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -151,7 +151,7 @@ def _lacks_room(folder: Path, error: Exception) -> bool:
 def _hidden_folder(path: Path, mark: str) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=f".{path.name}{mark}", dir=path.parent))
-    except OSError as error:  # which would name the hidden one
+    except OSError as error:  # its path would be that of the hidden folder
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -161,7 +161,7 @@ def _move_into_place(partial: Path, path: Path) -> None:
         _flush_entries(path.parent)
         return
     aside = _hidden_folder(path, ASIDE)
-    aside.rmdir()  # only its name is wanted: a folder cannot be renamed onto one on Windows
+    aside.rmdir()  # on Windows a folder cannot be renamed to an existing path
     path.rename(aside)
     try:
         partial.rename(path)
@@ -184,7 +184,7 @@ def _flush(folder: Path) -> None:
 
 
 def _flush_entries(folder: Path) -> None:
-    if os.name == "nt":  # Windows has no handle on a folder to flush
+    if os.name == "nt":  # Windows cannot flush a folder
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

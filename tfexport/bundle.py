@@ -91,7 +91,7 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     """Read a bundle's manifest and check the size and sha256 of every file.
 
     Raises:
-        BundleError: naming every file that is missing or changed.
+        BundleError: files are missing or were changed; all are listed.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -124,7 +124,7 @@ class FileStamps:
         """Refuse to continue reading a bundle that was replaced.
 
         Raises:
-            BundleError: naming the first file that was replaced or changed.
+            BundleError: a file was replaced or changed.
         """
         for file, before in self._stamps.items():
             if _stamp(file) != before:
@@ -231,7 +231,7 @@ def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Pa
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """Write ``manifest.json``, with every other file of the folder listed in it.
 
-    It has to be the last file that is written: a folder without a manifest is not a bundle.
+    It must be the last file that is written, because a folder with a manifest is a bundle.
     """
     files = {
         path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, _sha256(path))

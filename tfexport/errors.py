@@ -40,7 +40,7 @@ class Option:
 
     Attributes:
         name: the keyword in Python.
-        value: the value that is recommended or was given; None to write the name alone.
+        value: the value that is recommended or was given; None to write only the name.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Problem:
     """One invalid option or input.
 
     Attributes:
-        option: name of the invalid option; None if the problem is not one option's alone.
+        option: name of the invalid option; None if the problem concerns several options.
         text: the problem, without the option's name.
     """
 
@@ -167,8 +167,8 @@ class TooLongError(InputError):
     def __init__(self, found: int, most: int) -> None:
         self.found, self.most = found, most
         super().__init__(Message(
-            f"{found} tokens are more than the {most} that the model takes; "
-            "shorten the input, or cut it with ", Option("truncate", True),
+            f"{found} tokens exceed the model's limit of {most}; "
+            "shorten the input, or truncate it with ", Option("truncate", True),
         ))  # fmt: skip
 
     def __reduce__(self) -> tuple[type["TooLongError"], tuple[int, int]]:

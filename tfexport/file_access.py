@@ -50,7 +50,7 @@ def refuse_name(path: PathLike, library: str) -> str | None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        return f"its path is not UTF-8 text, and {library} opens no other. Rename the folder."
+        return f"its path is not UTF-8, which {library} requires. Rename the folder."
     return None
 
 

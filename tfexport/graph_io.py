@@ -321,7 +321,7 @@ def step_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
 
 DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 POSITION = "position"
-# Names of inputs that the graphs have besides the module's own.
+# Names of graph inputs in addition to the module's own.
 RESERVED = (
     MAX_LENGTH, BEAM_SIZE, ENOUGH, RETURN_SCORES, POSITION,
 )  # fmt: skip

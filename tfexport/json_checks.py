@@ -104,7 +104,7 @@ def record(
             if key in known:
                 yield from known[key](f"{where}{key}", part)
             elif closed:
-                yield f"{where}{shown(key)[1:-1]}: not a key that belongs here"
+                yield f"{where}{shown(key)[1:-1]}: unknown key"
 
     return check
 

@@ -45,7 +45,7 @@ def check_unlocked(output: Path) -> None:
     """Refuse an output that is being written now, before any work is done for it.
 
     Raises:
-        OutputExistsError: naming the process that writes it.
+        OutputExistsError: a process is writing it; the message names the process.
     """
     if os.path.lexists(_lock_path(output)):
         with writing(output):
@@ -91,7 +91,7 @@ def _release(path: Path, descriptor: int) -> None:
     if _is_at(descriptor, path):
         with contextlib.suppress(OSError):
             path.unlink()
-    # Explicitly: after closing alone, a child that was forked meanwhile would keep the lock.
+    # Unlock explicitly: after only closing, a child that was forked meanwhile would keep the lock.
     _unlock(descriptor)
     os.close(descriptor)
 

@@ -434,7 +434,7 @@ class Manifest:
         """Refuse ids and text for a user's module that takes something else.
 
         Raises:
-            InputError: naming what it takes.
+            InputError: the module takes other inputs; the message names them.
         """
         io = self.module_io
         if io is not None and not io.takes_ids:
@@ -465,7 +465,7 @@ class Manifest:
         _check_format(values.get("format_version"), path)
         claimed = values.pop("digest", None)
         if claimed != digest_of(values):
-            raise BundleError(f"{path}: its digest does not fit: it was changed. {REEXPORT}")
+            raise BundleError(f"{path}: its digest does not match its content. {REEXPORT}")
         del values["format"], values["format_version"]
         if problems := find_problems(values):
             raise BundleError(join_problems(str(path), problems, REEXPORT))
@@ -497,7 +497,7 @@ def parse_manifest(text: str, path: Path) -> dict[str, Any]:
 
 def _check_format(version: Any, path: Path) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise BundleError(f"{path}: format_version is {version!r}, not an integer from 1 on.")
+        raise BundleError(f"{path}: format_version is {version!r}, not a positive integer.")
     if version > FORMAT_VERSION:
         raise BundleError(
             f"{path}: bundle format {version}; this tfexport reads format {FORMAT_VERSION}. "

@@ -111,7 +111,7 @@ def read_weight_table(folder: Path, size: int) -> dict[str, StoredWeight]:
         size: bytes of ``weights.bin``.
 
     Raises:
-        BundleError: naming everything that is wrong with it.
+        BundleError: the file is invalid; all problems are listed.
     """
     path = folder / WEIGHT_TABLE
     try:
@@ -129,7 +129,7 @@ def read_weight_table(folder: Path, size: int) -> dict[str, StoredWeight]:
     for name, entry in values.items():
         wrong = list(_ENTRY(name, entry))
         if not name.isascii() or not name.isprintable():
-            wrong.append(f"{name!a}: no name of a parameter")
+            wrong.append(f"{name!a}: not the name of a parameter")
         if not wrong:
             sizes = {axis: tuple(entry[axis]) for axis in ("shape", "strides")}
             table[name] = StoredWeight(**{**entry, **sizes})

@@ -26,10 +26,14 @@ def _given(tmp_path: Path) -> Path:
         (["--workers", "many"], 2, "--workers: 'many' is neither N nor MIN:MAX"),
         (["--workers", "1:2:3"], 2, "--workers: '1:2:3' is neither N nor MIN:MAX"),
         (["--workers", "0"], 2, "--workers: 0 is not an integer from 1 to 100000"),
-        (["--workers", "5:2"], 2, "--workers: 5 at least are more than 2 at most"),
+        (["--workers", "5:2"], 2, "--workers: the minimum 5 exceeds the maximum 2"),
         (["--threads-per-worker", "0"], 2, "0 is not in the range"),
         (["--engine", "spark"], 2, "'spark' is not one of 'auto', 'local', 'ray'"),
-        (["--engine", "local", "--address", "auto"], 2, "--address: the local engine is this"),
+        (
+            ["--engine", "local", "--address", "auto"],
+            2,
+            "--address: the local engine uses only this",
+        ),
         (
             ["--engine", "local", "--workers", "2000"],
             2,
@@ -60,7 +64,7 @@ def test_files_of_no_format_are_told(tiny_bundle: Path, given: Path) -> None:
     (given / "c.xz").write_text("w4\n")
     done = invoke("corpus", tiny_bundle, given, given.with_name("out"), "--json")
     assert done.exit_code == 0
-    told = "c.xz: .xz is not read, train.de: .de is not a known suffix"
+    told = "c.xz: .xz files are not supported, train.de: .de is not a known suffix"
     assert f"2 files skipped: {told} (--format, --include)" in done.stderr
     assert json.loads(done.stdout)["passed_over"] == told.split(", ")
     done = invoke("corpus", tiny_bundle, given, given.with_name("new"), "--include", "*.de")
@@ -97,7 +101,7 @@ def test_a_column_that_is_there_already_is_told(tiny_bundle: Path, given: Path) 
     output = given.with_name("out")
     done = invoke("corpus", tiny_bundle, given, output)
     assert done.exit_code == 1
-    named = "has 'score' already, where the result goes; name its columns with --output-column."
+    named = "already has the output columns 'score'; choose other names with --output-column."
     assert f"b.jsonl: row 1 {named}" in done.stderr
     assert f"c.csv: {named}" in done.stderr
     assert invoke("corpus", tiny_bundle, given, output, "--output-column", "en").exit_code == 0
@@ -126,7 +130,7 @@ def test_an_edited_output_is_replaced_by_force_alone(tiny_bundle: Path, given: P
     for options in ([], ["--beam-size", "2"]):
         done = invoke("corpus", tiny_bundle, given, output, *options)
         assert done.exit_code == 1
-        assert "a.txt was changed since a run has written it. Move it away, name" in done.stderr
+        assert "a.txt was changed after a run wrote it. Move it away, choose" in done.stderr
         assert "or replace it with --force. It was not translated." in done.stderr
         assert (output / "a.txt").read_text() == "post-edited\n"
     done = invoke("corpus", tiny_bundle, given, output, "--force")
@@ -143,12 +147,12 @@ def test_a_report_says_how_many_more_files_there_are(capsys: pytest.CaptureFixtu
     report = CorpusReport(
         partitions=1000, finished=500, already=100, failures=150, with_errors=102, errors=200,
         stopped="output /out: No space left on device", failed={"a.txt": "cannot be read."},
-        row_errors={"b.txt": [(3, "null is not a text")]},
+        row_errors={"b.txt": [(3, "null is not a string")]},
     )  # fmt: skip
     corpus_command._print(report, "out")
     lines = capsys.readouterr().err.splitlines()
     assert lines[:4] == [
-        "b.txt:3: null is not a text",
+        "b.txt:3: null is not a string",
         "101 files more with errors of rows",
         "a.txt: cannot be read. It was not translated.",
         "149 files more that were not translated",

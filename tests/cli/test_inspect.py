@@ -52,7 +52,7 @@ def test_all_that_stands_in_the_way_of_a_bundle_is_named(checkpoint: Path) -> No
 def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
     lines = invoke("inspect", checkpoint).stdout.splitlines()
     assert lines[-2] == "problems:   1"
-    assert lines[-1].startswith("problem: needed, and not in the file: num_heads")
+    assert lines[-1].startswith("problem: required, but not in the file: num_heads")
     *_, last = invoke("inspect", VERSION_1).stdout.rpartition("┘")
     assert last.splitlines()[1].startswith(f"{VERSION_1}: a bundle of tfexport ")
     assert "parity:" in last
@@ -65,7 +65,7 @@ def test_a_length_that_is_transformers_default_is_said_to_be_one(tmp_path: Path)
     folder = shutil.copytree(VERSION_1, tmp_path / "a.bundle")
     values = {"generation": {"max_length": 19}, "origins": {"max_length": "transformers"}}
     rewrite(folder, lambda manifest: manifest.update(**values))
-    settings = "transformers' default, as the model's files name none: max_length=19"
+    settings = "transformers' default: the model's files set no value: max_length=19"
     assert settings in invoke("inspect", folder).stdout
     assert json.loads(invoke("inspect", folder, "--json").stdout)["origins"] == values["origins"]
 
@@ -150,7 +150,9 @@ def test_options_of_checkpoints_are_refused_for_what_was_exported() -> None:
     done = invoke("inspect", VERSION_1, *options)
     assert done.exit_code == 2
     for option in ("--set", "--config", "--format"):
-        assert f"{option} is of checkpoints; {VERSION_1} was exported already" in done.stderr
+        assert (
+            f"{option} applies to checkpoints, but {VERSION_1} was already exported" in done.stderr
+        )
 
 
 def test_foreign_onnx_file_is_named(tmp_path: Path) -> None:

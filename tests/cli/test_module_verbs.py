@@ -132,7 +132,7 @@ def test_what_is_no_file_of_rows_is_refused(bundle: Path) -> None:
 def test_options_of_lines_do_not_go_with_rows(bundle: Path) -> None:
     found = invoke("translate", bundle, "lines.txt", "--inputs", "rows.npz", "--ids", "--resume")
     assert found.exit_code == 2
-    for said in ("--ids is of lines", "--resume is of lines", "lines.txt: give either"):
+    for said in ("--ids applies to lines", "--resume applies to lines", "lines.txt: give either"):
         assert said in found.stderr
     for verb in (["translate", bundle], ["translate", bundle, "--ids"], ["bench", bundle]):
         taken = invoke(*verb, stdin="5 6")
@@ -167,8 +167,8 @@ def test_options_of_checkpoints_do_not_go_with_a_module(folder: Path) -> None:
     found = invoke("onnx", "--module", "captioner:make", "-o", "b.bundle", "--set", "a=1",
                    "--log-probs")  # fmt: skip
     assert found.exit_code == 2
-    assert "--set is of checkpoints" in found.stderr
-    assert "--log-probs is of checkpoints" in found.stderr
+    assert "--set applies to checkpoints" in found.stderr
+    assert "--log-probs applies to checkpoints" in found.stderr
     both = invoke("onnx", "--module", "captioner:make", "--checkpoint", "m.pt", "-o", "b.bundle")
     assert both.exit_code == 2
     neither = invoke("verify", "a.bundle")

@@ -43,7 +43,7 @@ def test_onnx_then_verify_then_translate(tmp_path: Path, tiny_checkpoint: Path) 
         (["--checkpoint", "nothing.pt"], 1, "nothing.pt: no such file or folder."),
         (["--checkpoint", "model.pt", "--set", "num_hedas=2"], 2, "did you mean 'num_heads'?"),
         (["--checkpoint", "model.pt", "--set", "num_heads=3"], 2, "3 heads do not divide"),
-        (["--checkpoint", "model.pt"], 2, "needed, and not in the file: num_heads, pad_id"),
+        (["--checkpoint", "model.pt"], 2, "required, but not in the file: num_heads, pad_id"),
         (["--checkpoint", "model.pt", "--format", "bert"], 2, "'bert' is not one of"),
         (["--checkpoint", "model.pt", "--opset", "13"], 2, "13 is not in the range 18<=x<=25"),
         (

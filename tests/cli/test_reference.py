@@ -98,12 +98,12 @@ def test_verify_against_code_of_the_users_own(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--reference", "code_of_mine"], "--reference: 'code_of_mine' does not name code"),
+        (["--reference", "code_of_mine"], "--reference: 'code_of_mine' names no function"),
         (["--reference", "code_of_min:reference"], "--reference: no module 'code_of_min' in /"),
         (["--reference", "code_of_mine:referenc"], "did you mean 'reference'?"),
         (
             ["--reference", "code_of_mine:reference", "--no-verify"],
-            "--reference is compared with; leave --no-verify out.",
+            "--reference is only used for the comparison; omit --no-verify.",
         ),
     ],
 )

@@ -31,7 +31,7 @@ def test_written_file_gives_the_tokens_of_the_bundle(
     ("args", "status", "message"),
     [
         (["--checkpoint", "nothing.pt"], 1, "nothing.pt: no such file or folder."),
-        (["--checkpoint", "model.pt"], 2, "needed, and not in the file: num_heads, pad_id"),
+        (["--checkpoint", "model.pt"], 2, "required, but not in the file: num_heads, pad_id"),
         (["--checkpoint", "model.pt", "--format", "bert"], 2, "'bert' is not one of"),
         ([], 2, "Missing option '--checkpoint'"),
     ],

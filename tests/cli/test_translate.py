@@ -26,8 +26,8 @@ def test_one_bad_line_does_not_lose_the_others(tiny_bundle: Path) -> None:
     assert done.stdout.split("\n") == [good[0].text, "", "", "", good[1].text, ""]
     assert done.exit_code == 1
     assert "-:2: not UTF-8: invalid start byte at byte 3" in done.stderr
-    assert "-:4: 100 tokens are more than the 64" in done.stderr
-    assert "or cut it with --truncate\n" in done.stderr
+    assert "-:4: 100 tokens exceed the model's limit of 64" in done.stderr
+    assert "or truncate it with --truncate\n" in done.stderr
     assert "2 lines could not be decoded" in done.stderr
 
 
@@ -165,8 +165,8 @@ def test_contradictions_stand_in_one_message_as_they_are_written(tiny_bundle: Pa
         "6 problems",
         "--top-p needs --sampling",
         "--num-hypotheses 5 exceeds --beam-size 4",
-        "--suppress-tokens: 'nope' is no token of the vocabulary",
-        "--target-prefix of row 0: 2 tokens are more than --max-length 1",
+        "--suppress-tokens: 'nope' is not a token of the vocabulary",
+        "--target-prefix of row 0: 2 tokens exceed --max-length 1",
         "--resume needs FILE and --output",
         "--return-attention needs --jsonl",
     ):
@@ -329,7 +329,7 @@ def test_options_without_effect_are_refused(
     arguments = ("translate", tiny_bundle, "--inputs", "rows.npz", "--replace-unknowns")
     done = invoke(*arguments, *options)
     assert done.exit_code == 2
-    assert "--replace-unknowns acts on the words of a text" in done.stderr
+    assert "--replace-unknowns applies to text, not to arrays" in done.stderr
     assert said in done.stderr or "end-token" in said
 
 

@@ -39,7 +39,7 @@ def marked(rows: Iterable[Row]) -> list[Decoded]:
     return [
         Decoded(f"{row.source}→{row.number}", 0.5, tokens=3)
         if isinstance(row.source, str) and not re.search("[\ud800-\udfff]", row.source)
-        else Decoded(None, None, row.problem or f"{row.source!r} is not a text")
+        else Decoded(None, None, row.problem or f"{row.source!r} is not a string")
         for row in rows
     ]
 

@@ -119,8 +119,8 @@ def test_an_output_that_is_not_as_it_was_is_replaced_by_force_alone(
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     changed = in_output(folder)
     job = replace(JOB, made_of={**JOB.made_of, "bundle": bundle}, spell=lambda option: "--force")
-    why = "exists, and no run" if which[0] == "." else "was changed since a run"
-    with pytest.raises(FailedError, match=f"o.txt {why} has written it. Move .*with --force$"):
+    why = "was not written by a run" if which[0] == "." else "was changed after a run wrote it"
+    with pytest.raises(FailedError, match=f"o.txt .*{why}. Move .*with --force$"):
         run(partition, job)
     assert in_output(folder) == changed
     outcome, made = run(partition, replace(job, force=True))
@@ -138,9 +138,9 @@ def test_what_is_put_in_an_outputs_place_during_a_run_stays(folder: Path, earlie
     (step, *_) = scanned(partition)
     keep_pieces(partition)
     Path(partition.target.path).write_bytes(b"mine")
-    why = "was changed since a run" if earlier else "exists, and no run"
+    why = "was changed after a run wrote it" if earlier else "exists, but was not written by a run"
     joined = Coordinator(JOB).join(partition, step.digest, step.pieces)
-    assert f"o.txt {why} has written it" in str(joined.failed)
+    assert f"o.txt {why}" in str(joined.failed)
     assert Path(partition.target.path).read_bytes() == b"mine"
     Path(partition.target.path).unlink()
     assert run(partition)[1] == 0

@@ -81,8 +81,8 @@ def test_the_rest_of_a_row_keeps_its_text(
         ('{"text": "a"', "not JSON: Expecting ',' delimiter", ""),
         ('{"text": "a"} {"text": "b"}', "not JSON: Extra data", ""),
         ('{"text": "a\0"}', "not JSON: Invalid control character", ""),
-        ('{"text": NaN}', "not JSON: NaN is no number of JSON", ""),
-        ('{"text": "a", "x": -Infinity}', "not JSON: -Infinity is no number", ""),
+        ('{"text": NaN}', "not JSON: NaN is not a valid JSON number", ""),
+        ('{"text": "a", "x": -Infinity}', "not JSON: -Infinity is not a valid", ""),
         ('["text"]', "not a JSON object: ['text']", ""),
         ("5", "not a JSON object: 5", ""),
         ("9" * 5000, "not a JSON object: inf", ""),
@@ -90,14 +90,14 @@ def test_the_rest_of_a_row_keeps_its_text(
         (r'["\ud800"]', r"not a JSON object: ['\ud800']", ""),
         (b'{"text": "\xff"}', "not UTF-8: invalid start byte at byte 10", ""),
         ('\ufeff{"text": "a"}', "not JSON: Unexpected UTF-8 BOM", ""),
-        ('{"text":' + "[" * 100_000, "not JSON that can be read: nested too deeply", ""),
+        ('{"text":' + "[" * 100_000, "not readable as JSON: nested too deeply", ""),
         ("{}", "has no 'text'", ""),
         ('{"texts": "a"}', "has no 'text'", '"texts": "a"'),
-        ('{"text": null}', "None is not a text", '"text": null'),
-        ('{"text": 5}', "5 is not a text", '"text": 5'),
-        ('{"text": ["a"]}', "['a'] is not a text", '"text": ["a"]'),
-        (r'{"text": "\ud800"}', r"'\ud800' is not a text", r'"text": "\ud800"'),
-        ('{"text": "a", "target_prefix": 5}', "target_prefix: 5 is not a text",
+        ('{"text": null}', "None is not a string", '"text": null'),
+        ('{"text": 5}', "5 is not a string", '"text": 5'),
+        ('{"text": ["a"]}', "['a'] is not a string", '"text": ["a"]'),
+        (r'{"text": "\ud800"}', r"'\ud800' is not a string", r'"text": "\ud800"'),
+        ('{"text": "a", "target_prefix": 5}', "target_prefix: 5 is not a string",
          '"text": "a", "target_prefix": 5'),
     ],
     ids=range(22),
@@ -124,9 +124,9 @@ def test_an_error_stays_in_its_row(
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (r'{"text": "a", "error": null}', "row 2 has 'error' already, where the result goes; name "
-         "its columns with output_column"),
-        (r'{"text": "a", "t\u0072anslation": 1, "score": 2}', "'translation', 'score' already"),
+        (r'{"text": "a", "error": null}', "row 2 already has the output columns 'error'; choose "
+         "other names with output_column"),
+        (r'{"text": "a", "t\u0072anslation": 1, "score": 2}', "columns 'translation', 'score';"),
     ],
 )  # fmt: skip
 def test_a_key_that_is_to_be_added_fails_the_file(folder: Path, line: str, problem: str) -> None:

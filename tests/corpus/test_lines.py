@@ -185,7 +185,7 @@ def test_a_line_that_is_too_long_is_not_kept(
     for name in ("text", "jsonl"):
         rows, _ = read_all(name, source_of(tmp_path / "plain.txt"), 4)
         assert rows[3].source is None
-        assert rows[3].problem == "a line of 31 bytes; the longest that is read has 5"
+        assert rows[3].problem == "a line of 31 bytes; the limit is 5"
 
 
 def test_a_long_line_ends_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_a_record_tells_of_its_own_output(folder: Path, monkeypatch: pytest.Monk
         patch.setattr(assembly, "write_atomically", write_and_replace)
         expected, _ = run(partition)
     assert Path(partition.target.path).read_bytes() == b"somebody's"
-    with pytest.raises(FailedError, match=r"o.txt was changed since a run has written it\. Move"):
+    with pytest.raises(FailedError, match=r"o.txt was changed after a run wrote it\. Move"):
         run(partition)
     assert Path(partition.target.path).read_bytes() == b"somebody's"
     assert run(partition, replace(JOB, force=True)) == (expected, 3)
@@ -67,7 +67,7 @@ def test_a_folder_in_the_place_of_an_output_is_left(folder: Path, earlier: bool)
         run(partition)
         path.unlink()
     path.mkdir()
-    with pytest.raises(FailedError, match="exists, and no run has written it"):
+    with pytest.raises(FailedError, match="exists, but was not written by a run"):
         run(partition)
     assert not (folder / "out/.o.txt.parts").exists()
 

@@ -87,7 +87,7 @@ def test_texts_may_be_of_any_text_type(tmp_path: Path, kind: pa.DataType) -> Non
     rows, after = output(path)
     assert texts(rows) == WORDS.to_pylist()
     assert after["text"].equals(pq.read_table(path)["text"])
-    errors = [None, None, "None is not a text", None, None] * 2
+    errors = [None, None, "None is not a string", None, None] * 2
     assert after["error"].to_pylist() == errors
     assert after["translation"].to_pylist()[:3] == ["a→0", "b→1", None]
     assert after["score"].to_pylist()[:3] == [0.5, 0.5, None]
@@ -120,7 +120,7 @@ def test_bytes_that_are_not_utf_8_are_an_error_of_their_row(
     # What was there stays, even so.
     assert after["text"].cast(pa.binary()).to_pylist() == raw
     _, after = output(write(tmp_path / "text.parquet", pa.table({"text": column})))
-    assert after["error"].to_pylist()[1] == r"b'\xff\xfe' is not a text"
+    assert after["error"].to_pylist()[1] == r"b'\xff\xfe' is not a string"
 
 
 def test_row_groups_are_cut_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,14 +176,14 @@ def repeated(*names: str) -> pa.Table:
     ("table", "problems"),
     [
         (repeated("texts", "n"), ["has no column 'text'; it has 'texts', 'n'"]),
-        (repeated("text", "n", "n", "a", "a"), ["has columns of one name: 'a', 'n'"]),
-        (repeated("text", "text"), ["has columns of one name: 'text'"]),
-        (pa.table({"text": range(N)}), ["column 'text' is of int64, and has to be of text"]),
+        (repeated("text", "n", "n", "a", "a"), ["has several columns named 'a', 'n'"]),
+        (repeated("text", "text"), ["has several columns named 'text'"]),
+        (pa.table({"text": range(N)}), ["column 'text' has type int64; expected text"]),
         (pa.table({"text": COLUMNS["list"]}), ["column 'text' is of list<"]),
         (pa.table({"text": COLUMNS["numbers"]}), ["column 'text' is of int64, and"]),
         (
             repeated("text", "error"),
-            ["has 'error' already, where the result goes; name its columns with output_column"],
+            ["already has the output columns 'error'; choose other names with output_column"],
         ),
         (
             pa.table({"target_prefix": range(N), "score": range(N), "translation": TEXTS}),

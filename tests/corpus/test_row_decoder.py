@@ -100,14 +100,14 @@ def test_a_seed_is_kept_by_every_worker_and_changes_draws(engine: Engine) -> Non
 
 
 BAD: list[tuple[Row, str]] = [
-    (Row(None, 1), "null is not a text"),
-    (Row(5, 1), "5 is not a text"),
-    (Row(b"w5", 1), "b'w5' is not a text"),
-    (Row(["w5"], 1), "['w5'] is not a text"),
+    (Row(None, 1), "null is not a string"),
+    (Row(5, 1), "5 is not a string"),
+    (Row(b"w5", 1), "b'w5' is not a string"),
+    (Row(["w5"], 1), "['w5'] is not a string"),
     (Row("w5", 1, problem="not UTF-8"), "not UTF-8"),
-    (Row(" ".join(["w5"] * 64), 1), "65 tokens are more than the 64 that the model takes"),
+    (Row(" ".join(["w5"] * 64), 1), "65 tokens exceed the model's limit of 64"),
     (Row("a\ud800b", 1), "not valid Unicode text"),
-    (Row("x" * (row_decoder.MAX_ROW_BYTES + 1), 1), "1,048,577 characters; the longest row"),
+    (Row("x" * (row_decoder.MAX_ROW_BYTES + 1), 1), "1,048,577 characters; the limit is"),
     (Row("w5", 1, target_prefix=" ".join(["w6"] * 99)), "target prefix: "),
     (Row("w5", 1, target_prefix="\udfff"), "target prefix: "),
 ]
@@ -230,7 +230,7 @@ def test_what_has_no_place_in_a_row_is_refused_by_name(
         decoder(engine, **option, beam_sise=2)
     asked = [name for name in option if name != "beam_size"]
     for name in asked:
-        assert f"{name}: a row of a corpus has no place for it" in str(caught.value)
+        assert f"{name}: the rows of a corpus have no column for its result" in str(caught.value)
     assert "did you mean 'beam_size'" in str(caught.value)
     quiet = {name: 1 if name == "num_hypotheses" else False for name in asked if name != "callback"}
     assert decoder(engine, **quiet).decode([Row("w5", 0)])[0].error is None

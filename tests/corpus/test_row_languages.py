@@ -158,7 +158,7 @@ def test_columns_of_languages_are_read_where_they_count(
     columns = Columns("text", counted)
     table = pa.table({"text": ["w5 w6"], "source_language": [5], "target_language": ["fr"]})
     problems = [*schema_problems(table.schema, columns)]
-    assert problems == ["column 'source_language' is of int64, and has to be of text"] * (
+    assert problems == ["column 'source_language' has type int64; expected text"] * (
         "source_language" in counted
     )
     (row,) = rows_of(table, columns)

@@ -77,7 +77,10 @@ def test_an_error_stays_in_its_row_which_is_kept(tmp_path: Path) -> None:
     rows, made = through(tmp_path / "a.csv", content)
     assert texts(rows) == ["a", None, None, None, None, "f", "g", None]
     problems = [row.problem for row in rows]
-    assert problems[1:3] == ["has 1 fields, and the header 2", "has 3 fields, and the header 2"]
+    assert problems[1:3] == [
+        "has 1 fields, but the header has 2",
+        "has 3 fields, but the header has 2",
+    ]
     assert str(problems[3]).startswith("not CSV: ',' expected after '\"'")
     assert problems[4] == "'text' is not UTF-8"
     assert problems[7] == "not CSV: unexpected end of data"
@@ -101,8 +104,8 @@ def test_languages_of_a_row_are_read(tmp_path: Path) -> None:
         (b"", "it is empty: a header is missing"),
         (b"\n", "has no column 'text' in its first line; it has"),
         (b"Guten Morgen!\tGood morning!\n", "'Guten Morgen!', 'Good morning!'"),
-        (b"text\ttext\tn\n", "has columns of one name: 'text'"),
-        (b"n\tscore\n", "has no column 'text'.*; has 'score' already, where the result goes"),
+        (b"text\ttext\tn\n", "has several columns named 'text'"),
+        (b"n\tscore\n", "has no column 'text'.*; already has the output columns 'score'"),
         (b"text\rn\r", "new-line character seen in unquoted field"),
     ],
 )

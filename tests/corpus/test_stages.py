@@ -142,7 +142,7 @@ def test_a_piece_of_which_workers_die_fails_its_partition(folder: Path) -> None:
     for _ in range(MOST_ATTEMPTS):
         coordinator.begin("in.txt\x001")
     steps = translated(scanned(partition_of(folder)), decoder, coordinator=coordinator)
-    assert steps[1].failed == "5 workers died of its rows from 3 on, or lacked memory for them"
+    assert steps[1].failed == "5 workers died on its rows from 3 on, or lacked memory for them"
     assert (steps[0].failed, steps[2].failed, decoder.calls) == (None, None, 2)
 
 

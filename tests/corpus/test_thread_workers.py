@@ -173,7 +173,7 @@ def test_arrow_lacking_memory_is_no_fault_of_the_rows(folder: Path) -> None:
             raise pa.ArrowMemoryError("malloc")
 
     assert {str(step.stopped) for step in pieces(folder, Arrow(JOB))} == {
-        "not enough memory: fewer workers need less"
+        "not enough memory; use fewer workers"
     }
 
 

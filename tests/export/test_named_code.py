@@ -86,7 +86,7 @@ def test_path_of_a_file_is_told_as_a_module() -> None:
 
 def test_missing_module_names_the_folder_that_was_searched(write: Write) -> None:
     missing = refusal("no_such_module_at_all:run")
-    assert f"no module 'no_such_module_at_all' in {Path.cwd()}, nor among the installed" in missing
+    assert f"no module 'no_such_module_at_all' in {Path.cwd()} or among the installed" in missing
     write("", "own_pack_two.model")
     assert "no module 'own_pack_two.models' in" in refusal("own_pack_two.models:run")
 

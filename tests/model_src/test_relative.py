@@ -191,5 +191,5 @@ def test_bounds() -> None:
         model("buckets", relative_max_distance=4)
     with pytest.raises(ConfigError, match="relative_max_distance: 0 is not positive"):
         model("shaw", relative_max_distance=0)
-    with pytest.raises(ConfigError, match="the size of a head is odd"):
+    with pytest.raises(ConfigError, match="the head size is odd"):
         model("rotary", decoder_num_heads=4)

@@ -83,7 +83,7 @@ def test_a_prefix_goes_behind_the_first_token(opened: Opened) -> None:
     for prefix in ("w7 w8", [7, 8], [12, 7, 8]):
         (made,) = translator.translate(["w5"], target_language="fr", target_prefix=[prefix])
         assert made.hypotheses[0].tokens[:3] == [12, 7, 8]
-    with pytest.raises(InputError, match="forced first token its 3 tokens are more than max_len"):
+    with pytest.raises(InputError, match="forced first token its 3 tokens exceed max_len"):
         translator.translate(["w5"], target_language="fr", target_prefix=[[7, 8]], max_length=2)
 
 
@@ -136,7 +136,7 @@ def test_a_text_may_hold_its_mark_itself(opened: Opened) -> None:
 def test_lengths_count_the_tokens_of_languages(opened: Opened) -> None:
     translator = opened(NLLB)
     plain = len(translator.texts.encode("w5 w6 w7"))
-    with pytest.raises(InputError, match=f"{plain + 1} tokens are more than the {plain}"):
+    with pytest.raises(InputError, match=f"{plain + 1} tokens exceed the model's limit of {plain}"):
         translator.translate(["w5 w6 w7"], target_language="fr", max_input_length=plain)
     (cut,) = translator.translate(
         ["w5 w6 w7"], target_language="fr", max_input_length=plain, truncate=True

@@ -72,15 +72,15 @@ def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
     ("options", "message"),
     [
         ({"suppress_tokens": [99]}, "suppress_tokens: id 99 is not in the vocabulary (0 to 18)"),
-        ({"suppress_tokens": ["nope"]}, "suppress_tokens: 'nope' is no token of the vocabulary"),
-        ({"end_tokens": ["nope", 5]}, "end_tokens: 'nope' is no token"),
+        ({"suppress_tokens": ["nope"]}, "suppress_tokens: 'nope' is not a token of the vocabulary"),
+        ({"end_tokens": ["nope", 5]}, "end_tokens: 'nope' is not a token"),
         ({"suppress_sequences": [[5, -1]]}, "suppress_sequences: id -1 is not in the vocabulary"),
         ({"suppress_sequences": ["  "]}, "suppress_sequences: '  ' holds no token"),
         ({"return_attention": True, "attention_layer": 1}, "attention_layer 1 is not in a decoder"),
         ({"return_attention": True, "attention_head": 2}, "attention_head 2 is not one of 2 heads"),
         (
             {"target_prefix": [[5, 6]], "max_length": 1},
-            "row 0: 2 tokens are more than max_length 1",
+            "row 0: 2 tokens exceed max_length 1",
         ),
         ({"target_prefix": [[2]]}, "target_prefix of row 0: holds the end token 2"),
         ({"target_prefix": [[77]]}, "target_prefix of row 0: id 77 is not in the vocabulary"),
@@ -142,8 +142,8 @@ def test_all_problems_stand_in_one_message(translator: Translator) -> None:
         "batch_size: 'many' is not an integer",
         "top_p needs sampling",
         "num_hypotheses 5 exceeds beam_size 4",
-        "suppress_tokens: 'nope' is no token",
-        "target_prefix of row 0: 3 tokens are more than max_length 2",
+        "suppress_tokens: 'nope' is not a token",
+        "target_prefix of row 0: 3 tokens exceed max_length 2",
     ):
         assert part in text
 

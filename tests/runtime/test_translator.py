@@ -118,7 +118,7 @@ def test_stored_version_1_bundle_decodes_as_it_always_did(
         ([5.0], "5.0 is not an integer"),
         ([True], "True is not an integer"),
         ("5 6", "expected a list of ids"),
-        ([5] * 65, "65 tokens are more than the 64 that the model takes"),
+        ([5] * 65, "65 tokens exceed the model's limit of 64"),
     ],
 )
 def test_bad_row_is_named(translator: Translator, row: Any, message: str) -> None:
@@ -138,7 +138,7 @@ def test_all_bad_inputs_are_named_at_once(translator: Translator) -> None:
 
 def test_long_input_is_cut_by_choice_and_keeps_its_frame(translator: Translator) -> None:
     text = " ".join(["w5"] * 100)
-    with pytest.raises(InputError, match="101 tokens are more than the 64"):
+    with pytest.raises(InputError, match="101 tokens exceed the model's limit of 64"):
         translator.translate([text])
     ids = translator.encode(text, truncate=True)
     assert ids == [5] * 63 + [2]

@@ -144,7 +144,7 @@ def test_the_log_names_what_was_wrong_and_quotes_nothing(server: Server) -> None
     body = {"texts": "secret one", "secret two": 1, "options": {"beam_size": "secret three"}}
     answer = server.post("/v1/translate", body)
     line = server.wait_for_line(answer.headers["x-request-id"])
-    assert line["problem"].startswith("a wrong request: texts")
+    assert line["problem"].startswith("an invalid request: texts")
     assert "secret" not in json.dumps(line)
 
 

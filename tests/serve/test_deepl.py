@@ -67,7 +67,7 @@ def test_options_that_ask_for_nothing_are_taken(server: Server, options: dict[st
         ({"target_lang": "XX"}, ["no model translates from any language to XX"]),
         ({"target_lang": "", "foo": 1, "style_id": "x"}, ["target_lang: ", "foo: ", "style_id: "]),
         ({"text": "w4"}, ["text: "]),
-        ({"text": ["w4 " * 999], "split_sentences": "0"}, ["text 0: 1000 tokens are more"]),
+        ({"text": ["w4 " * 999], "split_sentences": "0"}, ["text 0: 1000 tokens exceed"]),
     ],
 )
 def test_wrong_calls_name_every_problem(

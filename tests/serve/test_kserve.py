@@ -172,7 +172,7 @@ def test_a_wrong_length_of_the_header_is_named(server: Server, length: str) -> N
         ({"inputs": [text_input(["w4"])], "parameters": {"beem_size": 1}}, "'beem_size'"),
         ({"inputs": [ids_input([[4, 99]])]}, "id 99 is not in the vocabulary"),
         ({"inputs": [ids_input([[4, True]])]}, "not all of the data are integers"),
-        ({"inputs": [ids_input([[4, 1 << 70]])]}, "no INT64"),
+        ({"inputs": [ids_input([[4, 1 << 70]])]}, "not INT64"),
         (
             {"inputs": [ids_input([[4, 5]]), ids_input([[0, 1]], "attention_mask")]},
             "rows are ones, and then zeros",

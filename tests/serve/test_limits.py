@@ -96,7 +96,7 @@ def test_keys_and_texts_are_not_in_the_log(guarded: Server) -> None:
     refused = guarded.wait_for_line(said.headers["x-request-id"])
     log = guarded.log.read_text()
     assert not any(word in log for word in (OTHER, KEY, "w5 w6", "w10 w11"))
-    assert (refused["status"], refused["problem"]) == (422, "a wrong request: suppress_tokens")
+    assert (refused["status"], refused["problem"]) == (422, "an invalid request: suppress_tokens")
     assert (last["status"], last["texts"], last["characters"], last["model"]) == (200, 1, 8, "tiny")
     assert last["seconds"] > 0
 
@@ -133,7 +133,7 @@ def test_long_rows_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
         assert answer.json["error"] == "max_length: 21 is more than the 20 tokens of a row here"
         answer = server.post("/v1/translate", {"texts": ["w4", "w4 " * 30]})
         assert answer.status == 422
-        assert "row 1: 31 tokens are more than the 20" in answer.json["error"]
+        assert "row 1: 31 tokens exceed the limit of 20" in answer.json["error"]
         for pair in ({"sources": ["w4 " * 30], "targets": ["w4"]},
                      {"sources": ["w4"], "targets": ["w4 " * 30]}):  # fmt: skip
             assert server.post("/v1/score", pair).status == 422

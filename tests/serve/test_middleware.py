@@ -64,7 +64,7 @@ def test_a_fault_costs_its_request_alone(
         raise ZeroDivisionError("secret text")
 
     status, body = asyncio.run(ask(RequestMiddleware(faulty, service, [], None), path))
-    assert (status, body[field]) == (500, "a fault of the server, which its log has")
+    assert (status, body[field]) == (500, "internal server error; see the log of the server")
     fault, line = map(json.loads, capsys.readouterr().err.splitlines())
     assert fault["event"] == "fault"
     assert "ZeroDivisionError" in fault["trace"]

@@ -87,8 +87,8 @@ def test_what_is_wrong_in_a_file_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         read_settings(written(tmp_path, text), KNOWN)
     for said in (
-        "prot: is not a setting; did you mean 'port'?", "bundles: 'x' is no list",
-        "models.other: 1 is no table", "models.tiny.splitt: is not a setting",
+        "prot: is not a setting; did you mean 'port'?", "bundles: 'x' is not a list",
+        "models.other: 1 is not a table", "models.tiny.splitt: is not a setting",
         "models.tiny.languages: 'german'", "models.tiny.join: 'x' of tiny is not one of auto",
         "models.tiny.slots: 0 of tiny is not a number from 1 on",
     ):  # fmt: skip
@@ -149,7 +149,7 @@ def test_decoding_defaults_are_those_of_every_protocol(
     [
         (["--beam-size", "33"], "tiny: its decoding defaults: beam_size: 33 is more than the 32"),
         (["--beam-size", "4", "--sampling"], "tiny: its decoding defaults: "),
-        (["--suppress-tokens", "nonsense"], "'nonsense' is no token of the vocabulary"),
+        (["--suppress-tokens", "nonsense"], "'nonsense' is not a token of the vocabulary"),
         (["--split-sentences", "tiny=never"], "--split-sentences: 'never' of tiny is not one of"),
         (["--split-sentences", "never"], "--split-sentences: 'never' is not NAME=none"),
         (["--cors-origin", "example.org"], "write 'https://example.org'"),
@@ -192,5 +192,5 @@ def test_comments_and_blank_lines_are_no_keys(tmp_path: Path) -> None:
 def test_keys_that_nobody_can_send_are_refused(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"good\n" + line + b"\n")
-    with pytest.raises(ConfigError, match="line 2 is no key"):
+    with pytest.raises(ConfigError, match="line 2 is not a key"):
         Keys.read(path)

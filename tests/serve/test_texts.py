@@ -222,7 +222,7 @@ def test_long_sentences_are_divided_for_who_cannot_have_them_cut(
     answer = units.post("/translate", whole_text)
     assert answer.status == 400
     assert "truncate" not in answer.json["error"]
-    assert "text 0: 1000 tokens are more than the" in answer.json["error"]
+    assert "text 0: 1000 tokens exceed the model's limit" in answer.json["error"]
 
 
 def test_only_what_may_fit_is_tokenized() -> None:

@@ -176,7 +176,8 @@ def test_a_verb_that_needs_torch_names_it_and_its_extra(arguments: tuple[str, ..
     done = run("from tfexport.cli.main import main; main()", *arguments)
     assert done.returncode == 1
     assert (
-        "this needs torch, which is not installed; the extra 'export' brings it. Ins" in done.stderr
+        "this needs torch, which is not installed and is part of the extra 'export'. Ins"
+        in done.stderr
     )
 
 

@@ -158,8 +158,8 @@ def test_contradiction_is_a_line_of_the_command_that_says_what_to_set(
     assert done.exit_code == 0, done.output
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     assert line.endswith(
-        "bos_id is 2, which is 'der' in the source vocabulary, where '<bos>' is 5; if that is the "
-        "right one, give --set bos_id=5"
+        "bos_id is 2, which is 'der' in the source vocabulary, but '<bos>' has the id 5; if that "
+        "is correct, set it with --set bos_id=5"
     )
 
 

@@ -57,7 +57,7 @@ class _Call:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--ids", is_flag=True, help="Lines of FILE are space-separated ids.")
 @click.option("--batch-size", "batch_sizes", type=integer_range("batch_size"),
-              multiple=True, help="Lines (or tokens) of a batch; repeatable.  "
+              multiple=True, help="Lines (or tokens) per batch; repeatable.  "
               "[default: 1, 8, 32; with --tune: 32]")  # fmt: skip
 @click.option("--threads", "threads", type=click.IntRange(1, MOST_THREADS), multiple=True,
               help="Threads inside an operator; repeatable.  [default: all cores]")  # fmt: skip
@@ -85,7 +85,7 @@ def bench(**values: Any) -> None:
 
     call = as_call(_Call, values)
     if call.tune and call.threads:
-        raise ConfigError("--tune tries the threads itself; leave --threads out")
+        raise ConfigError("--tune tries different numbers of threads; omit --threads")
     if call.ids and call.file is None:
         raise ConfigError("--ids applies to the lines of FILE; omit it, or name FILE")
     keywords = given(call.decoding)
@@ -107,7 +107,7 @@ def bench(**values: Any) -> None:
 
 
 def _save_layout(bundle: str, plan: "Plan") -> None:
-    """Save the fastest numbers of workers and threads, which ``translate`` reads."""
+    """Save the fastest numbers of workers and threads for ``translate``."""
     from tfexport.cli.tuning import VARIABLE, tuning_file, write_layout
     from tfexport.runtime.parallel.cpu import ThreadLayout
 
@@ -135,7 +135,7 @@ def _plans(call: _Call, batch_type: str) -> "list[Plan]":
         layouts = [(1, threads) for threads in call.threads or (cores,)]
     sizes = call.batch_sizes or ((32,) if call.tune else BATCH_SIZES)
     if batch_type == "tokens" and not call.batch_sizes:
-        raise ConfigError("--batch-type tokens needs --batch-size: how many tokens")
+        raise ConfigError("--batch-type tokens needs --batch-size, the number of tokens")
     return [Plan(*layout, size, batch_type) for layout in layouts for size in sizes]
 
 
@@ -144,7 +144,7 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
     from tfexport.runtime.benchmark import of_artifact
 
     def sign(plans: "Sequence[Plan]") -> str:
-        """The same for plans that differ in batch size only."""
+        """Time plans that differ only in their batch size."""
         first, sizes = plans[0], ",".join(str(plan.batch_size) for plan in plans)
         options = {**keywords, "batch_size": sizes}
         if first.batch_type != "rows":

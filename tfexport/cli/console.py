@@ -78,8 +78,8 @@ def unknown_tokens(tokens: int, lines: int, unit: str) -> str:
     what = "1 token" if tokens == 1 else f"{tokens:,} tokens"
     where = f"1 {unit.removesuffix('s')}" if lines == 1 else f"{lines:,} {unit}"
     return (
-        f"{what} of the source, in {where}, unknown to the model, which reads them all alike: "
-        "markup, another language or alphabet?"
+        f"{what} of the source, in {where}, unknown to the model, which encodes all of them as the "
+        "unknown token. Does the source contain markup, or another language or alphabet?"
     )
 
 
@@ -308,7 +308,7 @@ def needs(extra: str) -> Iterator[None]:
     """Name the extra to install if an import inside the block fails.
 
     Raises:
-        MissingDependencyError: naming the command that installs it.
+        MissingDependencyError: an import failed; the message has the command that installs it.
     """
     try:
         yield
@@ -318,7 +318,7 @@ def needs(extra: str) -> Iterator[None]:
         name = cause.name if isinstance(cause, ImportError) else None
         if name is None or name.partition(".")[0] == "tfexport":
             raise
-        need = f"this needs {name}, which is not installed; the extra {extra!r} brings it"
+        need = f"this needs {name}, which is not installed and is part of the extra {extra!r}"
         raise missing_dependency(need, extra) from error
 
 
@@ -375,6 +375,6 @@ def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
         return
     click.echo(report.own_code.spelled(spell), err=stderr)
     if report.settings:
-        click.echo("Your weights do not show these settings; check each of them:", err=stderr)
+        click.echo("The weights do not show these settings; check each of them:", err=stderr)
     for line in settings_lines(report.settings):
         click.echo(f"  {line}", err=stderr)

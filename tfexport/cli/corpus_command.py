@@ -173,9 +173,9 @@ def _print(report: "CorpusReport", output: str) -> None:
 def _counts(report: "CorpusReport") -> Iterator[str]:
     values = report.to_dict()
     if report.already:
-        yield f"{_files(report.already)} already there, made of the same"
+        yield f"{_files(report.already)} already complete, from the same input, bundle and options"
     if report.outdated:
-        made = "made of other input, bundle or options"
+        made = "made from other input, bundle or options"
         yield f"{_files(report.outdated)} replaced, {made}"
     if report.cut:
         yield cut_lines(report.cut, "rows", None)

@@ -268,7 +268,7 @@ def inspect(
 def _refuse(path: str, given: dict[str, Any]) -> None:
     """Refuse the options of checkpoints for anything else."""
     problems = [
-        Problem(None, f"--{name} is of checkpoints; {path} was exported already")
+        Problem(None, f"--{name} applies to checkpoints, but {path} was already exported")
         for name, value in given.items()
         if value
     ]

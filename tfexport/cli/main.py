@@ -163,11 +163,9 @@ class _Closed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object) -> int:
-        """Fail."""
         raise OSError(errno.EBADF, "is closed", self.name)
 
     def write(self, data: object) -> int:
-        """Fail."""
         raise OSError(errno.EBADF, "is closed", self.name)
 
 

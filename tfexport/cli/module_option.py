@@ -1,4 +1,4 @@
-"""``--module package.file:factory``: a user's own module, from a function that returns it."""
+"""``--module package.file:factory``: custom modules, from a function that returns one."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -32,19 +32,19 @@ MODULE = click.option(
     "tfexport.export.export, 'model' among them, as a dict. It is looked up in the current folder "
     "first, and its code is imported and run.",
 )
-# Options of ``tfexport onnx`` that a module has too.
+# Options of ``tfexport onnx`` that apply to modules, too.
 _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
     "samples", "expect", "portable", "opset", "reads",
 )  # fmt: skip
 _NEEDED = ("model", *NEEDED)
 _OF_EXPORT = ("graph", "quantize", "verify", "force", "progress")
-# Values of a factory that are left out where an output has no use for them.
+# Arguments from a factory that are dropped for outputs that do not use them.
 _OF_TEXT = (*TOKENIZERS, *SPLITS, *FRAMING, "reads")
 
 
 def read_factory(name: str) -> dict[str, Any]:
-    """Import and call a factory, and check that it gives the arguments of ``export``.
+    """Import and call a factory, and check that it returns the arguments of ``export``.
 
     Raises:
         ConfigError: there is no such function, it raised an error, or returned something else.
@@ -59,14 +59,14 @@ def read_factory(name: str) -> dict[str, Any]:
         raise ConfigError(f"--module: {name} raised {one_line(error)}.") from error
     if not isinstance(found, Mapping):
         raise ConfigError(
-            f"--module: {name} gave {shown(found)}; expected a dict of export's arguments, "
+            f"--module: {name} returned {shown(found)}; expected a dict of export's arguments, "
             f"such as dict({', '.join(f'{key}=…' for key in _NEEDED)})."
         )
     known = {*_NEEDED, *_OF_EXPORT, *ExportKeywords.__annotations__} - {*OF_CHECKPOINTS}
     problems = [f"{key!r} is missing" for key in _NEEDED if key not in found]
-    problems += [f"{shown(key)} is not one of them" for key in found if key not in known]
+    problems += [f"{shown(key)} is not an argument of export" for key in found if key not in known]
     if problems:
-        subject = f"--module: {name} has to give the arguments of export"
+        subject = f"--module: {name} must return the arguments of export"
         raise ConfigError(join_problems(subject, problems))
     return dict(found)
 
@@ -80,7 +80,7 @@ def check_sources(checkpoint: str | None, module: str | None) -> None:
     if checkpoint is None and module is None:
         raise click.UsageError("Missing option '--checkpoint', or '--module' for a custom module.")
     if checkpoint is not None and module is not None:
-        raise click.UsageError("--checkpoint and --module exclude each other.")
+        raise click.UsageError("--checkpoint and --module cannot be used together.")
 
 
 def export_named_module(
@@ -146,12 +146,12 @@ def verify_named_module(
 
 
 def refuse_others(options: Mapping[str, Any]) -> None:
-    """Refuse options of checkpoints together with ``--module``.
+    """Refuse options for checkpoints together with ``--module``.
 
     Raises:
-        ConfigError: naming all of them.
+        ConfigError: there are any; all are listed.
     """
-    text = " is of checkpoints; a module's factory gives its own arguments"
+    text = " applies to checkpoints; with --module, the function returns the arguments"
     problems = [
         Message(Option(name, value if isinstance(value, str) else None), text)
         for name, value in options.items()

@@ -133,7 +133,7 @@ def onnx(
     check_sources(checkpoint, module)
     level = "none" if no_verify else verify
     if kind_of(output, options["graph"]) in TORCH_FILES:
-        written = "is the name of a file of torch, which tfexport torchscript writes"
+        written = "has the suffix of a torch file, which tfexport torchscript writes"
         raise click.UsageError(f"{output}: {written}. A bundle is a folder.")
     if module is not None:
         export_named_module(module, output, {"verify": level, "force": force}, options)
@@ -157,4 +157,4 @@ def _print_tokenizers(made: "ExportResult") -> None:
     for path in made.tokenizers:
         click.echo(f"tokenizer: {path}", err=True)
     if not made.tokenizers:
-        click.echo("no tokenizer: the bundle takes and gives ids only (translate --ids)", err=True)
+        click.echo("no tokenizer: the bundle takes and returns ids (translate --ids)", err=True)

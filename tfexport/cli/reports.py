@@ -120,9 +120,9 @@ def settings_lines(settings: "Mapping[str, tuple[Any, str]]") -> list[str]:
     by_origin: dict[str, list[str]] = {}
     for key, (value, origin) in settings.items():
         name = {
-            "assumed": "assumed, as the layout has it",
+            "assumed": "assumed: the layout's default",
             "settings": spell(Option("settings")),
-            TRANSFORMERS: "transformers' default, as the model's files name none",
+            TRANSFORMERS: "transformers' default: the model's files set no value",
         }.get(origin, origin)
         by_origin.setdefault(name, []).append(f"{key}={shown(value)}")
     return [f"{name}: {', '.join(found)}" for name, found in by_origin.items()]

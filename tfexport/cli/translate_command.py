@@ -37,20 +37,20 @@ _OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file
 
 
 def check_inputs_call(call: Any) -> None:
-    """Refuse options that do not go with ``--inputs``.
+    """Refuse options that do not apply to ``--inputs``.
 
     Raises:
-        ConfigError: naming all of them.
+        ConfigError: there are any; all are listed.
     """
     problems = [
-        Problem(None, f"--{name.replace('_', '-')} is of lines; --inputs gives rows of arrays")
+        Problem(None, f"--{name.replace('_', '-')} applies to lines; --inputs reads rows of arrays")
         for name in _OF_LINES
         if getattr(call, name)
     ]
     if call.file != "-":
         problems.append(Problem(None, f"{call.file}: give either a file of lines or --inputs"))
     if call.decoding.get("replace_unknowns"):
-        problems.append(Problem(None, "--replace-unknowns acts on the words of a text"))
+        problems.append(Problem(None, "--replace-unknowns applies to text, not to arrays"))
     texts = without_effect({**call.decoding, "force": call.force}, {
         "force": call.output != "-", "return_token_scores": call.jsonl,
         "return_attention": call.jsonl,
@@ -280,11 +280,7 @@ def _contradictions(call: _Call) -> list[Problem]:
 
 
 class _Reporter:
-    """Reports problems of lines, draws attention, and counts for the summary at the end.
-
-    Attributes:
-        lines: how many are done.
-    """
+    """Reports problems of lines, draws attention, and counts finished lines for the summary."""
 
     def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
         self.lines = self._cut = self._unknown = self._with_unknown = 0
@@ -363,7 +359,7 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
     try:
         return read_numbers(text)
     except InputError as error:
-        raise ConfigError(f"--target-prefix: {error}; with --ids it has to be ids") from None
+        raise ConfigError(f"--target-prefix: {error}; with --ids, it must be ids") from None
 
 
 MAX_IMAGES = 100  # images of one run

@@ -58,7 +58,7 @@ class Outcome:
     """The outcome of several rows.
 
     Attributes:
-        rows: their number.
+        rows: the number of rows.
         tokens: how many were decoded.
         errors: rows that could not be decoded.
         samples: number and error of the first few of them, counted from 1.
@@ -146,8 +146,8 @@ class Assembly:
             return
         if found != fs.FileType.File:
             raise ForeignError(
-                f"{self._path} exists, and no run has written it. Move it away, or name another "
-                "output"
+                f"{self._path} exists, but was not written by a run. Move it away, or choose "
+                "another output"
             )
         written = [
             _json(read_small_file(self._system, path)).get("sha256")
@@ -155,13 +155,13 @@ class Assembly:
         ]
         if self._job.force or self._sha256(self._path) in written:
             return
-        what = "exists, and no run has written it"
+        what = "exists, but was not written by a run"
         if any(written):
-            what = "was changed since a run has written it"
+            what = "was changed after a run wrote it"
         force = Option("force", True)
         raise ForeignError(
             Message(
-                f"{self._path} {what}. Move it away, name another output, or replace it with ",
+                f"{self._path} {what}. Move it away, choose another output, or replace it with ",
                 force,
             ).spelled(self._job.spell)
         )
@@ -244,7 +244,7 @@ class Assembly:
             if not exists(self._system, path):
                 raise DamagedError(
                     f"piece {index + 1} is missing from {self._parts}, which every machine of the "
-                    "cluster has to see"
+                    "cluster must be able to read"
                 )
             with opened(self._system, path) as stream:
                 first, _, body = stream.read().partition(b"\n")

@@ -30,7 +30,7 @@ class WorkerPlan:
         batch_rows: rows that a worker sorts by length and decodes together.
 
     Raises:
-        ConfigError: naming every number that is out of bounds.
+        ConfigError: numbers are out of bounds; all are listed.
     """
 
     workers: int | Bounds | None = None
@@ -50,7 +50,7 @@ class WorkerPlan:
             if not is_integer(value) or not 1 <= value <= most
         ]
         if not problems and low > high:
-            problems.append(Problem("workers", f"{low} at least are more than {high} at most"))
+            problems.append(Problem("workers", f"the minimum {low} exceeds the maximum {high}"))
         if problems:
             raise ConfigError(join_problems("corpus", list(dict.fromkeys(problems))))
 
@@ -72,8 +72,8 @@ class WorkerPlan:
         """
         _, most = self._bounds or (1, max(1, usable_cores() // self.threads))
         if most * self.threads > MOST_THREADS:
-            text = f"{most} of {self.threads} threads each are more than the {MOST_THREADS} of one "
-            text += "process; Ray has a process for each"
+            text = f"{most} of {self.threads} threads each exceed the limit of {MOST_THREADS} "
+            text += "per process; with Ray, each worker is a process"
             raise ConfigError(join_problems("corpus", [Problem("workers", text)]))
         return ThreadLayout(workers=most * self.threads, threads=1)
 
@@ -124,15 +124,15 @@ class WorkerPlan:
         fewer = (cores - 1) // self.threads
         begun = f"{low} of {self.threads} CPUs each" if self.threads > 1 else str(low)
         text = (
-            f"{begun} take every one of the cluster's {cores} CPUs, and the dataset's other steps "
-            "need one: they would wait for each other for ever. Take "
+            f"{begun} use all {cores} CPUs of the cluster, but the dataset's other steps need one: "
+            "this would be a deadlock. Use "
         )
         if fewer:
             text += (
                 f"{fewer}, or ({fewer}, {high}) to start with {fewer} and grow when CPUs are free"
             )
         else:
-            text += "1, for which Ray then counts a CPU fewer"
+            text += "1, for which one CPU less is then reserved"
         raise ConfigError(join_problems("corpus", [Problem("workers", text)]))
 
     def used_cores(self) -> int:
@@ -215,7 +215,7 @@ def _hint(address: str | None) -> str:
         return ""
     return (
         " A cluster that 'ray start' started may require a token: set RAY_AUTH_MODE=token, and "
-        "have the head's ~/.ray/auth_token on this machine."
+        "copy ~/.ray/auth_token from the head node to this machine."
     )
 
 

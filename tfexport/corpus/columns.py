@@ -37,7 +37,7 @@ class Columns:
             return None
         listed = ", ".join(map(repr, found))
         option = self.spell(Option("output_column"))
-        return f"has {listed} already, where the result goes; name its columns with {option}"
+        return f"already has the output columns {listed}; choose other names with {option}"
 
 
 def added_columns(output_column: str | None) -> Added:
@@ -54,7 +54,7 @@ def row_of(values: Mapping[str, Any], number: int, columns: Columns) -> Row:
     if columns.text not in values:
         return Row(None, number, problem=f"has no {columns.text!r}")
     if wrong:
-        text = "; ".join(f"{name}: {shown(told[name])} is not a text" for name in wrong)
+        text = "; ".join(f"{name}: {shown(told[name])} is not a string" for name in wrong)
         return Row(None, number, problem=text)
     return Row(values[columns.text], number, **told)
 
@@ -68,10 +68,10 @@ def schema_problems(schema: pa.Schema, columns: Columns) -> Iterator[str]:
     if columns.text not in names:
         yield f"has no column {columns.text!r}; it has {', '.join(map(repr, names)) or 'none'}"
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"has columns of one name: {', '.join(map(repr, twice))}"
+        yield f"has several columns named {', '.join(map(repr, twice))}"
     for name in (columns.text, *columns.of_rows):
         if names.count(name) == 1 and not _is_text(schema.field(name).type):
-            yield f"column {name!r} is of {schema.field(name).type}, and has to be of text"
+            yield f"column {name!r} has type {schema.field(name).type}; expected text"
     if taken := columns.taken(names):
         yield taken
 

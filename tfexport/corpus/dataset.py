@@ -64,7 +64,7 @@ def translate_dataset(  # noqa: PLR0913 - one keyword for each option of the com
 
     Raises:
         BundleError: the bundle is missing or damaged.
-        ConfigError: naming every option that is wrong.
+        ConfigError: options are invalid; all are listed.
     """
     plan = WorkerPlan(workers, threads_per_worker, batch_rows)
     task = make_task(

@@ -209,10 +209,7 @@ def write_atomically(
 
 @contextmanager
 def _partial(system: fs.FileSystem, folder: str) -> Iterator[str]:
-    """The path of a temporary file, which is removed if the block raises.
-
-    Its length does not depend on the file's name, which may be the longest possible.
-    """
+    """Yield a temporary path of fixed length; the file is removed if the block raises."""
     partial = f"{folder}/.{uuid.uuid4().hex[:12]}"
     system.create_dir(folder, recursive=True)
     try:

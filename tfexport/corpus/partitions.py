@@ -79,14 +79,14 @@ def find_partitions(
     _check_output(public(output), target_system.get_file_info(target_root), one)
     if one:
         if include:
-            text = f": {public(input_)} is one file; this option is for folders."
+            text = f": {public(input_)} is one file; this option only applies to folders."
             raise ConfigError(Message(Option("include"), text))
         kind, compression = _kind_of(input_, file_format)
         written, packing = _kind_of(output, file_format)
         if written != kind:
             raise ConfigError(
-                f"{public(output)}: its name is of the format {written}, and the input is {kind}. "
-                "The output has to have the input's format."
+                f"{public(output)}: the output has the format {written}, but the input has {kind}. "
+                "Both must have the same format."
             )
         source = Source(system, root, compression)
         target = Source(target_system, target_root, packing)
@@ -168,7 +168,7 @@ def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
     path = PurePosixPath(name)
     last = path.suffix.lower()
     if last in _NOT_READ:
-        raise _SuffixError(f"{last} is not read")
+        raise _SuffixError(f"{last} files are not supported")
     compression = COMPRESSIONS.get(last)
     suffix = path.with_suffix("").suffix.lower() if compression else last
     kind = file_format or next(
@@ -177,7 +177,7 @@ def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
     if kind is None:
         raise _SuffixError(f"{suffix} is not a known suffix")
     if kind == "parquet" and compression:
-        raise InputError("Parquet is compressed inside the file, so its name has no such suffix")
+        raise InputError("Parquet files are compressed internally; remove the suffix")
     return kind, compression
 
 

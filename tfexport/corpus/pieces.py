@@ -38,7 +38,7 @@ class Piece:
     Attributes:
         index: the index of the piece in its partition, from 0.
         first: number of its first row in the partition, from 0.
-        rows: their number.
+        rows: the number of rows.
         start: bytes before it in the decompressed file, or rows before it in its group.
         group: row group of a Parquet file.
         lines: the number of lines, for CSV, whose rows may have several.

@@ -58,7 +58,7 @@ class PieceWorker:
             return step
         key = f"{step.name}\0{step.piece.index}"
         if ray.get(self._coordinator.begin.remote(key)) > MOST_ATTEMPTS:
-            text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
+            text = f"{MOST_ATTEMPTS} workers died on its rows from {step.piece.first + 1} on"
             return replace(step.done(), failed=f"{text}, or lacked memory for them")
         try:
             return self._translator.translate(step)

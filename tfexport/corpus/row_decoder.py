@@ -143,7 +143,7 @@ class RowDecoder:
         """Check the task against the bundle.
 
         Raises:
-            ConfigError: naming every option that is invalid, or has no effect on a row.
+            ConfigError: options are invalid or have no effect on rows; all are listed.
             TokenizerError: the bundle has no tokenizer.
         """
         self._engine, self._task = engine, task
@@ -157,7 +157,7 @@ class RowDecoder:
         }
         self.row_columns = tuple(name for name, counts in counted.items() if counts)
         misplaced = [
-            Problem(name, "a row of a corpus has no place for it")
+            Problem(name, "the rows of a corpus have no column for its result")
             for name in GIVING_MORE
             if _asks_more(task.options.get(name))
         ]
@@ -204,7 +204,7 @@ class RowDecoder:
         self._engine.close()
 
     def _any_languages(self) -> LanguagePair:
-        """The task's languages; or any of the model's if each row has to name one."""
+        """The task's languages; or any of the model's if each row must name one."""
         known = self._engine.manifest.languages or Languages()
         unsaid = next(iter(known.ids), None)
         source, target = self._task.source_language, self._task.target_language
@@ -236,12 +236,9 @@ class RowDecoder:
             raise InputError(row.problem)
         if not isinstance(row.source, str):
             kind = "null" if row.source is None else shown(row.source)
-            raise InputError(f"{kind} is not a text")
+            raise InputError(f"{kind} is not a string")
         if len(row.source) > MAX_ROW_BYTES:
-            raise InputError(
-                f"{len(row.source):,} characters; the longest row that is read has "
-                f"{MAX_ROW_BYTES:,}"
-            )
+            raise InputError(f"{len(row.source):,} characters; the limit is {MAX_ROW_BYTES:,}")
         given = self._task.target_prefix if row.target_prefix is None else row.target_prefix
         try:
             prefix = self._engine.resolver.check_prefix(

@@ -108,7 +108,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     Raises:
         BundleError: the bundle is missing or damaged.
         ClusterError: the cluster has failed.
-        ConfigError: naming every option that is wrong.
+        ConfigError: options are invalid; all are listed.
         InputError: there is no input, or it holds files of unknown format.
         MissingDependencyError: Ray is asked for, and is not installed.
         OutputExistsError: another run is writing the output.
@@ -169,7 +169,7 @@ def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
         choices = ", ".join(map(repr, get_args(CorpusEngine)))
         raise ConfigError(Message(Option("engine"), f": {shown(engine)} is not one of {choices}."))
     if engine == "local" and address is not None:
-        text = "the local engine is this machine alone; an address is one of a Ray cluster"
+        text = "the local engine uses only this machine, but an address is set"
         raise ConfigError(join_problems("corpus", [Problem("address", text)]))
     found = sys.modules.get("ray")  # importing it takes seconds
     connected_already = found is not None and found.is_initialized()

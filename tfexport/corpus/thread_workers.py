@@ -17,7 +17,7 @@ from tfexport.corpus.row_decoder import RowDecoder
 from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
 
 _JOINS = 4
-_NO_MEMORY = "not enough memory: fewer workers need less"
+_NO_MEMORY = "not enough memory; use fewer workers"
 
 
 class ThreadWorkers:
@@ -126,7 +126,6 @@ class _Threads:
             threading.Thread(target=self._work, daemon=True).start()
 
     def submit(self, work: Callable[[Step], Step], step: Step) -> Future[Step]:
-        """Run ``work`` in a thread."""
         done: Future[Step] = Future()
 
         def run() -> None:

@@ -49,13 +49,13 @@ from tfexport.typing import Progress
 
 
 class GraphBuild:
-    """A checkpoint to export: its models, each built once, and the graphs' options.
+    """A checkpoint to export; builds each model once.
 
     Attributes:
         checkpoint: what is exported.
-        options: of the graphs.
-        opset: of the standard operators.
-        rules: of the model's own, which greedy search keeps.
+        options: the options of the graphs.
+        opset: the opset version of the standard operators.
+        rules: the rules of the model that are part of its greedy search.
     """
 
     def __init__(self, checkpoint: Checkpoint, options: GraphOptions) -> None:
@@ -64,7 +64,7 @@ class GraphBuild:
         self._models: dict[type[Attention], Transformer] = {}
 
     def model(self, attention_class: type[Attention] | None = None) -> Transformer:
-        """The model with this class of attention; by default that of the options."""
+        """Build the model with a class of attention; by default the one of the options."""
         chosen = attention_class or self.options.attention_class
         if chosen not in self._models:
             self._models[chosen] = self.checkpoint.build(chosen)
@@ -73,14 +73,14 @@ class GraphBuild:
 
 @dataclass(frozen=True)
 class BundleForm:
-    """A graph that new bundles hold.
+    """A graph that new bundles contain.
 
     Attributes:
-        name: its role in the manifest.
-        export: gives the graph, from the build and the graphs of ``needs``, in that order.
-        compare: with eager PyTorch, for the bundles that have the graph.
-        needs: names of forms that are exported before, since the graph is made from theirs.
-        is_there: whether the build has the graph.
+        name: the role of the graph in the manifest.
+        export: returns the graph; called with the build and the graphs of ``needs``, in order.
+        compare: compares the graph of a bundle with eager PyTorch.
+        needs: names of the forms whose graphs this one is made from; these are exported first.
+        is_there: whether the graph exists for a build.
     """
 
     name: str
@@ -91,13 +91,13 @@ class BundleForm:
 
     @property
     def filename(self) -> str:
-        """Its file in a bundle."""
+        """The file name of the graph in a bundle."""
         return f"{self.name}.onnx"
 
 
 @dataclass(frozen=True)
 class Extras:
-    """Inputs and outputs that a graph file has only on request.
+    """Optional inputs and outputs of a graph file.
 
     Attributes:
         output_attentions: an output, the cross-attention weights.
@@ -111,7 +111,7 @@ class Extras:
 
     @classmethod
     def of(cls, names: Collection[str]) -> "Extras":
-        """Those of a file whose inputs and outputs have these names."""
+        """Find the extras of a file from the names of its inputs and outputs."""
         return cls(
             graph_io.CROSS_ATTENTIONS in names,
             "cross_attention_bias" in names,
@@ -124,12 +124,12 @@ class FileForm:
     """A graph that is exported as one self-contained file.
 
     Attributes:
-        name: as the option of the export takes it; in the file's metadata.
-        decodes: whether it gives tokens. Then the model needs special tokens and embeddings, and
-            the file may take and give text, and hold quantised weights.
-        spec: inputs and outputs.
-        export: gives the graph.
-        compare: the file, its spec, the checkpoint and a plan to a report.
+        name: the name in the option ``graph`` and in the file's metadata.
+        decodes: whether it returns tokens. If so, the model needs special tokens and embeddings,
+            and the file can have text inputs and outputs, and quantised weights.
+        spec: the inputs and outputs of the graph.
+        export: returns the graph.
+        compare: returns a report; called with the file, its spec, the checkpoint and a plan.
     """
 
     name: str

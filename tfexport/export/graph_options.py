@@ -1,4 +1,4 @@
-"""Options that every graph of an export shares."""
+"""Export options that apply to every graph."""
 
 from dataclasses import dataclass, replace
 
@@ -6,11 +6,11 @@ from tfexport.errors import ConfigError, Message, Option, Problem
 from tfexport.export.graphs.fused_attention import attention_class
 from tfexport.model_src.attention import Attention
 
-# With standard operators, opset 20 is loaded by the oldest supported onnxruntime. Graphs with fused
-# attention use 22, which onnxruntime 1.20 refuses to load: there MultiHeadAttention accepts a
-# broadcast bias and gives wrong values.
+# The oldest supported onnxruntime loads graphs of standard operators with opset 20. Graphs with
+# fused attention use opset 22, so that onnxruntime 1.20 does not load them: its MultiHeadAttention
+# accepts a broadcast bias, but computes wrong values with it.
 PORTABLE_OPSET, FUSED_OPSET = 20, 22
-# Opset to the oldest onnxruntime that loads it, tested with these versions.
+# The oldest onnxruntime that loads each opset, as tested.
 _OLDEST_ONNXRUNTIME = {
     18: "1.18",
     19: "1.18",
@@ -25,15 +25,15 @@ _OLDEST_ONNXRUNTIME = {
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """Options of the export that apply to every graph.
+    """Export options that apply to every graph.
 
     Attributes:
-        opset: of the standard operators.
-        portable: use standard operators only, for other runtimes than onnxruntime.
-        output_attentions: make the cross-attention weights an output.
+        opset: the opset version of the standard operators.
+        portable: use only standard operators, for runtimes other than onnxruntime.
+        output_attentions: add the cross-attention weights as an output.
 
     Raises:
-        ConfigError: an opset that cannot be exported, or only without fused operators.
+        ConfigError: the opset is not supported, or only if ``portable`` is true.
     """
 
     opset: int = FUSED_OPSET
@@ -48,7 +48,7 @@ class GraphOptions:
         elif self.opset < FUSED_OPSET and not self.portable:
             problem = Message(
                 f"graphs with onnxruntime's own operators need {FUSED_OPSET} or more, not "
-                f"{self.opset}; take a newer one, or standard operators only (",
+                f"{self.opset}; use a newer opset, or only standard operators (",
                 Option("portable", True),
                 ")",
             )
@@ -59,7 +59,7 @@ class GraphOptions:
     def choose(
         cls, opset: int | None = None, portable: bool = False, output_attentions: bool = False
     ) -> "GraphOptions":
-        """These options; the default opset is the one that the oldest onnxruntime loads."""
+        """Create options; the default opset is the one that the oldest onnxruntime can load."""
         if opset is None:
             opset = PORTABLE_OPSET if portable else FUSED_OPSET
         return cls(opset, portable, output_attentions)
@@ -71,9 +71,9 @@ class GraphOptions:
 
     @property
     def attention_class(self) -> type[Attention]:
-        """The class of attention to build a model with for export."""
+        """The attention class of models that are built for the export."""
         return attention_class(self.portable, self.output_attentions)
 
     def with_attentions(self) -> "GraphOptions":
-        """The same, giving the cross-attention weights."""
+        """A copy with ``output_attentions=True``."""
         return replace(self, output_attentions=True)

@@ -35,9 +35,9 @@ class ModuleBuild:
 
     Attributes:
         found: the module, examined.
-        special_ids: of the vocabularies.
-        max_length: tokens of a row at most.
-        opset: of the standard operators.
+        special_ids: the special ids of the vocabularies.
+        max_length: the maximum number of tokens of a row.
+        opset: the opset version of the standard operators.
     """
 
     found: Examination
@@ -47,7 +47,7 @@ class ModuleBuild:
 
     @property
     def steps(self) -> ModuleSteps:
-        """The module as the graphs of a search know it."""
+        """The module as a ``StepModel``."""
         return ModuleSteps(self.found, self.special_ids, self.max_length)
 
 
@@ -56,10 +56,10 @@ class ModuleForm:
     """A graph of a user's module.
 
     Attributes:
-        name: its role in the manifest.
-        methods: of the module that it holds, for messages.
-        export: gives the graph, from the build and the encoder graph, if it is there already.
-        compare: with the module's own code.
+        name: the role of the graph in the manifest.
+        methods: the methods of the module that it contains, for messages.
+        export: returns the graph; called with the build and, if it exists, the encoder graph.
+        compare: compares it with the module's own code.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ModuleForm:
 
     @property
     def filename(self) -> str:
-        """Its file in a bundle."""
+        """The file name of the graph in a bundle."""
         return f"{self.name}.onnx"
 
 
@@ -132,9 +132,9 @@ def export_module_form(
     except ModuleError:
         raise
     except ExportError as error:
-        # torch's own reason, or that of a layer which has no equal form.
+        # torch's reason, or that of a layer without an equal form
         cause = (error.__cause__ or error) if isinstance(error, CaptureError) else error
-        # The graph of a search holds the encoder too; the form's own methods come first.
+        # A search graph contains the encoder, too; the form's own methods come first.
         methods = (*form.methods(build), *_encoder_methods(build))
         reason = export_failure(build.found.module.model, methods, cause)
         raise ExportError(f"{form.filename}: {reason}") from error

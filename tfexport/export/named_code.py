@@ -1,4 +1,4 @@
-"""Code of a user's own, named as ``package.file:function``: imported, and found in its module."""
+"""Importing a user's function by its name, ``package.file:function``."""
 
 import importlib
 import sys
@@ -22,7 +22,7 @@ _LIBRARIES = [
 ]
 _NOT_USERS = {path.resolve() for path in (*_LIBRARIES, _PACKAGE)}
 _INSTALLED = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
-# They export, and are named nowhere.
+# Libraries that messages never name.
 _EXPORTERS = {"torch", "functorch", "torchgen", "onnx", "onnx_ir", "onnxruntime", "onnxscript"}
 
 
@@ -33,12 +33,12 @@ def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
     the named code itself imports when it is called.
 
     Args:
-        name: dotted path of a module, a colon, an attribute, whose own attributes follow dots.
-        option: that the name was given to, for the messages.
+        name: the dotted path of a module, a colon, and the dotted path of an attribute.
+        option: the name of the option, for messages.
 
     Raises:
-        ConfigError: a name of another form, no such module, a module that raises, no such
-            attribute, or one that is not callable.
+        ConfigError: the name has another form, the module does not exist or raises, or the
+            attribute does not exist or is not callable.
     """
     try:
         return _load(name)
@@ -47,9 +47,9 @@ def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception of a user's own code as one line: its type, its message, and where it arose.
+    """Format an exception of the user's code as one line: type, message and location.
 
-    It is the innermost line outside Python, its installed libraries and this package.
+    The location is the innermost line outside Python, installed libraries and this package.
     """
     text = " ".join(str(error).split())
     text = text if len(text) <= _MOST else f"{text[:_MOST]}…"
@@ -62,7 +62,7 @@ def _load(name: str) -> Callable[..., Any]:
     module_name, colon, attribute = name.partition(":")
     parts = [*module_name.split("."), *attribute.split(".")]
     if not colon or not all(part.isidentifier() for part in parts):
-        raise ConfigError(f"{shown(name)} does not name code; {_FORM}{_as_module(module_name)}.")
+        raise ConfigError(f"{shown(name)} names no function; {_FORM}{_as_module(module_name)}.")
     folder = Path.cwd()
     with _searched_first(folder):
         found: Any = _import(module_name, folder)
@@ -102,7 +102,7 @@ def _import(module_name: str, folder: Path) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"no module {missing!r} in {folder}, nor among the installed ones."
+                f"no module {missing!r} in {folder} or among the installed packages."
             ) from None
         raise ConfigError(
             f"{module_name} raised while it was imported: {one_line(error)}"

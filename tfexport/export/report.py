@@ -1,7 +1,7 @@
-"""A parity report: differences by stage and shape, and what was allowed.
+"""Parity reports: differences by stage and shape, and the allowed differences.
 
 A value counts as equal within an allowance that is derived from what the reference's own code does
-in float32 on the same input; see ``allow``. Tokens have to be equal, except where the two highest
+in float32 on the same input; see ``allow``. Tokens must be equal, except where the two highest
 logits of eager PyTorch are closer than twice the allowance of logits: such a near tie is counted
 and reported, and the rest of that row is not compared.
 """
@@ -76,7 +76,7 @@ class Comparison:
     """One stage at one shape.
 
     Attributes:
-        stage: one of ``STAGES``, or that of a graph form.
+        stage: one of ``STAGES``, or the stage of a graph form.
         batch: B.
         source_length: S.
         difference: the largest, relative to max(1, |eager's value|); for ``TOKEN_STAGES`` the
@@ -125,7 +125,7 @@ class ParityReport:
             original was run.
         not_run: why the user's own code was not run, as a phrase, or ""; None if it was.
         measured_by: how the noise of the reference was measured; None if it was not.
-        settings: those that the weights do not show: key to value and origin, as JSON values.
+        settings: settings that the weights do not show: key to value and origin, as JSON values.
         level: how much was compared: "full" or "quick".
         unexpected: the first lines whose text is not the one that was expected.
     """
@@ -276,7 +276,7 @@ class ParityReport:
         """Raise if anything differs.
 
         Raises:
-            ParityError: naming the first stage that differs.
+            ParityError: a stage differs; the message names the first one.
         """
         text = self.failure()
         if text is not None:

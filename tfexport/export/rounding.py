@@ -6,8 +6,8 @@ one unit in the last place and with other orders of its sums, and the largest ch
 the reference is measured, never the exported side.
 
 Its weights are found by searching the objects that the code refers to (modules, containers,
-closures and the global names of functions), and by watching what it computes with. Afterwards
-everything is as it was, caches that the code filled meanwhile too.
+closures and globals of functions), and by recording the arguments of torch's functions. Afterwards
+all values are restored, including caches that the code filled.
 """
 
 import contextlib
@@ -48,9 +48,9 @@ class Noise:
     All are relative to max(1, |value|).
 
     Attributes:
-        hidden: of encoder states, or of each tensor of a module's memory.
-        logits: as they are compared.
-        log_probs: of the complete vocabulary.
+        hidden: the noise of encoder states, or of each tensor of a module's memory.
+        logits: the noise of logits, in the form that is compared.
+        log_probs: the noise of the log-probabilities of the complete vocabulary.
     """
 
     hidden: tuple[float, ...] = (0.0,)
@@ -80,8 +80,8 @@ class Rounding:
         """The noise of each result of a computation.
 
         Args:
-            compute: runs the code, and gives its results.
-            found: the results in float32, as they are compared.
+            compute: runs the code and returns its results.
+            found: the results in float32, in the form that is compared.
             others: compute the same in float32 with the sums in other orders. None for a
                 computation that costs so much that its weights are changed only once.
         """
@@ -177,7 +177,7 @@ class Weights:
 
     @property
     def found(self) -> bool:
-        """Whether there are any."""
+        """Whether any were found."""
         return bool(self._parameters) or any(_tensors(each) for each, _ in self._dicts)
 
     def watch(self, compute: Compute) -> None:
@@ -292,7 +292,6 @@ class _Watcher(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Call one of torch's functions."""
         kwargs = kwargs or {}
         for each in (*args, *kwargs.values()):
             for value in each if isinstance(each, (list, tuple)) else [each]:

@@ -54,10 +54,10 @@ NAMES = (
 
 
 def find(name: str) -> Any:
-    """The value of a name in the installed torch; None if it is not there.
+    """Find a name in the installed torch; None if it does not exist.
 
     Args:
-        name: one of ``NAMES``: of a module, a colon, and of something in it.
+        name: one of ``NAMES``, in the form ``module:attribute``.
     """
     module, _, path = name.partition(":")
     try:
@@ -70,7 +70,7 @@ def find(name: str) -> Any:
 
 
 def owner_of(name: str) -> tuple[Any, str] | None:
-    """The class or module that holds a name, and the name in it; None if it is not there.
+    """The class or module that contains a name, and the attribute; None if it does not exist.
 
     Args:
         name: one of ``NAMES``.
@@ -83,14 +83,14 @@ def owner_of(name: str) -> tuple[Any, str] | None:
 
 
 def need(name: str, purpose: str) -> Any:
-    """The value of a name in the installed torch.
+    """Find a name that is required in the installed torch.
 
     Args:
         name: one of ``NAMES``.
         purpose: what needs it.
 
     Raises:
-        ExportError: it is not there.
+        ExportError: the name does not exist.
     """
     if (found := find(name)) is None:
         lacking = name.replace(":", ".")

@@ -1,4 +1,4 @@
-"""Modules from a config; the only code that branches on variants of the architecture."""
+"""Building a Transformer from a config; only this file branches on variants of the architecture."""
 
 import functools
 import math
@@ -62,12 +62,12 @@ def build_transformer(
     """Build a Transformer with fresh weights: Xavier-uniform matrices, zero biases.
 
     Args:
-        config: the mathematics. Without vocabulary sizes the model takes vectors and gives the
-            decoder's states.
-        encoder: replaces the encoder that the config describes; called with (B, S, E) and a
-            bias that broadcasts to (B, H, S, S). Its weights are left as they are.
-        decoder: replaces the decoder that the config describes.
-        attention_class: of every attention; a subclass that computes the same in another way.
+        config: the config of the model. Without vocabulary sizes, the model takes vectors and
+            returns decoder states.
+        encoder: replaces the encoder of the config; called with (B, S, E) and a bias that
+            broadcasts to (B, H, S, S). Its weights are not initialised.
+        decoder: replaces the decoder of the config; its weights are not initialised.
+        attention_class: the class of all attentions; a subclass must compute the same.
     """
     model = Transformer(
         config,
@@ -245,7 +245,7 @@ def _norm(config: TransformerConfig) -> nn.Module:
 
 
 def initialise(part: nn.Module) -> None:
-    """Draw matrices again, Xavier-uniform, and zero the biases of projections."""
+    """Initialise matrices with Xavier-uniform values, and the biases of projections with zeros."""
     for module in part.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.dim() > 1:

@@ -1,4 +1,4 @@
-"""The mathematics of one encoder-decoder Transformer, as validated data."""
+"""The config of an encoder-decoder Transformer, which defines what it computes."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -124,7 +124,7 @@ def _wrong_decoder(config: Any) -> Iterable[str]:
     elif config.relative_positions == "rotary" and any(
         it and inner % it == 0 and inner // it % 2 for it in (config.num_heads, heads)
     ):
-        yield "relative_positions: rotary turns pairs of values, and the size of a head is odd"
+        yield "relative_positions: rotary rotates pairs of values, but the head size is odd"
 
 
 def _wrong_ids(config: Any) -> Iterable[str]:
@@ -173,7 +173,7 @@ class TransformerConfig:
         norm_placement: "post" norm(x + f(x)), "pre" x + f(norm(x)), "res_post" x + norm(f(x)).
         encoder_final_norm: a norm after the last encoder layer.
         decoder_final_norm: a norm after the last decoder layer.
-        activation: of the feed-forward sublayers.
+        activation: the activation of the feed-forward sublayers.
         attention_bias: whether the four attention projections have biases.
         feed_forward_bias: whether the two feed-forward projections have biases.
         output_bias: whether the output projection has a bias.
@@ -194,9 +194,9 @@ class TransformerConfig:
         unk_id: the unknown token.
         add_source_bos: bos_id is put before the ids of a source text.
         add_source_eos: eos_id is put after the ids of a source text.
-        start_id: the decoder's start token where it is another than bos_id.
+        start_id: the decoder's start token, if it differs from bos_id.
         first_position: row of a computed table that belongs to the first token.
-        source_embedding_norm: a norm of the source's embeddings: of the "tokens" alone, or of the
+        source_embedding_norm: a norm of the source's embeddings: of the "tokens" only, or of the
             "sum" of tokens and positions.
         target_embedding_norm: the same for the target.
         scale_target_embeddings: ``scale_embeddings`` acts on the target's side too.
@@ -210,7 +210,7 @@ class TransformerConfig:
             largest distance with its own value.
         decoder_num_heads: heads of the decoder; 0 for as many as the encoder has.
         decoder_d_ff: width inside the decoder's feed-forward; 0 for the encoder's.
-        decoder_norm_placement: of the decoder's layers, or "same" as in the encoder.
+        decoder_norm_placement: the placement in the decoder's layers; "same" as in the encoder.
         padding_has_position: a padding token that the decoder itself writes has a position like
             any other; in M2M-100 it has none.
         residual_scale: factor of the residual stream x where a sublayer's output is added to it.
@@ -394,7 +394,7 @@ def _from_json(value: Any) -> Any:
 # in a config, sets the special ids and which of them surround a source text.
 
 
-FRAMING = "framing"  # a key of configs, besides those of the model
+FRAMING = "framing"  # a config key that is not part of the model
 FRAMINGS: dict[str, dict[str, Any]] = {
     # "Language Translation with nn.Transformer and torchtext", of pytorch.org/tutorials.
     "tutorial": {

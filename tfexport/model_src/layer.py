@@ -202,7 +202,7 @@ class DecoderLayer(nn.Module):
         Returns:
             x: (B, T, E).
             present_key, present_value: (B, H, P + T, D).
-            weights: of the cross-attention, (B, H, T, S).
+            weights: the cross-attention weights, (B, H, T, S).
         """
         y = self.self_attn_residual.enter(x)
         y, key, value = self.self_attn.attend_cached(y, past_key, past_value, self_bias)

@@ -174,7 +174,7 @@ def bucket_lookup(num_buckets: int, max_distance: int, bidirectional: bool) -> T
     bucket.
 
     Args:
-        num_buckets: of both directions together.
+        num_buckets: the number of buckets for both directions together.
         max_distance: M, from which on all share the last bucket.
         bidirectional: keys after the query have the other half of the buckets.
 

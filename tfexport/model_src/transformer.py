@@ -112,7 +112,7 @@ class Decoder(nn.Module):
         Returns:
             x: (B, T, E).
             present: (B, H, P + T, D) each.
-            weights: of the cross-attention, (B, H, T, S) for each layer.
+            weights: the cross-attention weights, (B, H, T, S) for each layer.
         """
         length = self.layers[0].new_positions(x)  # type: ignore[operator]
         self_bias = self.relative(self_bias, length, past[0].size(2))
@@ -266,7 +266,7 @@ class Transformer(nn.Module):
         decoder_bias: Tensor,
         cross_bias: Tensor,
     ) -> Tensor:
-        """Compute the logits of a given target with the caller's masks alone.
+        """Compute the logits of a given target with only the caller's masks.
 
         Args:
             input_ids: (B, S) source ids.

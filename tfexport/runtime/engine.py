@@ -313,7 +313,7 @@ class Engine:
         if threaded and os.getpid() != self._process:
             raise ForkError(
                 f"{self.path}: was opened in process {self._process}, and this is its fork "
-                f"{os.getpid()}, to which threads do not pass. Open the translator after the fork, "
+                f"{os.getpid()}, which has no threads. Open the translator after the fork, "
                 "or start processes by 'spawn'."
             )
 

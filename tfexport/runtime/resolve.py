@@ -214,7 +214,7 @@ class Resolver:
         ids = self._texts.encode_target(prefix) if prefix is not None else []
         if len(ids) > max_length:
             raise InputError(
-                Message(f"{len(ids)} tokens are more than ", Option("max_length"), f" {max_length}")
+                Message(f"{len(ids)} tokens exceed ", Option("max_length"), f" {max_length}")
             )
         ended = [token for token in ids if token in end_tokens]
         if ended:
@@ -372,7 +372,7 @@ class _Tokens:
                 except TokenizerError as error:
                     number, problem = None, error.message
                 if number is None:
-                    text = problem or f"{token!r} is no token of the vocabulary"
+                    text = problem or f"{token!r} is not a token of the vocabulary"
                     self.problems.append(Problem(option, text))
                 elif number < self.size:
                     found.append(number)

@@ -99,7 +99,7 @@ def _read_texts(
 def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
     """The problems of options that could change tokens after they were yielded."""
     texts = [
-        Message(Option(name), " cannot be streamed: tokens would have to be taken back")
+        Message(Option(name), " cannot be streamed: the tokens may change later")
         for name in ("return_alternatives", "replace_unknowns")
         if keywords.get(name) is True
     ]

@@ -86,14 +86,14 @@ class Keys:
             if line and not line.startswith(b"#")
         ]
         problems = [
-            f"line {number} is no key: a key is UTF-8, without spaces and control characters"
+            f"line {number} is not a key: a key is UTF-8, without spaces and control characters"
             for number, line in numbered
             if not _is_key(line)
         ]
         if problems:
             raise ConfigError(join_problems(str(path), problems))
         if not numbered:
-            raise ConfigError(f"{path}: holds no key; it should have one a line")
+            raise ConfigError(f"{path}: holds no key; expected one key per line")
         return cls(line for _, line in numbered)
 
     @property

@@ -58,7 +58,7 @@ def media_type(headers: Mapping[bytes, bytes]) -> str:
     for parameter in parameters:
         key, _, value = parameter.strip().partition("=")
         if key == "charset" and value.strip('"') not in ("utf-8", "utf8", "us-ascii"):
-            raise RequestError(415, f"charset {value[:40]!r}: bodies are taken in UTF-8")
+            raise RequestError(415, f"charset {value[:40]!r}: only UTF-8 is supported")
     name = name.strip()
     return JSON if not name or name.endswith("+json") else name
 
@@ -104,7 +104,7 @@ def read_form(kind: type[Kind], body: bytes, lists: Collection[str], most: int) 
     """
     given = form_fields(body, most)
     several = sorted(name for name, values in given.items() if len(values) > 1)
-    problems = [f"{name[:60]}: is given {len(given[name])} times" for name in several
+    problems = [f"{name[:60]}: occurs {len(given[name])} times" for name in several
                 if name not in lists]  # fmt: skip
     values = {name: held if name in lists else held[0] for name, held in given.items()}
     try:

@@ -61,7 +61,7 @@ class RequestError(Exception):
             return self.message
         begun = [found[0] for one in self.problems if (found := _NAME.match(one))]
         known = [name for name in begun if name.rpartition(".")[2] in _names]
-        return f"a wrong request: {', '.join(dict.fromkeys(known))}".removesuffix(": ")
+        return f"an invalid request: {', '.join(dict.fromkeys(known))}".removesuffix(": ")
 
 
 def loggable(names: Iterable[str]) -> None:
@@ -82,7 +82,7 @@ def busy(problem: str, seconds: float) -> RequestError:
 
 def late() -> RequestError:
     """The failure of a request whose deadline has passed."""
-    return RequestError(504, "the time of the request was over before it was answered")
+    return RequestError(504, "the request timed out before it was answered")
 
 
 def as_failure(error: TfexportError) -> RequestError | None:

@@ -20,8 +20,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLIENT_GONE = 499  # in the log and the metrics: the client has gone
-CROWDED = "too many requests wait already"
-FAULT = "a fault of the server, which its log has"
+CROWDED = "too many requests are waiting"
+FAULT = "internal server error; see the log of the server"
 _SECONDS = 1.0  # refusals of this time share one line of the log
 _GRACE = 1.0  # seconds after a deadline in which the work may report it itself
 _LAST_PARTS = 10.0  # seconds after a deadline in which a started answer may end
@@ -126,7 +126,7 @@ class RequestMiddleware:
             raise _closing(rules.error_format.refusal())
         coding = call.headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
         if coding not in ("", "identity"):
-            text = f"Content-Encoding {coding[:40]!r}: bodies are taken as they are, not compressed"
+            text = f"Content-Encoding {coding[:40]!r}: compressed bodies are not supported"
             raise RequestError(415, text, dict(_CLOSE))
 
     async def _body(self, call: Call, receive: Receive) -> bytes:
@@ -138,7 +138,7 @@ class RequestMiddleware:
             with anyio.move_on_after(max(call.left, 0.001)) as scope_of_time:
                 message = await receive()
             if scope_of_time.cancelled_caught:
-                text = "the time of the request was over before its body was there"
+                text = "the request timed out before its body was complete"
                 raise RequestError(408, text, dict(_CLOSE))
             if message["type"] == "http.disconnect":
                 raise _GoneError
@@ -147,7 +147,7 @@ class RequestMiddleware:
             if size > self._max_body:
                 break
             if not hold(size):
-                raise _closing(busy("too many long bodies are there already", 1.0))
+                raise _closing(busy("too many long bodies are being received", 1.0))
             if not message.get("more_body", False):
                 return bytes(body)
         raise RequestError(413, f"the body has more than {self._max_body} bytes", dict(_CLOSE))

@@ -81,14 +81,14 @@ def _errors(error_format: ErrorFormat, keys: bool) -> dict[str, Any]:
         for name, value in error_format.body(RequestError(400, ["a", "b"])).items()
     }}  # fmt: skip
     texts = {
-        error_format.wrong: "the request is wrong; all problems are named",
+        error_format.wrong: "the request is invalid; all problems are listed",
         404: "not found",
-        413: "the request is too large", 500: "a fault of the server",
+        413: "the request is too large", 500: "internal server error",
         503: "the server is full or stopping; retry after the seconds in Retry-After",
         504: "the request timed out",
     }  # fmt: skip
     if keys:
-        texts[error_format.no_key] = "no key, or a wrong one"
+        texts[error_format.no_key] = "the key is missing or wrong"
     content = {JSON: {"schema": of_error}}
     return {str(n): {"description": texts[n], "content": content} for n in sorted(texts)}
 

@@ -37,7 +37,7 @@ class ScoringPool:
             RequestError: too many requests wait, or the deadline has passed.
         """
         if self._entered >= self._most:
-            raise busy(f"{self._most - THREADS} requests wait already", 1.0)
+            raise busy(f"{self._most - THREADS} requests are waiting", 1.0)
         gone = threading.Event()
         call.exits.callback(gone.set)
         self._entered += 1

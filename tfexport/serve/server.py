@@ -1,4 +1,4 @@
-"""The process of a server: its socket, its signals, its end.
+"""The server process: its socket, signals and shutdown.
 
 Granian serves connections and HTTP in a thread of Rust (hyper). It limits headers, trailers and
 pipelined data, isolates slow clients, and calls the event loop only for complete requests. What it
@@ -29,14 +29,14 @@ from tfexport.serve.access import is_local
 from tfexport.serve.app import make_app
 from tfexport.serve.service import Service
 
-# The time for the line and headers of a request, from the start of the connection or the end of the
-# request before. It is longer than the minute for which proxies keep connections, so that proxies
-# close first and seldom write to a connection that is being closed.
+# The time limit for a request's line and headers, from the start of the connection or the end of
+# the previous request. It is longer than the minute for which proxies keep connections, so that
+# proxies close first and seldom write to a connection that is being closed.
 HEAD_SECONDS = 75
 HEAD_BYTES = 64 << 10
-STALL_SECONDS = 30  # seconds in which a client has to read something
+STALL_SECONDS = 30  # seconds within which a client must read something
 SEND_BUFFER = 128 << 10
-TAKING_SECONDS = 10.0  # seconds that a stopping server waits for clients to read their answers
+TAKING_SECONDS = 10.0  # seconds that a stopping server waits for clients to read their responses
 # Threads that read and write connections. With one, `/health/live` of a full server takes twice as
 # long; with four, they take time from the event loop.
 RUNTIME_THREADS = 2
@@ -46,14 +46,14 @@ BACKLOG = 65_535  # connections that wait to be accepted; the system may have a 
 _SWITCH_INTERVAL = 0.0002
 _REST_OF_FILES = 256  # open files that are not connections
 _TICK = 0.02
-_FIRST_INHERITED = 3  # number of the first file that systemd hands over
+_FIRST_INHERITED = 3  # number of the first file descriptor from systemd
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Bind a socket that no other server uses, without accepting connections.
 
     Raises:
-        ConfigError: the address is in use, or is no address.
+        ConfigError: the address is in use or invalid.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -68,7 +68,7 @@ def bind(host: str, port: int) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALL_SECONDS * 1000)
         found.bind(address)
-        found.listen(BACKLOG)  # now: two sockets may be bound to one port until one listens
+        found.listen(BACKLOG)  # at once: until one listens, two sockets can be bound to a port
         found.setblocking(False)
     except OSError as error:
         found.close()
@@ -83,7 +83,7 @@ def bind_path(path: Path) -> socket.socket:
         ConfigError: the path is in use, or cannot be used.
     """
     if not hasattr(socket, "AF_UNIX"):
-        raise ConfigError(f"cannot listen on {path}: this system has no such sockets")
+        raise ConfigError(f"cannot listen on {path}: this system has no Unix sockets")
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():
@@ -98,7 +98,7 @@ def bind_path(path: Path) -> socket.socket:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove the socket that an ended server left, but not that of a running one."""
+    """Remove the socket file of a server that has ended, but not of a running one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -114,14 +114,14 @@ def inherited() -> socket.socket | None:
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     if os.environ.get("LISTEN_FDS") != "1":
-        raise ConfigError(f"{os.environ.get('LISTEN_FDS')} sockets are handed over, not 1")
+        raise ConfigError(f"{os.environ.get('LISTEN_FDS')} sockets were passed, expected 1")
     found = socket.socket(fileno=_FIRST_INHERITED)
     found.setblocking(False)
     return found
 
 
 def url_of(bound: socket.socket) -> str:
-    """The URL of a server for a browser on this machine; for a Unix socket its path."""
+    """The URL of a server for a browser on this machine, or the path of a Unix socket."""
     if not isinstance(bound.getsockname(), tuple):
         return f"unix:{bound.getsockname()}"
     host, port = bound.getsockname()[:2]
@@ -159,7 +159,7 @@ class _Granian(Granian):
 
     def _init_shared_socket(self) -> None:
         unix = self._bound.family == getattr(socket, "AF_UNIX", None)
-        number = self._bound.detach()  # which closes it
+        number = self._bound.detach()  # closes the socket object
         state = (number, BACKLOG) if sys.platform == "win32" else (number, unix, BACKLOG)
         self._ssp, self._shd, self._sfd = None, SocketHolder(*state), number  # type: ignore
 
@@ -174,7 +174,7 @@ class Server:
     def __init__(
         self, service: Service, bound: socket.socket, on_start: Callable[[], object]
     ) -> None:
-        """Prepare one; see ``run``."""
+        """Prepare the server; see ``run``."""
         self._service, self._bound, self._on_start = service, bound, on_start
         self.interrupted = False
         self._ending: asyncio.Task[None] | None = None
@@ -193,14 +193,14 @@ class Server:
             await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
             if serving.done():
-                await serving  # which raises the reason
+                await serving  # raises the error
                 return
             granian.stop()  # type: ignore[no-untyped-call]
             if self._ending is not None and self._ending.done():
                 await asyncio.wait([serving], timeout=TAKING_SECONDS)
             if not serving.done():
                 request_log.write(
-                    "dropped", level="warning", problem="clients have not taken their answers"
+                    "dropped", level="warning", problem="clients have not read their responses"
                 )
 
     @contextlib.contextmanager

@@ -64,7 +64,7 @@ class ModelSettings:
             if value is not None and (type(value) is not int or value < least):
                 yield Problem(option, f"{shown(value)} of {name} is not a number from {least} on")
         if not isinstance(self.decoding, Mapping):
-            yield Problem("decoding", f"{shown(self.decoding)} of {name} is no table of options")
+            yield Problem("decoding", f"{shown(self.decoding)} of {name} is not a table of options")
 
 
 MODEL_SETTINGS = tuple(one.name for one in fields(ModelSettings))
@@ -173,7 +173,7 @@ def _origin_problem(origin: str) -> str:
     if not host or " " in origin:
         return f"{shown(origin)} is not an origin such as https://example.org, nor '*' for all"
     if origin != right:
-        return f"{shown(origin)} is no origin as browsers send it; write {right!r}"
+        return f"{shown(origin)} is not an origin in the form that browsers send; write {right!r}"
     return ""
 
 
@@ -251,17 +251,17 @@ def _problems(values: Mapping[str, Any], known: Collection[str]) -> Iterator[Pro
     yield from _unknown(values, [*known, "bundles", *_TABLES], "")
     bundles = values.get("bundles", [])
     if not isinstance(bundles, list) or not all(isinstance(one, str) for one in bundles):
-        yield Problem(None, f"bundles: {shown(bundles)} is no list of paths")
+        yield Problem(None, f"bundles: {shown(bundles)} is not a list of paths")
     for name in _PATHS:
         if not isinstance(values.get(name, ""), str):
-            yield Problem(None, f"{name}: {shown(values[name])} is no path")
+            yield Problem(None, f"{name}: {shown(values[name])} is not a path")
     for name in _TABLES:
         if not isinstance(values.get(name, {}), dict):
-            yield Problem(None, f"{name}: {shown(values[name])} is no table")
+            yield Problem(None, f"{name}: {shown(values[name])} is not a table")
     models = values.get("models", {})
     for name, table in models.items() if isinstance(models, dict) else ():
         if not isinstance(table, dict):
-            yield Problem(None, f"models.{name}: {shown(table)} is no table")
+            yield Problem(None, f"models.{name}: {shown(table)} is not a table")
             continue
         yield from _unknown(table, MODEL_SETTINGS, f"models.{name}.")
         own = {key: value for key, value in table.items() if key in MODEL_SETTINGS}

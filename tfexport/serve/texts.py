@@ -463,7 +463,7 @@ def _too_long(error: InputError) -> str:
     """The message for a protocol without the option ``truncate``."""
     if not isinstance(error, TooLongError):
         return spelled(error)
-    return f"{error.found} tokens are more than the {error.most} that the model takes; shorten it"
+    return f"{error.found} tokens exceed the model's limit of {error.most}; shorten it"
 
 
 def _has_words(model: Model, sentence: str, request: Request) -> bool:

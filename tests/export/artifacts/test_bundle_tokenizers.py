@@ -107,9 +107,13 @@ def test_tokenizer_beside_the_checkpoint_is_taken(tmp_path: Path, tiny_checkpoin
         (
             {"source_tokenizer": "big"},
             ConfigError,
-            "source_tokenizer and target_tokenizer together",
+            "set both source_tokenizer and target_tokenizer",
         ),
-        ({"tokenizer": "big", "target_tokenizer": "big"}, ConfigError, "not both"),
+        (
+            {"tokenizer": "big", "target_tokenizer": "big"},
+            ConfigError,
+            "set it either for both sides",
+        ),
     ],
 )
 def test_tokenizer_that_does_not_fit_is_refused_before_the_export(

@@ -92,5 +92,5 @@ def test_bundle_says_what_its_manifest_says(tiny_bundle: Path) -> None:
 @pytest.mark.parametrize("record", [{"weights": "int8"}, "int8"], ids=["record", "odd"])
 def test_quantised_artifact_is_not_compared(record: Any) -> None:
     info = ArtifactInfo("generate", {}, quantization=record)
-    with pytest.raises(BundleError, match=r"differ from eager PyTorch's on purpose"):
+    with pytest.raises(BundleError, match=r"differ from eager PyTorch's by design"):
         info.refuse_quantized(Path("q.onnx"))

@@ -26,14 +26,15 @@ def test_unknown_keyword_is_refused_by_name_with_the_one_that_was_meant(
     ("name", "given", "problems"),
     [
         ("m.ts", {"quantize": "int8", "portable": True, "reads": "texts"},
-         ["quantize goes with", "portable goes with", "reads goes with", "leave portable out"]),
+         ["quantize requires", "portable requires", "reads requires", "omit portable"]),
         ("m.pt2", {"log_probs": True, "tokenizer": "t.json", "samples": "s.txt"},
-         ["log_probs goes with", "tokenizer goes with", "samples goes with"]),
+         ["log_probs requires", "tokenizer requires", "samples requires"]),
         ("m.bundle", {"examples": [{}], "add_source_eos": True, "log_probs": True},
-         ["examples is of a module", "add_source_eos is of a module", "log_probs goes with"]),
+         ["examples applies to custom modules", "add_source_eos applies to custom modules",
+          "log_probs requires"]),
         ("m.bundle", {"pad_id": 0, "bos_id": 1, "log_probs": True},
-         ["inputs is missing", "eos_id is missing", "max_length is missing",
-          "log_probs is of checkpoints"]),
+         ["inputs is required", "eos_id is required", "max_length is required",
+          "log_probs applies to checkpoints"]),
         ("m.onnx", {}, ["m.onnx: a bundle is a folder"]),
         ("m", {"graph": "backward"}, ["graph: 'backward' is not one of", "'torchscript'"]),
     ],
@@ -48,12 +49,12 @@ def test_all_options_that_do_not_go_with_the_output_are_named(
 
 
 def test_arguments_of_a_module_and_of_a_checkpoint_are_not_mixed() -> None:
-    with pytest.raises(ConfigError, match="examples is of a module of your own"):
+    with pytest.raises(ConfigError, match="examples applies to custom modules"):
         verify("a.bundle", "nothing.pt", examples=[{}])
     with pytest.raises(ConfigError) as raised:
         verify("a.bundle", "nothing.pt", inputs=[], layout="native", settings=["a=1"])
-    assert "layout is of checkpoints" in str(raised.value)
-    assert "settings is of checkpoints" in str(raised.value)
+    assert "layout applies to checkpoints" in str(raised.value)
+    assert "settings applies to checkpoints" in str(raised.value)
     assert "model: 'nothing.pt' is not a torch.nn.Module" in str(raised.value)
     given: dict[str, Any] = {"inputs": [], "bos_id": 1, "eos_id": 2, "max_length": 0}
     with pytest.raises(ConfigError) as raised:

@@ -13,17 +13,17 @@ from tfexport.export.artifacts.option_rules import check_export, kind_of
 @pytest.mark.parametrize(
     ("graph", "given", "message"),
     [
-        (None, {"log_probs": True}, "log_probs goes with graph='forward'."),
-        ("forward", {"text": True}, "text goes with graph='generate'."),
+        (None, {"log_probs": True}, "log_probs requires graph='forward'."),
+        ("forward", {"text": True}, "text requires graph='generate'."),
         (
             "forward",
             {"output_attentions": True},
-            "output_attentions goes with a bundle or with graph='generate'.",
+            "output_attentions requires a bundle or graph='generate'.",
         ),
         (
             None,
             {"quantize": "int8", "portable": True},
-            "quantize takes onnxruntime's own operators; leave portable out.",
+            "quantize uses onnxruntime's own operators; omit portable.",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -42,8 +42,8 @@ def test_all_contradictions_are_told_at_once_and_spelled_as_flags() -> None:
             "out", "generate", {"log_probs": True, "text": True, "output_attentions": True}
         )
     told = raised.value.message.spelled(spell)
-    assert "--log-probs goes with --graph forward." in told
-    assert "leave --attention out" in told
+    assert "--log-probs requires --graph forward." in told
+    assert "omit --attention" in told
 
 
 def test_options_that_are_not_given_contradict_nothing(tmp_path: Path) -> None:
@@ -52,16 +52,16 @@ def test_options_that_are_not_given_contradict_nothing(tmp_path: Path) -> None:
 
 
 def test_samples_and_tokenizers_need_a_use(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="samples goes with a bundle, text or quantize"):
+    with pytest.raises(ConfigError, match="samples requires a bundle, text or quantize"):
         check_export(tmp_path / "g.onnx", "generate", {"samples": "s.txt"})
     check_export(tmp_path / "b.bundle", None, {"samples": "s.txt", "expect": "e.tsv"})
-    with pytest.raises(ConfigError, match="expect goes with a bundle; leave graph out"):
+    with pytest.raises(ConfigError, match="expect requires a bundle; omit graph"):
         check_export(tmp_path / "g.onnx", "generate", {"expect": "e.tsv"})
     of_ids = {"tokenizer": "t.json", "quantize": "int8"}
-    with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer"):
+    with pytest.raises(ConfigError, match="a graph of ids contains no tokenizer"):
         check_export(tmp_path / "g.onnx", "generate", of_ids)
     check_export(tmp_path / "g.onnx", "generate", {**of_ids, "samples": "s.txt"})
-    with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer; leave split out"):
+    with pytest.raises(ConfigError, match="a graph of ids contains no tokenizer; omit split"):
         check_export(tmp_path / "g.onnx", "forward", {"source_split": "a"})
 
 
@@ -78,11 +78,11 @@ def test_languages_need_samples_and_something_that_decodes_them(tmp_path: Path) 
     with pytest.raises(ConfigError) as raised:
         check_export(tmp_path / "b.bundle", None, told)
     message = raised.value.message.spelled(spell)
-    assert "--source-language is of the samples; name them with --samples" in message
-    assert "--target-language is of the samples" in message
+    assert "--source-language is the language of the samples; set them with --samples" in message
+    assert "--target-language is the language of the samples" in message
     check_export(tmp_path / "b.bundle", None, {**told, "expect": "e.tsv"})
     of_text = {**told, "text": True, "samples": "s.txt"}
-    with pytest.raises(ConfigError, match="target_language goes with a bundle or with quantize"):
+    with pytest.raises(ConfigError, match="target_language requires a bundle or quantize"):
         check_export(tmp_path / "g.onnx", "generate", of_text)
 
 

@@ -221,7 +221,7 @@ def test_what_the_shared_layers_cannot_say_is_asked_for(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["-o", "x.onnx"], "a bundle is a folder"),
-        (["-o", "x.bundle", "--log-probs"], "goes with --graph forward"),
+        (["-o", "x.bundle", "--log-probs"], "requires --graph forward"),
         (["-o", "x.onnx", "--graph", "backward"], "'backward' is not"),
     ],
 )

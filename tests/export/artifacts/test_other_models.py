@@ -16,11 +16,11 @@ SIZES: dict[str, Any] = {
     "d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 12,
 }  # fmt: skip
 OTHERS = [
-    ({"encoder_layers": 2}, "num_encoder_layers is 1 there and 2 in the checkpoint"),
-    ({"decoder_layers": 2}, "num_decoder_layers is 1 there and 2 in the checkpoint"),
-    ({"d_ff": 16}, "d_ff is 12 there and 16 in the checkpoint"),
-    ({"d_model": 12, "d_ff": 16}, "d_model is 8 there and 12 in the checkpoint"),
-    ({"source_size": 40, "target_size": 30}, "target_vocab_size is 19 there and 30"),
+    ({"encoder_layers": 2}, "num_encoder_layers is 1 here and 2 in the checkpoint"),
+    ({"decoder_layers": 2}, "num_decoder_layers is 1 here and 2 in the checkpoint"),
+    ({"d_ff": 16}, "d_ff is 12 here and 16 in the checkpoint"),
+    ({"d_model": 12, "d_ff": 16}, "d_model is 8 here and 12 in the checkpoint"),
+    ({"source_size": 40, "target_size": 30}, "target_vocab_size is 19 here and 30"),
 ]
 
 
@@ -29,13 +29,13 @@ def test_other_sizes_are_named(tiny_bundle: Path, sizes: dict[str, Any], message
     other = tutorial.make(**{**SIZES, **sizes})
     with pytest.raises(BundleError, match=message) as caught:
         verify(tiny_bundle, other, config=SETTINGS)
-    assert "this bundle is not of that checkpoint" in str(caught.value)
+    assert "this bundle was not exported from that checkpoint" in str(caught.value)
 
 
 def test_other_special_ids_are_named(
     tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
-    with pytest.raises(BundleError, match="eos_id is 2 there and 5 in the checkpoint"):
+    with pytest.raises(BundleError, match="eos_id is 2 here and 5 in the checkpoint"):
         verify(tiny_bundle, tutorial_model, config={**SETTINGS, "eos_id": 5})
 
 
@@ -49,7 +49,9 @@ def test_single_files_name_them_too(
     else:
         export(tutorial_model, path, graph="torchscript", verify=False, config=CONFIG)
     other = tutorial.make(**{**SIZES, "encoder_layers": 2})
-    with pytest.raises(BundleError, match=f"this {path.stem} is not of that checkpoint"):
+    with pytest.raises(
+        BundleError, match=f"this {path.stem} was not exported from that checkpoint"
+    ):
         verify(path, other, config=SETTINGS)
 
 
@@ -58,5 +60,5 @@ def test_command_line_says_it_in_one_message(tiny_bundle: Path, tmp_path: Path) 
     torch.save(other.state_dict(), tmp_path / "other.pt")
     done = invoke("verify", tiny_bundle, "--checkpoint", tmp_path / "other.pt", "--set=num_heads=2")
     assert done.exit_code == 1
-    assert "is not of that checkpoint" in done.stderr
+    assert "was not exported from that checkpoint" in done.stderr
     assert "Traceback" not in done.output

@@ -75,7 +75,7 @@ def test_a_target_language_that_every_call_names(tmp_path: Path) -> None:
         if file.name != "config.json":
             shutil.copy(file, folder)
     assert needs_language(load_checkpoint(folder))
-    with pytest.raises(ConfigError, match="the target language, which every call names"):
+    with pytest.raises(ConfigError, match="the target language, which each call sets"):
         check_greedy_file(load_checkpoint(folder))
     change_json(folder / "generation_config.json", forced_bos_token_id=last)
     check_greedy_file(load_checkpoint(folder))

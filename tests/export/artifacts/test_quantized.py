@@ -131,9 +131,9 @@ def test_failing_the_gate_leaves_nothing(
 def test_what_cannot_be_quantised_is_refused(tmp_path: Path, wide: tutorial.TutorialModel) -> None:
     with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
         export(wide, tmp_path / "q.onnx", graph="generate", quantize="int3", config=SETTINGS)
-    with pytest.raises(ConfigError, match="quantize goes with a bundle or with graph='generate'"):
+    with pytest.raises(ConfigError, match="quantize requires a bundle or graph='generate'"):
         export(wide, tmp_path / "q.onnx", graph="forward", quantize="int8", config=SETTINGS)
-    with pytest.raises(ConfigError, match="own operators; leave portable out"):
+    with pytest.raises(ConfigError, match="own operators; omit portable"):
         export(
             wide,
             tmp_path / "q.onnx",

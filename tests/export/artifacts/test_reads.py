@@ -52,7 +52,7 @@ def test_a_caller_says_otherwise(asked: str | None, usual: bool, said: str | Non
 def test_what_no_model_reads_is_refused() -> None:
     with pytest.raises(ConfigError, match="reads: 'words' is not sentences or texts"):
         reads_texts({"reads": "words"}, False)
-    with pytest.raises(ConfigError, match="reads goes with a bundle"):
+    with pytest.raises(ConfigError, match="reads requires a bundle"):
         check_export("a.onnx", "generate", {"reads": "texts"})
 
 

@@ -178,7 +178,7 @@ def test_live_module_that_was_not_run_is_named_with_the_reason(
     assert made.report is not None
     assert str(made.report.own_code) == SENTENCE.replace(
         "not run:",
-        "not run (TutorialModel.forward(source, target, padding) has no signature that is known):",
+        "not run (TutorialModel.forward(source, target, padding) has an unknown signature):",
     )
 
 
@@ -275,8 +275,11 @@ def test_checkpoint_that_has_been_read_takes_a_reference(
     ("options", "message"),
     [
         ({"reference": "json:dumpss"}, r"reference: json:dumpss: .*did you mean 'dumps'\?$"),
-        ({"reference": 3}, r"reference: 3 cannot be called; expected a function or"),
-        ({"reference": print, "verify": False}, r"reference is compared with; leave verify=False"),
+        ({"reference": 3}, r"reference: 3 is not callable; expected a function or"),
+        (
+            {"reference": print, "verify": False},
+            r"reference is only used for the comparison; omit verify=False",
+        ),
     ],
 )
 def test_reference_that_is_none_is_refused_before_the_checkpoint_is_read(

@@ -131,7 +131,7 @@ def test_opset_that_the_exporter_would_silently_change_is_refused(
 
 def test_fused_attention_needs_an_onnxruntime_that_computes_it_right(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES))
-    with pytest.raises(ConfigError, match="need 22 or more, not 20; take a newer one"):
+    with pytest.raises(ConfigError, match="need 22 or more, not 20; use a newer opset"):
         export(model, tmp_path / "a.bundle", opset=20)
 
 

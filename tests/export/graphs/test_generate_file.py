@@ -91,7 +91,7 @@ def test_miss_leaves_no_file(
 
 
 def test_options_of_the_forward_graph_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="log_probs goes with graph='forward'"):
+    with pytest.raises(ConfigError, match="log_probs requires graph='forward'"):
         export(tutorial.make(), tmp_path / "g.onnx", graph="generate", log_probs=True)
     with pytest.raises(ConfigError, match="'backward' is not one of 'generate', 'forward'"):
         export(tutorial.make(), tmp_path / "g.onnx", graph="backward")

@@ -119,7 +119,7 @@ def test_repeats_have_any_number(name: str) -> None:
 
 
 SIZES_OF_THE_EXAMPLE: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
-    "int": (lambda _, rows: rows * torch.ones(int(rows.size(1)), 1), "leave int out"),
+    "int": (lambda _, rows: rows * torch.ones(int(rows.size(1)), 1), "omit int"),
     "LongTensor": (lambda _, rows: rows + torch.LongTensor([rows.size(1)]), "torch.tensor"),
     "numpy": (
         lambda _, rows: rows * torch.from_numpy(np.ones((rows.size(1), 1))),

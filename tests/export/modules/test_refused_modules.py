@@ -113,7 +113,7 @@ def test_every_part_gets_its_own_mode_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", ["calls", "places", "project.weight"])
 def test_a_tensor_that_a_method_keeps_is_named_by_its_path(tmp_path: Path, changed: str) -> None:
     encode = ENCODE.replace("    return", f"    self.{changed}.mul_(0.5)\n    return")
-    with pytest.raises(ExportError, match=f"changes '{changed}' of the module"):
+    with pytest.raises(ExportError, match=f"modifies '{changed}' of the module"):
         export_user_file(tmp_path, {**RECOMPUTING, "encode": encode})
 
 

@@ -79,7 +79,9 @@ def test_files_and_levels_that_cannot_be_used_are_named(
 ) -> None:
     empty = tmp_path / "empty.tsv"
     empty.write_text("\n")
-    with pytest.raises(ConfigError, match="expect is compared with; leave verify=False out"):
+    with pytest.raises(
+        ConfigError, match="expect is only used for the comparison; omit verify=False"
+    ):
         export(tutorial_model, tmp_path / "a", config=SETTINGS, expect=empty, verify=False)
     with pytest.raises(ConfigError, match="verify: 'fast' is not one of 'full', 'quick', 'none'"):
         export(tutorial_model, tmp_path / "a", config=SETTINGS, verify="fast")
@@ -92,7 +94,7 @@ def test_empty_file_is_refused(
 ) -> None:
     empty = tmp_path / "empty.tsv"
     empty.write_text("\n")
-    with torch.no_grad(), pytest.raises(InputError, match="contains no line"):
+    with torch.no_grad(), pytest.raises(InputError, match="the file is empty"):
         verify(tiny_bundle, tutorial_model, config=SETTINGS, samples=empty)
 
 
@@ -154,7 +156,7 @@ def test_a_single_file_is_compared_on_real_ids(
     shapes = {(c.inputs, c.batch, c.source_length) for c in report.comparisons}
     assert shapes == {("drawn", 2, 7), ("samples", 2, 5)}
     for line, message in (
-        ("w4 w5", f"real.txt:1: 'w4 w5': {file.name} takes ids, so that a line is ids"),
+        ("w4 w5", f"real.txt:1: 'w4 w5': {file.name} takes ids"),
         ("2 99 3", "real.txt:1: .*99"),
         (" ".join(["4"] * 65), "real.txt:1: .*65"),
     ):
@@ -163,5 +165,5 @@ def test_a_single_file_is_compared_on_real_ids(
             verify(file, tutorial_model, **given)
     for name in ("expect", "source_language", "target_language"):
         given = {"config": SETTINGS, name: "de"}
-        with pytest.raises(ConfigError, match=f"^{name} goes with a bundle, and .* is a file"):
+        with pytest.raises(ConfigError, match=f"^{name} requires a bundle, but .* is a file"):
             verify(file, tutorial_model, **given)

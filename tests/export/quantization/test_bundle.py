@@ -183,7 +183,7 @@ def test_text_samples_are_gated_on_bleu(tmp_path: Path, tiny_bundle: Path) -> No
     assert made.quality.bleu == pytest.approx(100)
     assert made.quality.bleu_loss == pytest.approx(0)
     path.write_text("w5\n" + "w5 " * 100 + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"samples\.tsv:2: 101 tokens are more than"):
+    with pytest.raises(InputError, match=r"samples\.tsv:2: 101 tokens exceed"):
         quantize(tiny_bundle, tmp_path / "r.bundle", samples=path)
     path.write_text("\n\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no sample"):

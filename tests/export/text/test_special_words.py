@@ -54,10 +54,10 @@ def test_warning_names_ids_and_words_and_what_to_set(tmp_path: Path) -> None:
     words = ["<unk>", "<pad>", "der", "<eos>", "die", "<bos>"]
     source, target = warned(tmp_path, words)
     assert str(source) == (
-        f"{tmp_path / 'vocab.txt'}: bos_id is 2, which is 'der' in the source vocabulary, where "
-        "'<bos>' is 5; if that is the right one, give settings=['bos_id=5']"
+        f"{tmp_path / 'vocab.txt'}: bos_id is 2, which is 'der' in the source vocabulary, but "
+        "'<bos>' has the id 5; if that is correct, set it with settings=['bos_id=5']"
     )
-    assert target.message.spelled(spell).endswith("; if that is the right one, give --set bos_id=5")
+    assert target.message.spelled(spell).endswith("correct, set it with --set bos_id=5")
     assert "target vocabulary" in str(target)
 
 
@@ -67,15 +67,26 @@ def test_warning_names_ids_and_words_and_what_to_set(tmp_path: Path) -> None:
         (
             ["<pad>", "<unk>", "<bos>", "<eos>"],
             {"add_source_bos": False},
-            {"unk_id is 0, which is '<pad>'", "pad_id is 1, which is '<unk>'", "'<unk>' is 1"},
+            {
+                "unk_id is 0, which is '<pad>'",
+                "pad_id is 1, which is '<unk>'",
+                "'<unk>' has the id 1",
+            },
         ),
         (
             ["die", "der", "das", "ein"],
             {},
-            {"bos_id is 2, which is 'das' in the target vocabulary; give the id", "pad_id is 1"},
+            {
+                "bos_id is 2, which is 'das' in the target vocabulary; set the correct id",
+                "pad_id is 1",
+            },
         ),
         # The end token is where the start token should be, and there is no other start token.
-        (["<unk>", "<pad>", "<eos>", "x"], {}, {"bos_id is 2, which is '<eos>'", "'<eos>' is 2"}),
+        (
+            ["<unk>", "<pad>", "<eos>", "x"],
+            {},
+            {"bos_id is 2, which is '<eos>'", "'<eos>' has the id 2"},
+        ),
     ],
 )
 def test_every_special_id_is_looked_at(
@@ -89,7 +100,7 @@ def test_warned_of_if_most_words_are_such_that_text_is_never_split_into(tmp_path
     assert warned(tmp_path, [*SPECIALS, "Der", "Hund", "bellt", "."], "basic_english") == []
     told = warned(tmp_path, [*SPECIALS, "Der", "Hund", "bellt"], "basic_english")
     assert [str(each).split(": ", 1)[1].split(";")[0] for each in told] == [
-        "2 of 3 words can never be found, such as 'Der', which is split into ['der']"
+        "2 of 3 words can never match, such as 'Der', which is split into ['der']"
     ]
 
 
@@ -99,5 +110,5 @@ def test_default_index_of_a_vocabulary_object_is_held_against_unk_id() -> None:
     sizes = {"source_vocab_size": 17, "target_vocab_size": 17}
     files.check(TransformerConfig(8, 2, 1, 1, 12, **{**FRAMING, **sizes}))
     wrong = TransformerConfig(8, 2, 1, 1, 12, **{**FRAMING, **sizes, "unk_id": 4})
-    with pytest.warns(TfexportWarning, match="unk_id is 4, and the .* id 0; .*unk_id=0"):
+    with pytest.warns(TfexportWarning, match="unk_id is 4, but the .* id 0; .*unk_id=0"):
         files.check(wrong)

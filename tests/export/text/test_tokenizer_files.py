@@ -91,8 +91,12 @@ def test_vocabulary_beside_a_checkpoint_is_not_taken_by_itself(folder: Path) -> 
         ({"both": "sp.model", "splits": Splits("whitespace")}, TokenizerError, "splits text itse"),
         ({"both": "no.pkl:de", "splits": Splits("whitespace")}, TokenizerError, "no such file"),
         ({"both": "vocab.pkl", "splits": Splits("moses")}, TokenizerError, "'moses' is not a kno"),
-        ({"both": "vocab.pkl", "splits": Splits("a", "b")}, ConfigError, "split: give one for bo"),
-        ({"splits": Splits(target="whitespace")}, ConfigError, "split goes with tokenizer"),
+        (
+            {"both": "vocab.pkl", "splits": Splits("a", "b")},
+            ConfigError,
+            "split: set it either for bo",
+        ),
+        ({"splits": Splits(target="whitespace")}, ConfigError, "split requires tokenizer"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
@@ -107,9 +111,9 @@ def test_options_that_do_not_go_together_are_refused(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"source": 7}, "6 words for the 7 ids of the source vocabulary; every id has a word"),
+        ({"source": 7}, "6 words for the 7 ids of the source vocabulary; each id needs a word"),
         ({"target": 5}, "ids go up to 5, the model's vocabulary ends at 4"),
-        ({"unk_id": None}, "id 0 is '<unk>', and the model has no unk_id.*'unk_id=0"),
+        ({"unk_id": None}, "id 0 is '<unk>', but the model has no unk_id.*'unk_id=0"),
     ],
 )
 def test_vocabulary_that_cannot_be_the_models_is_refused(

@@ -145,25 +145,25 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path, protocol: int) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (5, "holds 5, and no vocabulary"),
+        (5, "holds 5, not a vocabulary"),
         ([], "holds a vocabulary without words"),
         ({}, "holds a vocabulary without words"),
         (["a", "b", "a"], "'a' has the id 0 and the id 2"),
         (["a", "\ud800"], "id 1 is .*, which is not valid Unicode"),
-        ([b"a"], "id 0 is b'a', which is not text"),
-        (["a", 7], "id 1 is 7, which is not text"),
-        ({"a": 0, "b": 2}, "2 words have ids that leave 1 out"),
-        ({"a": 1, "b": 2}, "2 words have ids that leave 0 out"),
-        ({"a": 0, "b": 0}, "'a' and 'b' both have the value 0; .* not counts"),
-        (collections.Counter("aabb"), "both have the value 2; .* not counts"),
+        ([b"a"], "id 0 is b'a', which is not a string"),
+        (["a", 7], "id 1 is 7, which is not a string"),
+        ({"a": 0, "b": 2}, "no word has the id 1; the ids of 2 words must be 0 to 1"),
+        ({"a": 1, "b": 2}, "no word has the id 0; the ids of 2 words must be 0 to 1"),
+        ({"a": 0, "b": 0}, "'a' and 'b' both have the value 0; .* not word counts"),
+        (collections.Counter("aabb"), "both have the value 2; .* not word counts"),
         ({"a": True}, "'a' has the value True, not an id"),
         ({"a": 0.0}, "'a' has the value 0.0, not an id"),
         ({"a": -1}, "'a' has the value -1, not an id"),
         ({"a": 10**30}, "not an id"),
-        ({0: "a", "x": "b"}, "leave 1 out"),
-        (Plain(words=["a"]), "an object of 'tests.*Plain', which has none of itos, vocab, stoi"),
-        ({"de": ["a"], "en": ["b"]}, "holds 'de', 'en', and not one .*, as in FILE:de"),
-        ((["a"], ["b"]), "holds '0', '1', and not one vocabulary; .*, as in FILE:0"),
+        ({0: "a", "x": "b"}, "no word has the id 1; the ids of 2 words must be 0 to 1"),
+        (Plain(words=["a"]), "'tests.*Plain' without any of the attributes itos, vocab, stoi"),
+        ({"de": ["a"], "en": ["b"]}, "holds several entries: 'de', 'en'; .*, as in FILE:de"),
+        ((["a"], ["b"]), "holds several entries: '0', '1'; .*, as in FILE:0"),
     ],
 )
 def test_value_that_is_no_vocabulary_is_named(tmp_path: Path, value: Any, message: str) -> None:
@@ -175,9 +175,9 @@ def test_value_that_is_no_vocabulary_is_named(tmp_path: Path, value: Any, messag
 
 
 def test_entry_that_is_missing_is_named_with_those_that_are_there() -> None:
-    with pytest.raises(TokenizerError, match="no entry 'fr', only 'de', 'en'"):
+    with pytest.raises(TokenizerError, match="no entry 'fr'; its entries are 'de', 'en'"):
         read_vocabulary_file(FIXTURES / "pair-0.18.pt:fr")
-    with pytest.raises(TokenizerError, match="'de', but a single value, which goes by no name"):
+    with pytest.raises(TokenizerError, match="'de'; it holds a single value without a key"):
         read_vocabulary_file(FIXTURES / "vocab-0.18.pt:de")
 
 
@@ -191,7 +191,7 @@ def test_older_state_of_torchtexts_vocabulary_has_the_unknown_word_at_its_end(
     assert found.words == GERMAN[:-1]
     assert found.default == GERMAN.index("de8")
     path.write_bytes(content.replace(b"0.0.2", b"0.0.9"))
-    with pytest.raises(TokenizerError, match=r"state has version '0\.0\.9'; save vocab.get_itos"):
+    with pytest.raises(TokenizerError, match=r"format version '0\.0\.9'; save vocab.get_itos"):
         read_vocabulary_file(path)
 
 
@@ -200,7 +200,7 @@ def test_older_state_of_torchtexts_vocabulary_has_the_unknown_word_at_its_end(
     [
         (b"", "damaged pickle"),
         (b"\x80\x04K\x05", "damaged pickle"),
-        (b"\x80\x02(K\x05.", "no vocabulary"),
+        (b"\x80\x02(K\x05.", "not a vocabulary"),
         (b"hello, no pickle", "damaged pickle"),
         (b"PK\3\4" + b"\0" * 40, "its archive has no end"),
         (b"\x80\x02ios\nsystem\n.", "damaged pickle|instruction"),

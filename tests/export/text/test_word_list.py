@@ -43,9 +43,9 @@ def test_list_with_a_line_for_every_id_is_taken(tmp_path: Path) -> None:
         (["a", "b", "c"], {"source_vocab_size": 2, "bos_id": 0, "eos_id": 0}, "ids go up to 2"),
         ([*SPECIAL, *(f"w{i} {i}" for i in range(9))], {}, r"9 lines are a word and a count.*cut"),
         ([*SPECIAL, "New York", "a b"], {}, r"line 4, 'New York' \(and 1 more lines\), can never"),
-        ([*SPECIAL, "", "a"], {}, "line 4, '', can never be found"),
-        ([*SPECIAL, "<unk>"], {}, "line 4 is '<unk>', and the model has no unk_id.*'unk_id=3"),
-        ([*SPECIAL, "a", "[UNK]"], {}, "line 5 is '.UNK.', and the model has no unk_id.*'unk_id=4"),
+        ([*SPECIAL, "", "a"], {}, "line 4, '', can never match"),
+        ([*SPECIAL, "<unk>"], {}, "line 4 is '<unk>', but the model has no unk_id.*'unk_id=3"),
+        ([*SPECIAL, "a", "[UNK]"], {}, "line 5 is '.UNK.', but the model has no unk_id.*'unk_id=4"),
     ],
 )
 def test_list_that_cannot_be_the_models_is_refused(

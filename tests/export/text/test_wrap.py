@@ -200,15 +200,15 @@ def test_kinds_that_no_operator_reproduces_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text"], "--text goes with --graph generate"),
-        (["--graph", "forward", "--text"], "--text goes with --graph generate"),
+        (["--text"], "--text requires --graph generate"),
+        (["--graph", "forward", "--text"], "--text requires --graph generate"),
         (
             ["--graph", "generate", "--samples", "x"],
-            "--samples goes with a bundle, --text or --quantize",
+            "--samples requires a bundle, --text or --quantize",
         ),
         (["--graph", "generate", "--tokenizer", "t.json"], "holds no tokenizer"),
-        (["--graph", "forward", "--attention"], "--attention goes with"),
-        (["--graph", "generate", "--text", "--attention"], "no tokens that attention"),
+        (["--graph", "forward", "--attention"], "--attention requires"),
+        (["--graph", "generate", "--text", "--attention"], "no ids as inputs and outputs"),
     ],
 )
 def test_contradictory_options_are_refused(arguments: list[str], message: str) -> None:

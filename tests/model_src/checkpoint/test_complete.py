@@ -30,7 +30,7 @@ def test_config_comes_from_weights_then_files_then_settings(state: State, tmp_pa
 
 
 def test_what_is_missing_is_named_with_the_words_that_set_it(state: State, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="num_heads, pad_id; give ") as caught:
+    with pytest.raises(ConfigError, match="num_heads, pad_id; set ") as caught:
         load_checkpoint(save(state, tmp_path), require=["pad_id"])
     assert "settings=['num_heads=…', 'pad_id=…']" in str(caught.value)
     assert "--set num_heads=… --set pad_id=…" in caught.value.message.spelled(spell)

@@ -114,7 +114,7 @@ def test_the_old_name_of_a_forced_first_token() -> None:
         ({"do_sample": True, "min_p": 0.1}, "min_p: 0.1 is not supported"),
         ({"do_sample": True, "epsilon_cutoff": 3e-4}, "epsilon_cutoff: 0.0003 is not supported"),
         ({"do_sample": True, "num_beams": 4}, "num_beams: 4 with do_sample"),
-        ({"a_new_key": 3}, "a_new_key: not a key of generation that is known"),
+        ({"a_new_key": 3}, "a_new_key: unknown key"),
         ({"num_beams": "4"}, "num_beams: '4' is not an integer from 1 to 1024"),
         ({"num_beams": True}, "num_beams: True is not an integer"),
         ({"max_length": 1}, "max_length: 1 is not an integer from 2"),
@@ -131,7 +131,7 @@ def test_the_old_name_of_a_forced_first_token() -> None:
         ({"decoder_start_token_id": [1, 2]}, "decoder_start_token_id: [1, 2] is not an id"),
         ({"do_sample": True, "temperature": 0.0}, "temperature: 0.0 is not a number above 0"),
         ({"forced_eos_token_id": 2, "suppress_tokens": [2]}, "forced_eos_token_id: 2 is forced"),
-        ({"num_return_sequences": 3}, "num_return_sequences: 3 is more than num_beams"),
+        ({"num_return_sequences": 3}, "num_return_sequences: 3 exceeds num_beams"),
     ],
 )
 def test_whatever_cannot_be_honoured_is_refused_by_name(given: dict[str, Any], said: str) -> None:

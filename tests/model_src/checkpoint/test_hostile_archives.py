@@ -106,7 +106,7 @@ def test_two_records_of_one_name_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("a/data.pkl", pickle_of({"w": torch.zeros(1)}))
         archive.writestr("a/DATA.PKL", pickle_of([1]))
-    refuse(tmp_path / "a.pt", "two records of one name")
+    refuse(tmp_path / "a.pt", "two records with the same name")
 
 
 def test_directory_of_more_names_than_a_model_has_is_not_read(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
     assert content.count(b"K\x05\x85") == 1
     longer = content.replace(b"K\x05\x85", b"J" + struct.pack("<i", 2**30) + b"\x85")
     (tmp_path / "a.pt").write_bytes(longer)
-    refuse(tmp_path / "a.pt", "w reaches beyond the values that are stored")
+    refuse(tmp_path / "a.pt", "w extends beyond the stored values")
 
 
 def test_legacy_file_shorter_than_its_storages_is_refused(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ BYTEARRAY = b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."
     ("data", "message"),
     [
         (b"\x80\x02(" + b"\x8f" * 1_000_000 + b"t.", "more than 400000 instructions"),
-        (deep_tuple_as_key(300_000), "nested tuples are keys"),
-        (wide_tuple_as_key(60), "nested tuples are keys"),
+        (deep_tuple_as_key(300_000), "nested tuples as keys"),
+        (wide_tuple_as_key(60), "nested tuples as keys"),
         (BYTEARRAY, "holds Python objects .*bytearray"),
         (BYTEARRAY.replace(b"__builtin__\nbytearray", b"torch\nzeros"), "objects .*torch.zeros"),
         (BYTEARRAY.replace(b"__builtin__\nbytearray", b"torch\nFloatStorage"), "Python objects"),
@@ -175,7 +175,7 @@ BYTEARRAY = b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."
         (b"\x80\x02R.", "damaged pickle"),
         (b"\x80\x02)\x81.", "damaged pickle"),
         (b"\x80\x020.", "an instruction POP, which torch.save never writes"),
-        (b"\x80\x02K\x01Q.", "described in an unknown way"),
+        (b"\x80\x02K\x01Q.", "an unknown format"),
     ],
     ids=[
         "instructions", "deep key", "wide key", "bytearray", "torch.zeros", "storage", "deep list",

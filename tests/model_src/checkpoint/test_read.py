@@ -70,8 +70,8 @@ def test_state_dict_in_no_layout_says_which_came_nearest(tmp_path: Path) -> None
     }
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(save(weights, tmp_path))
-    assert "no known layout; nearest is nn-transformer (1 of 3 keys)" in str(caught.value)
-    assert "Not among its keys: mixer.weight, fc" in str(caught.value)
+    assert "no known layout; the closest is nn-transformer (1 of 3 keys)" in str(caught.value)
+    assert "Unknown keys: mixer.weight, fc" in str(caught.value)
 
 
 def test_unknown_layout_names_the_known_ones(state: State, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_options_read_a_module_and_its_config_file(tmp_path: Path) -> None:
 def test_checkpoint_that_is_read_is_given_back(path: Path) -> None:
     found = load_checkpoint(path, {"num_heads": 4}, ["pad_id=0"])
     assert ReadOptions().read(found, require=["pad_id"]) is found
-    with pytest.raises(ConfigError, match=r"not in the file: bos_id, eos_id; give settings=\['bos"):
+    with pytest.raises(ConfigError, match=r"not in the file: bos_id, eos_id; set settings=\['bos"):
         ReadOptions().read(found, require=["pad_id", "bos_id", "eos_id"])
 
 
@@ -72,9 +72,9 @@ def test_options_beside_a_checkpoint_that_is_read_are_refused(
     with pytest.raises(ConfigError) as caught:
         options.read(found)
     for name in named:
-        assert f"{name} sets how to read a checkpoint" in str(caught.value)
+        assert f"{name} controls reading a checkpoint" in str(caught.value)
     spelled = caught.value.message.spelled(spell)
-    assert ("--format sets how" in spelled) == ("layout" in named)
+    assert ("--format controls reading" in spelled) == ("layout" in named)
 
 
 def test_special_ids_that_are_missing_are_named(path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_path_that_is_not_utf8_is_read_or_named(tmp_path: Path, zipped: bool) 
     assert load_state_dict(folder).tensors.keys() == WEIGHTS.keys()
     save_file(WEIGHTS, tmp_path / "m.safetensors")
     (tmp_path / "m.safetensors").rename(folder / "m.safetensors")
-    with pytest.raises(CheckpointError, match="its path is not UTF-8 text, and safetensors opens"):
+    with pytest.raises(CheckpointError, match="its path is not UTF-8, which safetensors requires"):
         load_state_dict(folder / "m.safetensors")
 
 

@@ -116,7 +116,7 @@ def test_tensor_without_plain_values_is_refused(tmp_path: Path, kind: str, zippe
         "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
     }
     model = {"encoder.layers.0.fc1.weight": made[kind]}
-    refuse(save(tmp_path / "a.pt", content(model=model), zipped), "no plain dense tensor")
+    refuse(save(tmp_path / "a.pt", content(model=model), zipped), "not a plain dense tensor")
 
 
 def test_claims_are_checked_before_anything_is_made(tmp_path: Path) -> None:

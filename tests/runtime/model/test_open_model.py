@@ -42,7 +42,7 @@ def test_without_the_distribution_auto_says_why(
 def test_onnxruntime_can_be_asked_for(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, engine="onnxruntime")
     assert translator.engine.model.engine == "onnxruntime"
-    assert translator.engine.reason == "onnxruntime was asked for"
+    assert translator.engine.reason == "onnxruntime was requested"
     assert translator.generate([[4, 5]])[0].hypotheses
 
 

@@ -71,7 +71,7 @@ def test_stream_gives_whole_characters(tmp_path: Path) -> None:
         ({"first": -1}, "first: -1 is not an integer"),
         ({"added": 5}, "added: 5 is not a list"),
         ({"added": [{"content": 1}]}, r"added\[0\]\.id: missing"),
-        ({"more": 1}, "more: not a key"),
+        ({"more": 1}, "more: unknown key"),
         ({"first": 100}, "ids go up to 355"),
     ],
 )

@@ -75,7 +75,7 @@ def test_row_that_is_none_is_named_in_few_words(
         ({None: [4]}, "entry None: None is not an integer"),
         ({"w4": [[4]]}, r"entry 'w4': \[4\] is not a token; a token is mapped to tokens"),
         ({"w4": None}, "entry 'w4': expected a list of tokens, found None"),
-        ({"w4": ["\ud800"]}, r"entry 'w4': '\\ud800' is no token of the vocabulary"),
+        ({"w4": ["\ud800"]}, r"entry 'w4': '\\ud800' is not a token of the vocabulary"),
     ],
 )
 def test_vocabulary_map_of_a_wrong_type_is_an_input_error(given: Any, message: str) -> None:

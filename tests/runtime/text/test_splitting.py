@@ -41,7 +41,7 @@ def test_spacy_splits_as_its_own_tokenizer_does() -> None:
 
 def test_language_that_spacy_lacks_is_an_error() -> None:
     pytest.importorskip("spacy", reason="needs spaCy: make .venv/spacy")
-    with pytest.raises(TokenizerError, match=r"spacy:qqq: spaCy has no such .*qqq"):
+    with pytest.raises(TokenizerError, match=r"spacy:qqq: spaCy cannot load .*qqq"):
         find_splitter("spacy:qqq")
 
 
@@ -55,11 +55,14 @@ def test_spacy_that_is_missing_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("moses", "'moses' is not a known way to split text; known are whitespace, basic_english"),
-        ("", "known are whitespace, basic_english or spacy:LANGUAGE"),
-        ("spacy:de_core_news_sm", "names no language.*de_core_news_sm has the tokenizer of de"),
-        ("spacy:../model", "names no language"),
-        ("spacy:", "names no language"),
+        (
+            "moses",
+            "'moses' is not a known rule for splitting text; expected whitespace, basic_english",
+        ),
+        ("", "expected whitespace, basic_english or spacy:LANGUAGE"),
+        ("spacy:de_core_news_sm", "is not a language.*de_core_news_sm uses the tokenizer of de"),
+        ("spacy:../model", "is not a language"),
+        ("spacy:", "is not a language"),
     ],
 )
 def test_unknown_way_is_refused(name: str, message: str) -> None:

@@ -33,15 +33,15 @@ def test_text_is_split_as_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (5, "other keys than split and words"),
-        ({"words": []}, "other keys"),
-        ({"split": "whitespace", "words": [], "more": 1}, "other keys"),
-        ({"split": None, "words": []}, "split is no text"),
-        ({"split": "whitespace", "words": {"a": 0}}, "words are no list"),
+        (5, "its keys must be split and words"),
+        ({"words": []}, "its keys must be"),
+        ({"split": "whitespace", "words": [], "more": 1}, "its keys must be"),
+        ({"split": None, "words": []}, "split must be a string"),
+        ({"split": "whitespace", "words": {"a": 0}}, "and words a list"),
         ({"split": "whitespace", "words": ["a", "a"]}, "'a' has the id 0 and the id 1"),
-        ({"split": "whitespace", "words": ["a", 5]}, "id 1 is 5, which is not text"),
+        ({"split": "whitespace", "words": ["a", 5]}, "id 1 is 5, which is not a string"),
         ({"split": "whitespace", "words": ["\ud800"]}, "not valid Unicode"),
-        ({"split": "moses", "words": ["a"]}, "'moses' is not a known way to split text"),
+        ({"split": "moses", "words": ["a"]}, "'moses' is not a known rule for splitting text"),
         ({"split": "whitespace", "words": ["a", "b", "c"]}, "ids go up to 2"),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_few_problems_are_named_and_the_others_counted(tmp_path: Path) -> None
     with pytest.raises(InputError) as caught:
         _read(path)
     assert str(caught.value).startswith(f"{path}: ")
-    assert str(caught.value).count("'nope' is no token") == SHOWN
+    assert str(caught.value).count("'nope' is not a token") == SHOWN
     assert "and 2 more" in str(caught.value)
 
 
@@ -90,5 +90,5 @@ def test_vocabulary_map_limits_what_may_be_chosen(tiny_bundle: Path, tmp_path: P
     with pytest.raises(InputError, match="line 2 holds no tab"):
         Translator(tiny_bundle, vocabulary_map=path)
     path.write_text("w5\tnope\nhuh\tw5\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"(?s)line 1: 'nope' is no token.*line 2: 'huh'"):
+    with pytest.raises(InputError, match=r"(?s)line 1: 'nope' is not a token.*line 2: 'huh'"):
         Translator(tiny_bundle, vocabulary_map=path)

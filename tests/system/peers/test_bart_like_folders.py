@@ -137,7 +137,7 @@ def test_tensor_that_the_class_has_no_place_for(tmp_path: Path, family: str, nam
         ({"is_decoder": True}, "a decoder alone"),
         ({"is_encoder_decoder": False}, "a decoder alone"),
         ({"quantization_config": {"bits": 4}}, "quantized weights are not read"),
-        ({"eos_token_id": [2, 3]}, "eos_token_id: [2, 3] is not one id"),
+        ({"eos_token_id": [2, 3]}, "eos_token_id: [2, 3] is not a single id"),
         ({"eos_token_id": 64}, "eos_id: 64 is not an id of the target vocabulary (0 to 63)"),
         ({"pad_token_id": "x"}, "pad_id: 'x' is not an integer"),
     ],

@@ -74,7 +74,7 @@ def test_old_keys_are_read_or_ignored(tmp_path: Path) -> None:
     change_weights(
         folder, lambda state: state.update({"model.encoder.embed_positions.weights": whole + 1})
     )
-    with pytest.raises(CheckpointError, match=r"positions\.weights is no table of sinusoids"):
+    with pytest.raises(CheckpointError, match=r"positions\.weights is not a sinusoidal table"):
         load_checkpoint(folder)
 
 

@@ -44,7 +44,7 @@ class LongLine:
     @property
     def problem(self) -> str:
         """Why it is not decoded."""
-        return f"a line of {self.size:,} bytes; the longest that is read has {MAX_LINE_BYTES:,}"
+        return f"a line of {self.size:,} bytes; the limit is {MAX_LINE_BYTES:,}"
 
 
 def scan_lines(source: Source, batch_rows: int) -> Scanned:
@@ -287,7 +287,7 @@ def _parse(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text, parse_constant=_not_json, parse_int=_whole)
     except RecursionError:
-        raise InputError("not JSON that can be read: nested too deeply") from None
+        raise InputError("not readable as JSON: nested too deeply") from None
     except ValueError as error:
         raise InputError(f"not JSON: {error}") from None
     if not isinstance(values, dict):
@@ -301,7 +301,7 @@ def _whole(digits: str) -> float:
 
 
 def _not_json(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a valid JSON number")
 
 
 def _written(text: str | bytes, row: Decoded, names: Added) -> str:

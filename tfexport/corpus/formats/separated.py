@@ -138,7 +138,7 @@ class Separated:
             listed = join_some([repr(name) for name in names], 12)
             problems.append(f"has no column {columns.text!r} in its first line; it has {listed}")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            problems.append(f"has columns of one name: {', '.join(map(repr, twice))}")
+            problems.append(f"has several columns named {', '.join(map(repr, twice))}")
         if taken := columns.taken(names):
             problems.append(taken)
         if problems:
@@ -155,7 +155,7 @@ class Separated:
             return Row(None, number, problem=fields)
         fields = fields or [""]
         if len(fields) != len(names):
-            text = f"has {len(fields)} fields, and the header {len(names)}"
+            text = f"has {len(fields)} fields, but the header has {len(names)}"
             return Row(None, number, problem=text)
         values = dict(zip(names, fields, strict=True))
         for name in (columns.text, *columns.of_rows):

@@ -57,8 +57,8 @@ class BundleContents:
 
     Attributes:
         checkpoint: a model with special ids and embeddings.
-        options: of the graphs.
-        tokenizers: already checked against the model's vocabularies.
+        options: the options of the graphs.
+        tokenizers: the tokenizers, which were checked against the model's vocabularies.
         level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
         samples: a file of real inputs that are compared too.
         expect: a file of sources and the texts that are expected.
@@ -76,13 +76,13 @@ class BundleContents:
     language_pair: LanguagePair = NO_LANGUAGES
 
     def check_languages(self, translates: bool) -> None:
-        """Refuse languages of real texts, before the model is exported.
+        """Before the export, check the languages of real texts.
 
         Args:
-            translates: the texts are translated; else sources alone are read.
+            translates: whether the texts are translated; otherwise only sources are encoded.
 
         Raises:
-            ConfigError: a language that the model does not know, or one that it has to be told.
+            ConfigError: a language is unknown to the model, or required and missing.
         """
         languages, start = self.tokenizers.languages, self.checkpoint.special_ids.start
         frame_samples(languages, self.language_pair)
@@ -177,8 +177,8 @@ def verify_bundle(
     if manifest.module is not None:
         raise BundleError(
             Message(
-                f"{bundle}: was exported from a module of its user's own; compare it with that (",
-                Option("module"), " on the command line; in Python name its ", Option("inputs"),
+                f"{bundle}: was exported from a custom module; compare it with that module (",
+                Option("module"), " on the command line; in Python, pass its ", Option("inputs"),
                 ").",
             )
         )  # fmt: skip

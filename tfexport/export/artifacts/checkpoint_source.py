@@ -19,7 +19,7 @@ from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
 from tfexport.model_src.config import BUNDLE_IDS
 
-# A model's decoding defaults, as far as a file that decodes greedily can contain them.
+# The decoding defaults of a model that a file for greedy decoding can contain.
 
 
 # Defaults that graphs keep (see greedy_rules), or that do not act on greedy search.
@@ -31,7 +31,7 @@ _KEPT = frozenset({
 
 
 def start_as_files_say(found: Checkpoint) -> Checkpoint:
-    """The checkpoint, decoding from the token that its generation_config.json names."""
+    """A copy with the start token of the checkpoint's generation_config.json."""
     start = found.read_generation().start_id
     if start is None or start == found.config.decoder_start_id:
         return found
@@ -41,10 +41,10 @@ def start_as_files_say(found: Checkpoint) -> Checkpoint:
 
 
 def needs_language(checkpoint: Checkpoint) -> bool:
-    """Whether decoding begins with a target language that the model's files do not name."""
+    """Whether decoding starts with a target language that the model's files do not set."""
     languages = None
     if checkpoint.path is not None and checkpoint.own_config:
-        with contextlib.suppress(TokenizerError, MissingDependencyError):  # it takes ids
+        with contextlib.suppress(TokenizerError, MissingDependencyError):  # then it takes ids
             found = find_beside(checkpoint.path.parent)
             languages = found.languages if found is not None else None
     if languages is None:
@@ -58,19 +58,19 @@ def needs_language(checkpoint: Checkpoint) -> bool:
 
 
 def check_greedy_file(checkpoint: Checkpoint) -> None:
-    """Refuse a file that decodes by itself for a model whose own rules it would not keep.
+    """Refuse a single file for a model with decoding defaults that the file cannot contain.
 
     Raises:
-        ConfigError: naming each of them.
+        ConfigError: there are such defaults; the message lists them.
     """
     defaults = checkpoint.read_generation().defaults
     lost = [f"{name}={defaults[name]!r}" for name in defaults if name not in _KEPT]
     if needs_language(checkpoint):
-        lost.append("the target language, which every call names")
+        lost.append("the target language, which each call sets")
     if lost:
         remedy = Message(
-            "A bundle contains them all (without ", Option("graph"), "); or remove them from ",
-            f"{GENERATION_FILE}, if the model does not need them.",
+            "Export a bundle (without ", Option("graph"), "), which contains them, or remove them "
+            f"from {GENERATION_FILE} if the model does not need them.",
         )  # fmt: skip
         text = f"a single file cannot contain these decoding defaults: {', '.join(lost)}"
         raise ConfigError(join_problems(checkpoint.name, [text], remedy))
@@ -82,8 +82,8 @@ def read_for_decoding(
     """Read a checkpoint for an artifact that decodes tokens; see ``ReadOptions.read``.
 
     Raises:
-        ConfigError: it lacks special ids or embeddings, or its files say that it decodes in a way
-            that is not supported.
+        ConfigError: special ids or embeddings are missing, or the decoding defaults in its files
+            are not supported.
     """
     found = read.read(checkpoint, BUNDLE_IDS, defaults)
     if not found.config.has_embeddings:

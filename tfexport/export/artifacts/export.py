@@ -1,4 +1,4 @@
-"""``export`` and ``verify``: what is written or compared follows from their arguments."""
+"""The functions ``export`` and ``verify``, for all kinds of models and outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def export(
     progress: Progress | None = None,
     **options: Unpack[ExportKeywords],
 ) -> ExportResult:
-    """Export a model, and compare what was written with eager PyTorch.
+    """Export a model and compare the result with eager PyTorch.
 
     If anything fails, no file is left.
 
@@ -55,24 +55,25 @@ def export(
             ``inputs``, ``pad_id``, ``bos_id``, ``eos_id`` and ``max_length``, any module that has
             ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``, as in
             docs/modules.md.
-        output: the folder of a bundle; or a file: .ts or .pt for TorchScript, .pt2 for a program
-            of ``torch.export``, and the file of ``graph``.
-        graph: write one file, whatever its suffix. "generate" is a graph of ONNX that decodes
-            greedily, "forward" one that scores a complete target, and needs neither special ids
-            nor embeddings. "torchscript" has ``forward``, ``encode``, ``step`` and ``generate``,
-            or a module's own methods, and "torch.export" is the program of ``generate``.
+        output: the folder of a bundle; or a file: .ts or .pt for TorchScript, .pt2 for a
+            ``torch.export`` program, or any name with ``graph``.
+        graph: write a single file, whatever its suffix. "generate" is an ONNX graph that decodes
+            greedily. "forward" is an ONNX graph that scores a complete target; it needs neither
+            special ids nor embeddings. "torchscript" has the methods ``forward``, ``encode``,
+            ``step`` and ``generate``, or those of the module. "torch.export" is a program of
+            ``generate``.
         quantize: "int8" or "int4" weights, for a bundle or "generate"; None for float32.
-        verify: compare with eager PyTorch, and fail if anything differs; "quick" for less.
-        force: replace what exists.
-        progress: called at every step; see ``tfexport.typing``.
+        verify: compare with eager PyTorch and fail if anything differs; "quick" compares less.
+        force: replace an existing output.
+        progress: called with the progress of each step; see ``tfexport.typing``.
         **options: how the model is read, what is written and what is compared; see
             ``ExportKeywords`` and ``VerifyKeywords``.
 
     Returns:
-        What was written, with the report of the comparison.
+        The paths that were written, and the report of the comparison.
 
     Raises:
-        ConfigError: options that do not go together, or with what is written; all are named.
+        ConfigError: options that contradict each other or the kind of output; all are listed.
         TfexportError: ``CheckpointError``, ``TokenizerError``, ``InputError``,
             ``OutputExistsError``, ``ExportError``, ``ParityError`` or ``QualityError``.
         TypeError: an unknown option.
@@ -88,7 +89,7 @@ def export(
     out = Output(Path(output), kind, quantize, level, force, progress or silent)
     if is_module(options):
         write = script_module if kind == TORCHSCRIPT else export_module
-        return write(cast(nn.Module, model), out, options)  # which checks its arguments
+        return write(cast(nn.Module, model), out, options)  # checks the type of model
     if kind in TORCH_FILES:
         return export_torch_file(model, out, options)
     if kind == BUNDLE:
@@ -106,23 +107,23 @@ def verify(
 ) -> ParityReport:
     """Compare what was exported with the model that it was exported from.
 
-    A config value that is given neither by the checkpoint and its config files nor by the caller
-    is taken from the artifact.
+    Config values that neither the checkpoint, its config files nor the caller define are taken
+    from the artifact.
 
     Args:
         artifact: a bundle's folder, or a file.
-        model: as for ``export``. A module of your own needs its ``inputs``, and is compared with
-            its bundle.
-        level: "full", or "quick" for one drawn batch besides real inputs.
-        progress: called at every step; see ``tfexport.typing``.
+        model: as for ``export``. A custom module needs ``inputs``, and is compared with its
+            bundle.
+        level: "full", or "quick" for one random batch in addition to real inputs.
+        progress: called with the progress of each step; see ``tfexport.typing``.
         **options: how the model is read, and what is compared; see ``VerifyKeywords``.
 
     Returns:
-        The report. A difference raises nothing: it is in the report.
+        The report, which lists any differences; they raise no error.
 
     Raises:
-        ConfigError: options that do not go together; all are named.
-        TfexportError: the artifact or the model cannot be read, or they are not of each other.
+        ConfigError: options that contradict each other; all are listed.
+        TfexportError: the artifact or the model cannot be read, or they do not match.
         TypeError: an unknown option.
     """
     check_keywords("verify", options, VerifyKeywords)
@@ -138,23 +139,19 @@ def verify(
 
 
 def _check_verified(model: CheckpointLike, options: VerifyKeywords) -> None:
-    """Refuse options of checkpoints for modules, and those of modules for checkpoints.
-
-    Raises:
-        ConfigError: naming them all.
-    """
+    """Refuse options for checkpoints with a custom module, and the reverse."""
     problems: list[str | Message] = []
     if options.get("inputs") is None:
         if options.get("examples"):
-            text = " is of a module of your own, which is compared with "
+            text = " applies to custom modules, which are compared with "
             problems.append(Message(Option("examples"), text, Option("inputs"), "."))
     else:
         if not isinstance(model, nn.Module):
-            text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint takes no "
+            text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint does not use "
             problems.append(Message(Option("model"), text, Option("inputs"), "."))
         for name in ("config", "settings", "layout", "reference", *LANGUAGES):
             if options.get(name):
-                text = " is of checkpoints, not of a module of your own."
+                text = " applies to checkpoints, not to custom modules."
                 problems.append(Message(Option(name), text))
     if problems:
         raise ConfigError(join_problems("verify", problems))

@@ -26,14 +26,14 @@ from tfexport.typing import PathLike
 
 METADATA = "tfexport.json"
 _MOST_METADATA = 2**22  # bytes
-# Config keys that are equal in an artifact and the checkpoint that it was exported from, and
-# without which their tensors and tokens cannot be held beside each other.
+# Config keys that must be equal in an artifact and its checkpoint; otherwise tensors and tokens
+# cannot be compared.
 _OF_ONE_MODEL = (
     "source_vocab_size", "target_vocab_size", "d_model", "d_ff", "decoder_d_ff",
     "num_encoder_layers", "num_decoder_layers", "max_positions", "pad_id", "bos_id", "eos_id",
     "start_id",
 )  # fmt: skip
-# In the order in which they are shown. Torch files are never quantised, and have no names inside.
+# In display order. Torch files are never quantised, and do not name inputs or outputs.
 _OF_GRAPHS = (
     "kind", "tfexport_version", "needs", "opset", "inputs", "outputs", "config", "parity",
     "quantization",
@@ -47,17 +47,17 @@ class ArtifactInfo:
 
     Attributes:
         kind: ``BUNDLE``, the name of a graph form, ``TORCHSCRIPT`` or ``TORCH_EXPORT``.
-        config: of the model, as ``TransformerConfig.to_dict`` gives it.
-        parity: summary of the comparison with eager PyTorch; None if there was none. Any JSON
-            value where a file was tampered with, as for ``quantization``.
+        config: the config of the model, as ``TransformerConfig.to_dict`` returns it.
+        parity: summary of the comparison with eager PyTorch; None if there was none. Not
+            checked, so any JSON value is possible; the same for ``quantization``.
         quantization: kind of weights, parameters that stayed float32, and the result of the
-            quality gate; None for float32.
-        tfexport_version: of the export.
+            quality check; None for float32.
+        tfexport_version: the tfexport version that exported it.
         needs: library to the oldest version that reads the artifact.
         written_with: library to the version that wrote it.
         opset: operator domain to version.
-        inputs: of a graph, name to axes.
-        outputs: of a graph, name to axes.
+        inputs: the inputs of a graph: name to axes.
+        outputs: the outputs of a graph: name to axes.
     """
 
     kind: str
@@ -100,32 +100,32 @@ class ArtifactInfo:
         """Refuse to compare an artifact with the checkpoint of another model.
 
         Raises:
-            BundleError: sizes or special ids differ; the message names them all.
+            BundleError: sizes or special ids differ; the message lists all of them.
         """
         theirs = config.to_dict()
         unlike = [
-            f"{key} is {shown(self.config[key])} there and {shown(theirs[key])} in the checkpoint"
+            f"{key} is {shown(self.config[key])} here and {shown(theirs[key])} in the checkpoint"
             for key in _OF_ONE_MODEL
             if key in self.config and self.config[key] != theirs[key]
         ]
         if unlike:
-            subject = f"{path}: this {self.kind} is not of that checkpoint"
+            subject = f"{path}: this {self.kind} was not exported from that checkpoint"
             raise BundleError(
-                join_problems(subject, unlike, "Compare it with the one that it was exported from.")
+                join_problems(subject, unlike, "Pass the checkpoint that it was exported from.")
             )
 
     def refuse_quantized(self, path: Path) -> None:
         """Refuse to compare a quantised artifact with eager PyTorch.
 
         Raises:
-            BundleError: it is quantised; the message says what to compare instead.
+            BundleError: the artifact is quantised.
         """
         if self.quantization is not None:
             record = self.quantization if isinstance(self.quantization, dict) else {}
             raise BundleError(
-                f"{path}: holds {record.get('weights')} weights, which differ from "
-                "eager PyTorch's on purpose. It was compared before they were quantised: verify a "
-                "float32 export of the same checkpoint."
+                f"{path}: has {record.get('weights')} weights, which differ from "
+                "eager PyTorch's by design. They were compared before quantising; "
+                "verify a float32 export of the same checkpoint."
             )
 
 
@@ -135,10 +135,10 @@ def describe_export(
     """The metadata for an artifact that is being written.
 
     Args:
-        kind: of the artifact.
-        config: of the model.
-        report: of the comparison with eager PyTorch; None if there was none.
-        others: attributes of ``ArtifactInfo``.
+        kind: the kind of the artifact.
+        config: the config of the model.
+        report: the report of the comparison with eager PyTorch; None if there was none.
+        others: other attributes of ``ArtifactInfo``.
     """
     parity = report.summary() if report is not None else None
     return ArtifactInfo(kind, config.to_dict(), parity, **others)
@@ -175,10 +175,10 @@ def read_graph_info(path: PathLike) -> ArtifactInfo:
     path = _existing(path)
     try:
         model = ir.load(path)
-    except Exception as error:  # whatever protobuf makes of bytes that are no graph
+    except Exception as error:  # protobuf raises various errors for invalid bytes
         raise BundleError(f"{path}: not an ONNX file, or damaged: {error}") from None
     if model.metadata_props.get("tfexport_graph") not in file_forms():
-        raise BundleError(f"{path}: not a file of a single graph that tfexport wrote.")
+        raise BundleError(f"{path}: not a single graph that tfexport wrote.")
     try:
         return _info_of_graph(model)
     except (LookupError, ValueError, RecursionError) as error:
@@ -219,7 +219,7 @@ def read_torch_info(path: PathLike) -> ArtifactInfo:
         with zipfile.ZipFile(path) as archive:
             (name,) = [n for n in archive.namelist() if n.endswith(f"extra/{METADATA}")]
             if archive.getinfo(name).file_size > _MOST_METADATA:
-                raise ValueError("more than the export writes")
+                raise ValueError("the metadata is too large")
             values = json.loads(archive.read(name))
         found = ArtifactInfo(**{name: values[name] for name in _OF_TORCH_FILES})
         objects = isinstance(found.config, dict) and isinstance(found.written_with, dict)
@@ -227,7 +227,7 @@ def read_torch_info(path: PathLike) -> ArtifactInfo:
             return found
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, TypeError):
         pass
-    except (RuntimeError, RecursionError):  # encrypted, deflated in an unknown way, nested too deep
+    except (RuntimeError, RecursionError):  # encrypted, unknown compression, or nested too deeply
         pass
     raise BundleError(f"{path}: not a file that 'tfexport torchscript' wrote, or damaged.")
 

@@ -25,24 +25,23 @@ class VerifyKeywords(TypedDict, total=False):
         config: config values that cannot be inferred from the weights; a JSON file or a mapping.
         settings: ``key=value`` strings that override ``config``.
         layout: name of the checkpoint layout; detected by default.
-        reference: code of your own to compare with, as a callable or "package.file:function",
+        reference: your own code to compare with, as a callable or "package.file:function",
             which is imported: ``reference(input_ids, decoder_input_ids)`` takes int64 (B, S) and
-            (B, T) and gives logits or log-probabilities (B, T, V). Rows are never padded: those of
-            a call have one length. Decoder ids begin with the start token.
-        samples: a file of real source texts, one a line, or of ids where there is no tokenizer;
-            they are compared besides drawn ids. With ``text``, the tokenizer is compared on them.
-            With ``quantize`` they also measure the quality of the weights, for which each line has
-            a tab and a reference translation; of a module of your own they may be an ``.npz`` of
-            rows then.
-        expect: a file of lines: a source, a tab, and the text that your own code gives for it; any
-            other text of the bundle is a difference, near ties aside.
-        source_language: of the samples, and of the sources in ``expect``, for a model that is told
-            it.
-        target_language: of their references, and of the texts in ``expect``.
-        inputs: of a module of your own: the inputs of its ``encode``, in the order of the
-            parameters.
-        examples: of a module of your own: rows of real inputs, without the batch axis; they are
-            compared too.
+            (B, T) and returns logits or log-probabilities (B, T, V). Rows are never padded: all
+            rows of a call have the same length. Decoder ids start with the start token.
+        samples: a file of real source texts, one per line, or of ids if there is no tokenizer;
+            they are compared in addition to random ids. With ``text``, the tokenizer is compared on
+            them. With ``quantize``, they also measure the quality of the weights; each line then
+            has a tab and a reference translation. For a custom module, they may then be an
+            ``.npz`` file of rows.
+        expect: a file whose lines are a source, a tab, and the text that your own code outputs for
+            it; any other text from the bundle is a difference, unless it is a near tie.
+        source_language: the language of ``samples`` and of the sources in ``expect``, for a model
+            with language tokens.
+        target_language: the language of their references, and of the texts in ``expect``.
+        inputs: for a custom module: the inputs of its ``encode``, in the order of the parameters.
+        examples: for a custom module: rows of real inputs, without the batch axis, which are
+            compared, too.
     """
 
     config: PathLike | Mapping[str, Any] | None
@@ -58,37 +57,38 @@ class VerifyKeywords(TypedDict, total=False):
 
 
 class ExportKeywords(VerifyKeywords, total=False):
-    """Keyword arguments of ``export``: what is written, besides those of ``VerifyKeywords``.
+    """Keyword arguments of ``export``, in addition to those of ``VerifyKeywords``.
 
     Attributes:
-        tokenizer: for both sides; a tokenizer.json, a SentencePiece .model, a list of words, or a
-            vocabulary in JSON or a pickle. Without any, one next to the checkpoint is taken. Of a
-            module of your own, the tokenizer of the target, and of the source if that is text;
-            without any, ids only.
-        source_tokenizer: for the source side alone, together with ``target_tokenizer``; of a
-            module of your own, together with ``tokenizer``.
-        target_tokenizer: for the target side alone.
+        tokenizer: the tokenizer of both sides: a tokenizer.json, a SentencePiece .model, a word
+            list, or a vocabulary in JSON or a pickle. By default, one next to the checkpoint is
+            used. For a custom module, the tokenizer of the target, and of the source if that is
+            text; by default, there is none.
+        source_tokenizer: the tokenizer of the source, together with ``target_tokenizer``; for a
+            custom module, together with ``tokenizer``.
+        target_tokenizer: the tokenizer of the target.
         split: how text is split into the words of a list or vocabulary, on both sides:
             "whitespace", "basic_english" or "spacy:" and a language.
-        source_split: on the source side alone.
-        target_split: on the target side alone.
-        reads: "sentences" or "texts", the units in which a server gives the model its sources; by
-            default as the checkpoint's family was trained, of a module sentences.
-        output_attentions: make the cross-attention weights an output of generate.onnx.
-        attention_biases: for "forward": three more inputs, added to the attention scores.
-        log_probs: for "forward": a second output, the log-softmax of the logits.
+        source_split: the same for the source only.
+        target_split: the same for the target only.
+        reads: "sentences" or "texts", the unit that a server passes to the model; by default what
+            the checkpoint's family was trained on, and "sentences" for a module.
+        output_attentions: add the cross-attention weights as an output of generate.onnx.
+        attention_biases: for "forward": add three inputs, which are added to attention scores.
+        log_probs: for "forward": add an output, the log-softmax of the logits.
         text: for "generate": text in and text out, through operators of onnxruntime-extensions;
             only with a tokenizer that these reproduce exactly.
-        opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
-        portable: keep to standard operators, for other runtimes than onnxruntime. A module's
-            graphs have no others in any case.
-        pad_id: of a module of your own: it fills rows after their end.
-        bos_id: of a module of your own: the token that decoding starts from.
-        eos_id: of a module of your own: the token that ends a row.
-        unk_id: of a module of your own: the unknown token.
-        max_length: of a module of your own: tokens that a row has at most.
-        add_source_bos: of a module of your own: its encoder sees the start token before a text.
-        add_source_eos: of a module of your own: its encoder sees the end token after a text.
+        opset: the opset version of the standard operators, 18 to 25; by default 22, and 20 if
+            ``portable``.
+        portable: use only standard operators, for runtimes other than onnxruntime. The graphs of
+            custom modules have no others in any case.
+        pad_id: for a custom module: the token that fills rows after their end.
+        bos_id: for a custom module: the token that decoding starts from.
+        eos_id: for a custom module: the token that ends a row.
+        unk_id: for a custom module: the unknown token.
+        max_length: for a custom module: the maximum number of tokens of a row.
+        add_source_bos: for a custom module: add the start token before a source text.
+        add_source_eos: for a custom module: add the end token after a source text.
     """
 
     tokenizer: PathLike | None
@@ -114,15 +114,15 @@ class ExportKeywords(VerifyKeywords, total=False):
 
 
 def check_keywords(function: str, given: Mapping[str, object], known: type) -> None:
-    """Refuse keywords that a function does not know.
+    """Refuse unknown keywords.
 
     Args:
-        function: its name, for the message.
-        given: the keywords it was called with.
-        known: a TypedDict of those it takes.
+        function: the name of the function, for the message.
+        given: the keywords of the call.
+        known: a TypedDict of the known keywords.
 
     Raises:
-        TypeError: naming the keyword, and the one that was probably meant.
+        TypeError: a keyword is unknown; the message suggests a similar one.
     """
     names = list(known.__annotations__)
     for name in given:
@@ -133,32 +133,32 @@ def check_keywords(function: str, given: Mapping[str, object], known: type) -> N
 
 
 def check_expect(given: Mapping[str, Any], verify: bool) -> None:
-    """Refuse inputs of a comparison that is not made.
+    """Refuse expected texts if nothing is compared.
 
     Raises:
-        ConfigError: naming them.
+        ConfigError: there are any.
     """
     if given.get("expect") is not None and not verify:
-        leave = " is compared with; leave "
-        raise ConfigError(Message(Option("expect"), leave, Option("verify", False), " out."))
+        omit = " is only used for the comparison; omit "
+        raise ConfigError(Message(Option("expect"), omit, Option("verify", False), "."))
 
 
 def refuse_expected(given: Mapping[str, Any], path: Path) -> None:
-    """Refuse expected texts, and languages, for a single file.
+    """Refuse expected texts and languages for a single file.
 
     Raises:
-        ConfigError: naming them.
+        ConfigError: there are any.
     """
     for name in ("expect", *LANGUAGES):
         if given.get(name) is not None:
-            raise ConfigError(Message(Option(name), f" goes with a bundle, and {path} is a file."))
+            raise ConfigError(Message(Option(name), f" requires a bundle, but {path} is a file."))
 
 
 def language_pair_of(given: Mapping[str, Any], subject: str) -> LanguagePair:
     """The languages of real texts, from keyword arguments; ``subject`` begins the message.
 
     Raises:
-        ConfigError: languages, and no texts that could be in them.
+        ConfigError: languages are given without texts.
     """
     if given.get("samples") is None and given.get("expect") is None:
         require_samples(subject, {name: given.get(name) for name in LANGUAGES})
@@ -173,21 +173,23 @@ def read_options(given: VerifyKeywords, verify: bool = True) -> ReadOptions:
         verify: whether the export is compared.
 
     Raises:
-        ConfigError: a reference that cannot be imported or called, or that nothing is compared
-            with.
+        ConfigError: the reference cannot be imported or called, or nothing is compared.
     """
     reference = given.get("reference")
     if isinstance(reference, str):
         reference = load_named(reference, "reference")
     if reference is not None and not callable(reference):
         problem = (
-            f"{shown(reference)} cannot be called; expected a function or package.file:function"
+            f"{shown(reference)} is not callable; expected a function or package.file:function"
         )
         raise ConfigError(Message(Problem("reference", problem)))
     if reference is not None and not verify:
         raise ConfigError(
             Message(
-                Option("reference"), " is compared with; leave ", Option("verify", False), " out."
+                Option("reference"),
+                " is only used for the comparison; omit ",
+                Option("verify", False),
+                ".",
             )
         )
     return ReadOptions(
@@ -199,7 +201,7 @@ def graph_options(given: ExportKeywords) -> GraphOptions:
     """The options of the graphs, from keyword arguments.
 
     Raises:
-        ConfigError: an opset that cannot be exported.
+        ConfigError: the opset is not supported.
     """
     return GraphOptions.choose(
         given.get("opset"), given.get("portable", False), given.get("output_attentions", False)
@@ -211,7 +213,7 @@ def reads_texts(given: Mapping[str, Any], usual: bool) -> str | None:
 
     Args:
         given: keyword arguments.
-        usual: whether its family reads whole texts.
+        usual: whether the model's family reads texts of several sentences.
 
     Raises:
         ConfigError: ``reads`` is neither "sentences" nor "texts".
@@ -224,7 +226,7 @@ def reads_texts(given: Mapping[str, Any], usual: bool) -> str | None:
 
 
 def tokenizer_files(given: ExportKeywords, beside: Path | None) -> TokenizerFiles:
-    """The tokenizer files that are given, or those found in the folder ``beside``.
+    """The given tokenizer files, or those that are found in the folder ``beside``.
 
     Raises:
         ConfigError: contradictory or incomplete keyword arguments.

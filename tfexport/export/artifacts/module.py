@@ -1,4 +1,4 @@
-"""Export of a user's own module: a bundle, or one graph, compared with the module's own code."""
+"""Export of a custom module to a bundle or graph, and comparison with the module's own code."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expe
 def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
     """Export a module that has the methods of docs/modules.md to a bundle or graph.
 
-    Its axes are found by running it, its graphs are compared with its own code, one row at a time.
-    See ``export``.
+    Dynamic axes are found by running the module. The graphs are compared with the module's own
+    code, one row at a time. See ``export``.
     """
     numbers = ModuleIds.of(options)
     check_arguments("export", model, numbers)
@@ -94,10 +94,10 @@ def verify_module(
 ) -> ParityReport:
     """Compare a bundle with the module that it was exported from; see ``verify``."""
     if path.is_file():
-        raise BundleError(f"{path}: one file; a module is compared with its bundle.")
+        raise BundleError(f"{path}: is a single file; a module can only be compared with a bundle.")
     manifest = open_bundle(path)
     if manifest.module_io is None:
-        raise BundleError(f"{path}: was exported from a checkpoint; compare it with that.")
+        raise BundleError(f"{path}: was exported from a checkpoint; compare it with that one.")
     info_of_bundle(manifest).refuse_quantized(path)
     longest = manifest.limits.max_target_length
     assert longest is not None
@@ -112,25 +112,21 @@ def verify_module(
 
 
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
-    """Refuse a module whose tensors are not those of a bundle.
-
-    Raises:
-        BundleError: they are not.
-    """
+    """Check that a module has the tensors of a bundle."""
     found, name = contents.build.found, type(contents.build.found.module.model).__name__
     ours, theirs = manifest.module or {}, found.io.to_dict()
     unlike = [
-        f"{key}: {shown(ours.get(key))} there and {shown(theirs[key])} in the module"
+        f"{key}: {shown(ours.get(key))} here and {shown(theirs[key])} in the module"
         for key in theirs
         if ours.get(key) != theirs[key]
     ]
     if manifest.limits.target_vocab_size != found.vocab_size:
-        sizes = f"{manifest.limits.target_vocab_size} there and {found.vocab_size} in the module"
-        unlike.append(f"size of the vocabulary: {sizes}")
+        sizes = f"{manifest.limits.target_vocab_size} here and {found.vocab_size} in the module"
+        unlike.append(f"vocabulary size: {sizes}")
     if found.io != manifest.module_io or unlike:
-        advice = "Compare it with the module that it was exported from, or export this one."
+        advice = "Pass the module that it was exported from, or export this one."
         raise BundleError(
-            join_problems(f"{path}: this bundle is not of that {name}", unlike, advice)
+            join_problems(f"{path}: this bundle was not exported from that {name}", unlike, advice)
         )
 
 

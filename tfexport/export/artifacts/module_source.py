@@ -1,4 +1,4 @@
-"""A module and all that its files need, read and checked before anything is exported."""
+"""The inputs of a module's export, read and checked before anything is exported."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tfexport.typing import Progress
 
 @dataclass(frozen=True)
 class ModuleIds:
-    """The numbers that an export of a module is given.
+    """The special ids and the maximum length of a module's export.
 
     Attributes:
-        special: ids of the vocabularies.
-        max_length: tokens that a row has at most.
+        special: the special ids of the vocabularies.
+        max_length: the maximum number of tokens of a row.
     """
 
     special: SpecialIds
@@ -40,7 +40,7 @@ class ModuleIds:
 
     @classmethod
     def of(cls, options: ExportKeywords) -> ModuleIds:
-        """Those among the options of ``export``."""
+        """Read them from the options of ``export``."""
         ids = options["pad_id"], options["bos_id"], options["eos_id"], options.get("unk_id")
         return cls(SpecialIds(*ids), options["max_length"])
 
@@ -49,7 +49,7 @@ def check_arguments(function: str, model: Any, numbers: ModuleIds) -> None:
     """Refuse arguments of the wrong types, and ids and lengths out of bounds.
 
     Raises:
-        ConfigError: naming every problem.
+        ConfigError: there are any; the message lists all.
     """
     ids, max_length = numbers.special, numbers.max_length
     problems: list[Message] = []
@@ -60,10 +60,10 @@ def check_arguments(function: str, model: Any, numbers: ModuleIds) -> None:
         if value is None and name == "unk":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            text = f": {shown(value)} is not an integer from 0 on"
+            text = f": {shown(value)} is not a non-negative integer"
             problems.append(Message(Option(f"{name}_id"), text))
     if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-        text = f": {shown(max_length)} is not an integer from 1 on"
+        text = f": {shown(max_length)} is not a positive integer"
         problems.append(Message(Option("max_length"), text))
     if problems:
         raise ConfigError(join_problems(function, problems))
@@ -71,13 +71,13 @@ def check_arguments(function: str, model: Any, numbers: ModuleIds) -> None:
 
 @dataclass(frozen=True)
 class ModuleContents:
-    """A module, examined, and all that its files need besides.
+    """An examined module, and the other inputs of its export.
 
     Attributes:
-        build: the module on its way to graphs.
-        options: of the graphs.
-        tokenizers: checked against the vocabularies.
-        config: what the manifest says of the framing of texts.
+        build: the module to export.
+        options: the options of the graphs.
+        tokenizers: the tokenizers, which were checked against the vocabularies.
+        config: the config in the manifest: the special tokens around texts.
         examples: rows of real inputs.
         level: how much is compared: "full", "quick", or "" for nothing.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
@@ -106,7 +106,7 @@ def read_module(
     options: ExportKeywords,
     tell: Progress,
 ) -> ModuleContents:
-    """Check inputs and options, and examine the module, which is in eval mode."""
+    """Check inputs and options, and examine a module in eval mode."""
     ids, max_length = numbers.special, numbers.max_length
     checked = check_inputs(inputs)
     examples = check_examples(checked, options.get("examples", ()))
@@ -124,10 +124,10 @@ def read_module(
 
 
 def _check_ids(ids: SpecialIds, found: Examination) -> None:
-    """Refuse special ids outside the vocabulary that the logits have."""
+    """Refuse special ids that the logits do not cover."""
     size = found.vocab_size
     problems = [
-        Message(Option(f"{name}_id"), f": {value} is not a token: the logits are of {size}")
+        Message(Option(f"{name}_id"), f": {value} is not a token id; the logits have {size} values")
         for name in ("pad", "bos", "eos", "unk")
         if (value := getattr(ids, name)) is not None and value >= size
     ]
@@ -139,12 +139,12 @@ def _tokenizers(found: Examination, ids: SpecialIds, options: ExportKeywords) ->
     target, source = options.get("tokenizer"), options.get("source_tokenizer")
     if source is not None and target is None:
         raise ConfigError(Message(
-            Option("source_tokenizer"), " goes with ", Option("tokenizer"), ", that of the target."
+            Option("source_tokenizer"), " requires ", Option("tokenizer"), ", the target tokenizer."
         ))  # fmt: skip
     if source is not None and not found.io.takes_ids:
         raise ConfigError(Message(
             Option("source_tokenizer"), ": the module takes ",
-            ", ".join(each.name for each in found.inputs), " and no text; omit it.",
+            ", ".join(each.name for each in found.inputs), ", not text; omit it.",
         ))  # fmt: skip
     splits = Splits(options.get("split"), options.get("source_split"), options.get("target_split"))
     if target is None:

@@ -53,12 +53,12 @@ class GraphContents:
     """The inputs of the export of one graph.
 
     Attributes:
-        form: which graph.
+        form: the form of the graph.
         checkpoint: the model.
-        options: of the graph.
-        extras: its optional inputs and outputs.
-        tokenizers: merged into the graph as operators; None for a graph of ids.
-        samples: text on which the tokenizers' operators are compared.
+        options: the options of the graph.
+        extras: the optional inputs and outputs of the graph.
+        tokenizers: tokenizers to merge into the graph; None for a graph of ids.
+        samples: texts on which the tokenizers' operators are compared.
         level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
     """
 
@@ -85,10 +85,10 @@ def export_graph(
 
 
 def read_lines(options: ExportKeywords) -> list[str]:
-    """The text on which a tokenizer is compared.
+    """The lines of a file of samples, on which a tokenizer is compared.
 
     Raises:
-        InputError: it is not UTF-8.
+        InputError: the file is not UTF-8.
     """
     samples = options.get("samples")
     if samples is None or not options.get("text"):
@@ -120,8 +120,8 @@ def read_contents(
     Args:
         checkpoint: see ``export``.
         output: the file.
-        options: of ``export``.
-        lines: text on which the tokenizers are compared.
+        options: the options of ``export``.
+        lines: texts on which the tokenizers are compared.
     """
     form, of_graph = file_form(output.kind), graph_options(options)
     if options.get("text") and of_graph.opset < OLDEST_OPSET:
@@ -140,7 +140,7 @@ def read_contents(
     )
     if extras.log_probs and not found.config.has_embeddings:
         raise ConfigError(
-            Message(Option("log_probs"), " needs a vocabulary projection, and the model has none.")
+            Message(Option("log_probs"), " needs a vocabulary projection, but the model has none.")
         )
     tokenizers, samples = None, tuple(lines)
     if options.get("text"):
@@ -165,7 +165,7 @@ def compare_graph(
     """Write a graph and compare it with eager PyTorch, then again with its tokenizers, if any.
 
     Args:
-        contents: of the file.
+        contents: the inputs of the export.
         model: the graph.
         path: a temporary file.
         output: the final file.
@@ -215,7 +215,7 @@ def join_weights(model: ir.Model, name: str) -> None:
     """Store equal weights once, each in the (sub)graph where onnxruntime can prepack it.
 
     Raises:
-        ExportError: they are larger than one file may be.
+        ExportError: the weights exceed the maximum size of a file.
     """
     with quiet():
         BEFORE_SAVE(model)
@@ -247,6 +247,6 @@ def verify_graph(
         return compare_text(path, tokenizers, found, texts, tell)
     spec = form.spec(found.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
-        raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
+        raise BundleError(f"{path}: its inputs and outputs do not match this checkpoint.")
     plan = plan_file(path.name, found.config, level, samples, tell)
     return form.compare(path, spec, found, plan)

@@ -1,4 +1,4 @@
-"""What an export writes, and which options go together. Needs no torch, which is slow to load."""
+"""What an export writes, and which options can be combined. Does not import torch."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _SUFFIXES = {".ts": TORCHSCRIPT, ".pt": TORCHSCRIPT, ".pt2": TORCH_EXPORT}
 TOKENIZERS = ("tokenizer", "source_tokenizer", "target_tokenizer")
 SPLITS = ("split", "source_split", "target_split")
 LANGUAGES = ("source_language", "target_language")
-# Option to the kinds that it goes with.
+# Option to the kinds of output that support it.
 _GOES_WITH: dict[str, tuple[str, ...]] = {
     "attention_biases": (FORWARD,),
     "log_probs": (FORWARD,),
@@ -32,7 +32,7 @@ _GOES_WITH: dict[str, tuple[str, ...]] = {
 }
 _NOT_OF_TORCH = ("opset", "portable", "samples", *TOKENIZERS, *SPLITS, *LANGUAGES)
 
-# A module of the user's own: it is exported with the arguments ``NEEDED``.
+# Custom modules: the arguments ``NEEDED`` are required.
 NEEDED = ("inputs", "pad_id", "bos_id", "eos_id", "max_length")
 FRAMING = ("add_source_bos", "add_source_eos")
 OF_MODULES = (*NEEDED, "unk_id", "examples", *FRAMING)
@@ -73,21 +73,21 @@ class Output:
 
 
 def kind_of(output: PathLike, graph: str | None) -> str:
-    """The kind of output that a name and the option ``graph`` ask for; see ``export``."""
+    """The kind of output that a path and the option ``graph`` select; see ``export``."""
     return graph or _SUFFIXES.get(Path(output).suffix, BUNDLE)
 
 
 def is_module(given: Mapping[str, Any]) -> bool:
-    """Whether options are those of a module of the user's own."""
+    """Whether the options are those of a custom module."""
     return any(given.get(name) is not None for name in NEEDED)
 
 
 def takes(kind: str, name: str) -> bool:
-    """Whether an export of the user's own module takes an option.
+    """Whether the export of a custom module supports an option.
 
     Args:
-        kind: of the output.
-        name: of the option.
+        kind: the kind of the output.
+        name: the name of the option.
     """
     return name not in _MODULE_GOES_WITH or kind in _MODULE_GOES_WITH[name]
 
@@ -95,7 +95,7 @@ def takes(kind: str, name: str) -> bool:
 def check_export(
     output: PathLike, graph: str | None, given: Mapping[str, Any], force: bool = False
 ) -> str:
-    """Refuse an export that cannot be made, before any work is done for it.
+    """Before any work, refuse an export that is not possible.
 
     Args:
         output: the bundle's folder, or the file.
@@ -108,18 +108,18 @@ def check_export(
         The kind of the output.
 
     Raises:
-        ConfigError: options that do not go together, or with what is written; the message names
-            them all.
+        ConfigError: options that contradict each other or the kind of output; the message lists
+            all of them.
         OutputExistsError: the output exists.
     """
     kind = kind_of(output, graph)
     problems = [*(_of_module if is_module(given) else _of_checkpoint)(kind, given)]
     if kind == BUNDLE and Path(output).suffix == ".onnx":
-        advice = "a bundle is a folder. Name a folder, or one graph with "
+        advice = "a bundle is a folder. Name a folder, or select a single graph with "
         problems.append(Message(f"{output}: {advice}", Option("graph"), "."))
     if given.get("quantize") and given.get("portable"):
-        own = " takes onnxruntime's own operators; leave "
-        problems.append(Message(Option("quantize"), own, Option("portable"), " out."))
+        own = " uses onnxruntime's own operators; omit "
+        problems.append(Message(Option("quantize"), own, Option("portable"), "."))
     if len(problems) == 1:
         raise ConfigError(problems[0])
     if problems:
@@ -131,35 +131,35 @@ def check_export(
 def _of_checkpoint(kind: str, given: Mapping[str, Any]) -> Iterator[Message]:
     for name in OF_MODULES:
         if given.get(name):
-            text = " is of a module of your own, which is exported with "
+            text = " applies to custom modules, which are exported with "
             yield Message(Option(name), text, Option("inputs"), ".")
     yield from _misplaced(kind, given, _GOES_WITH)
     if kind in TORCH_FILES:
         for name in _NOT_OF_TORCH:
             if given.get(name):
-                yield Message(Option(name), " goes with a bundle or with a graph of ONNX.")
+                yield Message(Option(name), " requires a bundle or an ONNX graph.")
         return
     if given.get("text") and given.get("output_attentions"):
         yield Message(
             Option("text"),
-            " has no tokens that attention could be shown between; leave ",
+            " has no ids as inputs and outputs, which attention refers to; omit ",
             Option("output_attentions"),
-            " out.",
+            ".",
         )
     yield from _samples_and_tokenizers(kind, given)
 
 
 def _of_module(kind: str, given: Mapping[str, Any]) -> Iterator[Message]:
     if kind not in (BUNDLE, GENERATE, TORCHSCRIPT):
-        known = f" is not {GENERATE!r} or {TORCHSCRIPT!r}, which a module of your own is written to"
+        known = f" is not available for custom modules; use {GENERATE!r} or {TORCHSCRIPT!r}"
         yield Message(Option("graph"), f": {shown(kind)}", known)
     for name in NEEDED:
         if given.get(name) is None:
-            text = " is missing. A module of your own needs it; values of a checkpoint are in "
+            text = " is required for a custom module. Values for a checkpoint are set with "
             yield Message(Option(name), text, Option("config"), ".")
     for name in OF_CHECKPOINTS:
         if given.get(name):
-            yield Message(Option(name), " is of checkpoints, not of a module of your own.")
+            yield Message(Option(name), " applies to checkpoints, not to custom modules.")
     yield from _misplaced(kind, given, _MODULE_GOES_WITH)
 
 
@@ -171,31 +171,31 @@ def _misplaced(
             continue
         wanted = next((each for each in kinds if each != BUNDLE), None)
         if wanted is None and kind in TORCH_FILES:
-            yield Message(Option(name), " goes with a bundle.")
+            yield Message(Option(name), " requires a bundle.")
         elif wanted is None:
-            yield Message(Option(name), " goes with a bundle; leave ", Option("graph"), " out.")
+            yield Message(Option(name), " requires a bundle; omit ", Option("graph"), ".")
         else:
-            bundle = "a bundle or with " if BUNDLE in kinds else ""
-            yield Message(Option(name), f" goes with {bundle}", Option("graph", wanted), ".")
+            bundle = "a bundle or " if BUNDLE in kinds else ""
+            yield Message(Option(name), f" requires {bundle}", Option("graph", wanted), ".")
 
 
 def _samples_and_tokenizers(kind: str, given: Mapping[str, Any]) -> Iterator[Message]:
     text, quantize, samples = (given.get(name) for name in ("text", "quantize", "samples"))
     if samples is not None and kind != BUNDLE and not text and not quantize:
         yield Message(
-            Option("samples"), " goes with a bundle, ", Option("text"), " or ",
+            Option("samples"), " requires a bundle, ", Option("text"), " or ",
             Option("quantize"), ".",
         )  # fmt: skip
     for name in LANGUAGES:
         if given.get(name) is None:
             continue
         if samples is None and given.get("expect") is None:
-            of_samples = " is of the samples; name them with "
+            of_samples = " is the language of the samples; set them with "
             yield Message(Option(name), of_samples, Option("samples"), ".")
         elif kind != BUNDLE and not quantize:
-            yield Message(Option(name), " goes with a bundle or with ", Option("quantize"), ".")
-    # Samples to quantise by are text as well.
+            yield Message(Option(name), " requires a bundle or ", Option("quantize"), ".")
+    # The samples for quantising are text, too.
     needed = kind == BUNDLE or text or (quantize and samples is not None)
     for names in (TOKENIZERS, SPLITS):
         if not needed and any(given.get(name) is not None for name in names):
-            yield Message("a graph of ids holds no tokenizer; leave ", Option(names[0]), " out.")
+            yield Message("a graph of ids contains no tokenizer; omit ", Option(names[0]), ".")

@@ -32,7 +32,7 @@ def quantize(
         source_language: of the samples, for a model that needs it.
         target_language: of the references, for a model that needs it.
         force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.typing``.
+        progress: called with the progress of each step; see ``tfexport.typing``.
 
     Returns:
         The new bundle, with the quality and the parameters that stayed float32.

@@ -56,7 +56,7 @@ class BeamState(Generic[T]):
 
     @classmethod
     def unpack(cls, values: Iterable[T]) -> "BeamState[T]":
-        """From values in that order."""
+        """Create the state from the values of a graph, in order."""
         token, sums, finished, *past = values
         return cls(token, sums, finished, tuple(past))
 
@@ -65,9 +65,9 @@ def state_spec(model: StepModel, past: str, prefix: str = "") -> BeamState[Tenso
     """The state's tensors.
 
     Args:
-        model: whose state is part of it.
+        model: the model.
         past: name of the past-length axis.
-        prefix: of the tensors' names.
+        prefix: a prefix for the names of the tensors.
     """
     return BeamState(
         token=TensorSpec(f"{prefix}token", "int64", (BATCH, graph_io.BEAMS)),
@@ -144,8 +144,8 @@ class _Candidates(NamedTuple):
 
     Attributes:
         tokens: (B, N).
-        parents: indices of the beams that they extend, (B, N).
-        log_probs: of these tokens alone, (B, N).
+        parents: the indices of the beams that the candidates extend, (B, N).
+        log_probs: log-probabilities of the tokens, (B, N).
         totals: summed log-probabilities, float64 (B, N).
     """
 
@@ -216,8 +216,8 @@ def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
 
     Args:
         steps: the model, with weights; a ``Transformer`` has ``beam_attention`` in it.
-        opset: of the standard operators.
-        encoder: the encoder graph for the same weights, which is left as it is.
+        opset: the opset version of the standard operators.
+        encoder: the encoder graph for the same weights, which is not changed.
     """
     joined = encoder.clone()
     graph = joined.graph

@@ -48,7 +48,7 @@ _ANY_SIZE = 1 << 30
 
 
 class CaptureError(ExportError):
-    """torch's exporter failed; its error is the cause."""
+    """torch's exporter failed; its error is the ``__cause__``."""
 
 
 def cache_shape(config: TransformerConfig) -> CacheShape:
@@ -68,9 +68,9 @@ def export_graph_module(
     Args:
         module: its inputs and outputs are the tensors of ``spec``, in that order.
         spec: names, dtypes and axes.
-        opset: of the standard operators.
-        sizes: of a user's module: of the named axes of the example that torch runs, at least 2
-            each, and of further ones, which onnxruntime runs too.
+        opset: the opset version of the standard operators.
+        sizes: for a custom module: sizes of named axes, first of the example that torch runs, at
+            least 2 each, then of further examples, which only onnxruntime runs.
 
     Returns:
         The graph in memory; its initializers have the names of the module's parameters.
@@ -120,7 +120,7 @@ def export_graph_module(
 
 
 def _exportable_layers(module: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """See ``torch_layers``, which reads parts of torch that only custom modules need."""
+    """See ``torch_layers``, which uses private parts of torch that only custom modules need."""
     try:
         from tfexport.export.graphs.torch_layers import exportable_layers  # noqa: PLC0415
     except (ImportError, AttributeError) as error:
@@ -134,7 +134,7 @@ def _exportable_layers(module: nn.Module) -> contextlib.AbstractContextManager[N
 def _captured(
     module: nn.Module, examples: tuple[Tensor, ...], axes: tuple[dict[int, Any], ...]
 ) -> torch.export.ExportedProgram:
-    """A user's module as a program; torch's errors then name the line of the user's code."""
+    """Export a custom module as a program; errors then name the line of the user's code."""
     # torch prints the graph so far when it fails.
     with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
         program = torch.export.export(module.eval(), examples, dynamic_shapes=(axes,), strict=False)
@@ -158,10 +158,7 @@ def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -
 
 
 def _largest_sizes(program: torch.export.ExportedProgram, spec: GraphSpec) -> dict[str, int]:
-    """The largest size of each axis up to which the program equals the code, where there is one.
-
-    Where the code takes another branch from a size on, torch captures the branch of the example.
-    """
+    """The maximum size of each axis for which torch captured the branch that the code takes."""
     values = {node.name: node.meta["val"] for node in program.graph.nodes
               if node.op == "placeholder"}  # fmt: skip
     found: dict[str, int] = {}
@@ -178,7 +175,7 @@ def _largest_sizes(program: torch.export.ExportedProgram, spec: GraphSpec) -> di
 
 
 def _with_names(text: str, spec: GraphSpec) -> str:
-    """A message with the graph's names of axes instead of torch's."""
+    """Replace torch's names of axes in a message by those of the graph."""
     for i, tensor in enumerate(spec.inputs):
         for place, axis in enumerate(tensor.axes):
             name = f"{tensor.name}'s {axis}"
@@ -192,11 +189,7 @@ def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
 
 
 def _dynamic_axes(tensor: TensorSpec, named: bool) -> dict[int, Any]:
-    """The dynamic axes of an input, by index.
-
-    A named axis may be empty, and nothing may depend on its size; a user's module gets axes for
-    which torch finds out by itself from which size on its code works.
-    """
+    """The dynamic axes of an input, by index; if not ``named``, torch infers their bounds."""
     return {
         i: torch.export.Dim(axis, min=0, max=_ANY_SIZE) if named else torch.export.Dim.DYNAMIC
         for i, axis in enumerate(tensor.axes)

@@ -48,7 +48,7 @@ class GreedyState(Generic[T]):
     Attributes:
         token: the last token of each row, (A, 1).
         ended: whether a row has ended, (A,).
-        count: tokens of each row, the end token included, (A,).
+        count: the number of tokens of each row, including the end token, (A,).
         sequences: (A, T).
         past: the model's state.
     """
@@ -65,7 +65,7 @@ class GreedyState(Generic[T]):
 
     @classmethod
     def unpack(cls, values: Iterable[T]) -> "GreedyState[T]":
-        """From values in that order."""
+        """Create the state from the values of a graph, in order."""
         token, ended, count, sequences, *past = values
         return cls(token, ended, count, sequences, tuple(past))
 
@@ -74,9 +74,9 @@ def state_spec(model: StepModel, past: str, prefix: str = "") -> GreedyState[Ten
     """The state's tensors.
 
     Args:
-        model: whose state is part of it.
+        model: the model.
         past: name of the past-length axis.
-        prefix: of the tensors' names.
+        prefix: a prefix for the names of the tensors.
     """
     return GreedyState(
         token=TensorSpec(f"{prefix}token", "int64", (BATCH, 1)),
@@ -160,11 +160,11 @@ class CompactionSpec:
     """The tensors and sizes that decide the outer loop's body.
 
     Attributes:
-        state: of the active rows.
-        memory: of the active rows.
+        state: the state of the active rows.
+        memory: the memory of the active rows.
         width: E.
         pad_id: fills a row after its end token.
-        opset: of the standard operators.
+        opset: the opset version of the standard operators.
     """
 
     state: GreedyState[TensorSpec]
@@ -175,7 +175,7 @@ class CompactionSpec:
 
     @classmethod
     def of(cls, steps: StepModel, opset: int) -> "CompactionSpec":
-        """For the steps of a model."""
+        """Create the spec for a model."""
         state, memory = state_spec(steps, PAST), steps.memory.tensors
         return cls(state, memory, steps.record_width, steps.special_ids.pad, opset)
 
@@ -194,7 +194,7 @@ def add_compacting_loop(
         step: the body of the inner loop, as for ``make_loop``; its last invariant is
             ``min_active_rows``, the number of active rows at which the loop ends.
         invariants: the other invariants, each with one row per row of the batch.
-        given: as for ``make_loop``; the state is a ``GreedyState``.
+        given: see ``make_loop``; the state is a ``GreedyState``.
         spec: sizes.
 
     Returns:
@@ -434,8 +434,8 @@ def export_generate(
 
     Args:
         steps: the model, with weights.
-        opset: of the standard operators.
-        encoder: the encoder graph of the same model, which is left as it is.
+        opset: the opset version of the standard operators.
+        encoder: the encoder graph of the same model, which is not changed.
         attention: layers and heads of the cross-attention, to make its weights an output.
         can_skip_scores: add the optional input ``return_scores``. onnxruntime warns about optional
             inputs, so only the graph in a bundle has one.

@@ -1,8 +1,8 @@
-"""Checks that onnxruntime has a kernel for every operator of a user's graph, and runs it.
+"""Checks that onnxruntime has a kernel for every operator of a custom module's graph.
 
-Torch's exporter writes operators for types that onnxruntime has no kernel for, such as ``Trilu`` of
-bytes. Integers and truth values that a wider integer holds are computed as that; half precision as
-float32. Other operators without a kernel are refused, with their lines in the user's code.
+Torch's exporter writes operators for types without a kernel in onnxruntime, such as ``Trilu`` of
+bytes. Integers and booleans are then computed as wider integers, and half precision as float32.
+Other operators without a kernel raise an error that names their line in the user's code.
 """
 
 import contextlib
@@ -73,8 +73,8 @@ def run_once(
     """Run a graph on the examples that the module itself takes.
 
     Args:
-        model: that ``fit_kernels`` has seen.
-        module: that it was exported from.
+        model: a model that ``fit_kernels`` has processed.
+        module: the module that it was exported from.
         spec: the names of inputs.
         examples: tensors of each run.
 
@@ -141,7 +141,7 @@ def source_line(trace: str) -> str:
 
 @contextlib.contextmanager
 def _weights_outside(model: ir.Model) -> Iterator[dict[str, Any]]:
-    """Make large weights inputs inside the block; gives them by name."""
+    """Within the block, turn large weights into inputs; yields the weights by name."""
     graph = model.graph
     large = {
         name: value
@@ -166,7 +166,7 @@ def _weights_outside(model: ir.Model) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _session(model: ir.Model) -> Iterator[tuple[ort.InferenceSession, Mapping[str, Any]]]:
-    """A session, without the runtime's optimisations, and the weights that it is fed."""
+    """A session without onnxruntime's optimisations, and the weights that are its inputs."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -189,10 +189,10 @@ class _Wider:
     """A node whose values of one type are replaced by a wider type.
 
     Attributes:
-        kind: the type.
-        wide: the type that replaces it.
-        first: the first input of that type is one of them; it is not where it is a condition.
-        outputs: so are the outputs; they are not of comparisons.
+        kind: the replaced type.
+        wide: the wider type.
+        first: whether the first input of that type is cast; false if it is a condition.
+        outputs: whether the outputs are cast back; false for comparisons.
     """
 
     kind: ir.DataType

@@ -29,7 +29,7 @@ class LoopInputs(NamedTuple):
     Attributes:
         trips: the largest number of steps.
         begin: whether to take the first step.
-        state: before the first step.
+        state: the state before the first step.
     """
 
     trips: ir.Value
@@ -42,7 +42,7 @@ class LoopNode(NamedTuple):
 
     Attributes:
         node: the Loop.
-        state: after the last step.
+        state: the state after the last step.
         stacked: the other outputs of all steps, along a new first axis.
     """
 

@@ -107,7 +107,7 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
     """Decompose a program if all of its operators are known here; else leave it unchanged.
 
     Args:
-        program: as captured by torch.export.
+        program: a program that torch.export captured.
         registry: torch's registry of operators that have an ONNX form.
 
     Returns:

@@ -43,8 +43,8 @@ class SlotPlaces:
     Attributes:
         positions: (B,) int32, of the new token.
         last_source: (B,) int32, of the last position of the source.
-        newest: key and value of that position, (B, 1, H * D') each, of the layers to come.
-        cross: the cross-attention's buffers as they came out, of the layers that were.
+        newest: key and value of that position, (B, 1, H * D') each, for the remaining layers.
+        cross: the output buffers of cross-attention in the previous layers.
         bias: (B, H, 1, K), of relative positions that all layers share, or None.
     """
 
@@ -63,7 +63,7 @@ class SlotAttention(Attention):
     def attend_cached(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See ``Attention``; the past is a buffer (B, H, M, D'), and so is what comes out."""
+        """See ``Attention``; past and present are buffers (B, H, M, D')."""
         places = self.places
         queries, keys = (self._rotated(part) for part in (self.q_proj(x), self.k_proj(x)))
         total = _total(places.positions)
@@ -88,7 +88,7 @@ class SlotAttention(Attention):
     ) -> tuple[Tensor, Tensor]:
         """See ``Attention``; the weights are empty.
 
-        The operator needs a new key, and gets the last one of the source, at its own position.
+        The operator requires a new key; it gets the last key of the source, at the same position.
         """
         places, queries = self.places, self._widened(self.q_proj(query))
         key, value = places.newest.pop(0), places.newest.pop(0)
@@ -164,7 +164,7 @@ def _total(last: Tensor) -> Tensor:
 
 
 class SlotStep(nn.Module):
-    """See ``graph_io.step_graph``; gives the best token, the decoder's states and the buffers."""
+    """See ``graph_io.step_graph``; returns the best token, the decoder states and the buffers."""
 
     def __init__(self, steps: TransformerSteps) -> None:
         """Take a model that was built with ``SlotAttention``."""
@@ -196,7 +196,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
 
     Args:
         steps: a model that was built with ``SlotAttention``, and the rules of its greedy search.
-        opset: of the standard operators.
+        opset: the opset version of the standard operators.
     """
     spec = graph_io.step_graph(steps.cache, steps.vocab_size)
     inputs = tuple(tensor for tensor in spec.inputs if tensor.name != graph_io.RETURN_LOGITS)

@@ -1,8 +1,7 @@
-"""A model as the graphs of a search know it: a memory, a state, one step, and its rules.
+"""The model interface of search graphs: memory, state, step, and rules of greedy search.
 
-They are those of ``generation`` in the manifest that a folder of Hugging Face has as a rule: tokens
-that are never chosen, and a forced first and last token. A forced token counts with
-log-probability 0.
+The rules are those that most Hugging Face folders set, from ``generation`` in the manifest: tokens
+that are never chosen, and a forced first and last token. A forced token has log-probability 0.
 
 Axes: B batch, T tokens, V vocabulary.
 """
@@ -19,17 +18,17 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
 from tfexport.graph_io import GraphSpec, TensorSpec
 
-BANNED = -1e30  # added to a logit: not -inf, of which differences are no numbers
+BANNED = -1e30  # added to a logit; not -inf, because differences of -inf are NaN
 
 
 @dataclass(frozen=True)
 class GreedyRules:
-    """The rules; by default there are none.
+    """Rules of greedy search; by default there are none.
 
     Attributes:
         suppress_tokens: ids that are never chosen.
-        first_token: that every row starts with.
-        last_token: that ends a row of as many tokens as are allowed.
+        first_token: the id that every row starts with; None for none.
+        last_token: the id that ends a row of maximum length; None for none.
     """
 
     suppress_tokens: tuple[int, ...] = ()
@@ -38,7 +37,7 @@ class GreedyRules:
 
     @classmethod
     def of(cls, defaults: Mapping[str, Any]) -> "GreedyRules":
-        """Those among the decoding defaults of a model."""
+        """Read the rules from the decoding defaults of a model."""
         return cls(
             tuple(defaults.get("suppress_tokens", ())),
             defaults.get("first_token"),
@@ -57,7 +56,7 @@ class GreedyRules:
         return bias
 
     def apply(self, logits: Tensor, step: int, steps: int) -> Tensor:
-        """The logits (B, V) of one of ``steps`` steps, of which only allowed tokens are left."""
+        """Mask forbidden tokens in the logits (B, V) of step number ``step`` of ``steps``."""
         forced = self.last_token if step + 1 == steps and self.last_token is not None else None
         forced = self.first_token if forced is None and step == 0 else forced
         if forced is None:
@@ -81,12 +80,12 @@ def force_tokens(
     """Append the last forced token after a loop.
 
     Args:
-        graph: which ends with the loop.
-        rules: of which at least one forces a token.
+        graph: the graph, which ends with the loop.
+        rules: rules, at least one of which forces a token.
         sequences: (B, T).
-        count: tokens of each row, (B,).
+        count: the number of tokens of each row, (B,).
         trips: the largest number of steps, ().
-        opset: of the standard operators.
+        opset: the opset version of the standard operators.
 
     Returns:
         The sequences with their last forced token, and which tokens were chosen freely; (B, T).
@@ -137,8 +136,8 @@ class Memory:
     """The tensors that every step reads and none changes.
 
     Attributes:
-        kept: outputs of the encoder graph; they come first.
-        made: by ``make_memory``, before the first step.
+        kept: outputs of the encoder graph, which come first.
+        made: tensors that ``make_memory`` computes before the first step.
     """
 
     kept: tuple[TensorSpec, ...]
@@ -155,8 +154,8 @@ class Decoded(NamedTuple):
 
     Attributes:
         sequences: (B, T).
-        counts: tokens of each row, the end token included, (B,).
-        records: of every step, see ``StepModel.choose``, (B, T, W).
+        counts: the number of tokens of each row, including the end token, (B,).
+        records: the records of all steps (see ``StepModel.choose``), (B, T, W).
         free: whether a token was chosen, and not forced, (B, T); None if none is forced.
     """
 
@@ -167,21 +166,22 @@ class Decoded(NamedTuple):
 
 
 class StepModel(Protocol):
-    """A model as the graphs of a search use it.
+    """A model as search graphs use it.
 
     Attributes:
-        module: with the weights.
-        special_ids: of the vocabularies.
-        longest: tokens of a row at most; None if the model has no limit.
+        module: the module with the weights.
+        special_ids: the special ids of the vocabularies.
+        longest: the maximum number of tokens of a row; None for no limit.
         vocab_size: V of the target.
-        inputs: of the encoder graph.
-        read_by_start: inputs and outputs of the encoder graph, the ``values`` of the methods that
-            act before the first step.
-        memory: of a greedy step.
-        beam_memory: of a step of beams.
+        inputs: the inputs of the encoder graph.
+        read_by_start: inputs and outputs of the encoder graph that are passed as ``values`` to
+            the methods before the first step.
+        memory: the memory of a greedy step.
+        beam_memory: the memory of a beam search step.
         record_width: W of the records of ``choose``.
-        sizes: of the axes of examples, the first of which is traced; None for ``exporter``'s own.
-        rules: that greedy search keeps.
+        sizes: sizes of the axes of example inputs, the first of which is traced; None for the
+            defaults.
+        rules: the rules of greedy search.
     """
 
     module: nn.Module
@@ -200,7 +200,7 @@ class StepModel(Protocol):
         """The model's state; ``past`` names its growing axis, or "0" before the first step."""
 
     def encoder_values(self, graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
-        """Of an encoder graph the values of ``memory.kept``, and those of ``read_by_start``."""
+        """Find the values of ``memory.kept`` and of ``read_by_start`` in an encoder graph."""
 
     def source_mask(self, values: Sequence[Tensor]) -> Tensor:
         """The mask of the source, (B, S), 1 = keep; a row without a kept position has ended."""
@@ -224,12 +224,12 @@ class StepModel(Protocol):
             token: (B, 1).
             count: steps that the rows have taken, (B,); lower for rows that have ended.
             past: the model's state.
-            memory: its memory.
+            memory: the model's memory.
 
         Returns:
             x: the input of ``choose``.
             present: the next state.
-            weights: of the cross-attention, (B, H, 1, S) a layer; empty if it gives none.
+            weights: cross-attention weights of each layer, (B, H, 1, S); empty if there are none.
         """
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
-"""The graphs of a Transformer: encoder, decoder, decoder of some ids, and teacher forcing.
+"""The graphs of a Transformer: encoder, decoder, shortlist decoder, and teacher forcing.
 
-The inputs and outputs of an ONNX graph are flat lists; these modules wrap a Transformer so that its
-lists are those of ``tfexport.graph_io``.
+ONNX graphs have flat lists of inputs and outputs. These modules wrap a Transformer so that it has
+the inputs and outputs of ``tfexport.graph_io``.
 """
 
 import onnx_ir as ir
@@ -76,7 +76,7 @@ class ForwardGraph(nn.Module):
         self.log_probs = log_probs
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Inputs, masks and, if they are graph inputs, biases -> logits or states."""
+        """Inputs, masks and, if these are graph inputs, biases -> logits or states."""
         inputs, attention_mask, decoder_inputs, decoder_attention_mask, *given = tensors
         if self.model.config.has_embeddings:
             inputs = checked_ids(inputs, self.model.config.source_vocab_size)
@@ -99,10 +99,10 @@ def export_forward(
     """Export ``forward``: see ``graph_io.forward_graph``.
 
     Args:
-        model: with weights; without embeddings it takes vectors and gives states.
-        opset: of the standard operators.
-        attention_biases: three more inputs, added to the attention scores.
-        log_probs: a second output.
+        model: the model; without embeddings, it takes vectors and returns states.
+        opset: the opset version of the standard operators.
+        attention_biases: add three inputs, which are added to the attention scores.
+        log_probs: add an output, the log-softmax of the logits.
     """
     config = model.config
     spec = graph_io.forward_graph(
@@ -112,18 +112,18 @@ def export_forward(
     return exporter.export_graph_module(ForwardGraph(model, log_probs), spec, opset)
 
 
-# The decoder with a vocabulary map is made from the exported decoder: rows of the output projection
-# are gathered, and the decoder's states are multiplied by those.
+# The shortlist decoder is a copy of the exported decoder, in which the candidates' rows of the
+# output projection are gathered before the product with the decoder states.
 
 
 def make_shortlist(decoder: ir.Model) -> ir.Model:
     """See ``graph_io.shortlist_graph``.
 
     Args:
-        decoder: the graph of ``export_decoder``; it is not changed.
+        decoder: the graph of ``export_decoder``, which is not changed.
 
     Raises:
-        ExportError: its logits do not come from a projection.
+        ExportError: the logits are not the result of a projection.
     """
     model = decoder.clone()
     graph = model.graph
@@ -135,8 +135,8 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
         node.replace_input_with(1, _gathered(graph, node, _weight(node, 1), candidates))
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node is None or node.op_type != "MatMul":
-        raise ExportError("decoder.onnx: its logits do not come from a matrix product.")
-    # Rows are gathered, since the values of a column are scattered in memory. onnxruntime
+        raise ExportError("decoder.onnx: the logits are not the result of a matrix product.")
+    # Rows are gathered, because the values of a column are not contiguous in memory. onnxruntime
     # transposes the weight at load time, and fuses the second Transpose into the product.
     rows = _tied_table(node) or _transposed(graph, node, _weight(node, 1))
     gathered = _gathered(graph, node, rows, candidates)
@@ -149,7 +149,7 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
 
 
 def _tied_table(node: ir.Node) -> ir.Value | None:
-    """The embedding table of a tied projection, if the exporter left its Transpose in the graph."""
+    """The embedding table of a tied projection, if the graph contains its Transpose."""
     transpose = node.inputs[1].producer() if node.inputs[1] is not None else None
     if transpose is None or transpose.op_type != "Transpose":
         return None

@@ -48,9 +48,9 @@ def add_scores(
     Args:
         graph: the outer graph, which ends with the loop.
         decoded: the results of the loop.
-        weights: of the output projection: (V, E) and (V,).
-        opset: of the standard operators.
-        spec: of the graph; ``return_scores`` becomes an input if it is one there.
+        weights: weight (V, E) and bias (V,) of the output projection.
+        opset: the opset version of the standard operators.
+        spec: the spec of the graph; ``return_scores`` becomes an input if the spec has it.
     """
     asked = ir.val(
         graph_io.RETURN_SCORES, const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES)

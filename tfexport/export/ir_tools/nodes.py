@@ -26,12 +26,12 @@ def new_node(
     """A node that is not yet part of a graph.
 
     Args:
-        operator: without its domain.
-        inputs: None for one that is left out.
-        name: of the node.
-        attributes: by name.
+        operator: the name of the operator, without its domain.
+        inputs: the inputs; None for an omitted one.
+        name: the name of the node.
+        attributes: the attributes, by name.
         output: the output's name; the node's by default.
-        domain: of the operator.
+        domain: the domain of the operator.
     """
     value = ir.val(name if output is None else output)
     return ir.node(operator, inputs, attributes, domain=domain, outputs=[value], name=name)
@@ -141,7 +141,7 @@ def parse_model(text: str, opset: int, domains: Mapping[str, int] | None = None)
 
     Args:
         text: ``name (inputs) => (outputs) { nodes }``.
-        opset: of the standard operators.
+        opset: the opset version of the standard operators.
         domains: the other operator domains that it uses, with their versions.
     """
     versions = {"": opset, **(domains or {})}
@@ -203,7 +203,7 @@ class Role:
     """The role of one initializer.
 
     Attributes:
-        parameter: of the model, by its name there.
+        parameter: the name of the parameter in the model.
         kind: one of the roles above.
         transposed: it is the parameter's transpose.
     """
@@ -230,7 +230,7 @@ def read_role(value: ir.Value) -> Role | None:
 
 
 def mark_table_reader(node: ir.Node) -> None:
-    """Mark a node that reads a complete table, which has to stay float32 for the nodes after it."""
+    """Mark a node that reads a complete table, which must stay float32 for the nodes after it."""
     node.metadata_props[_READS_TABLE] = "true"
 
 

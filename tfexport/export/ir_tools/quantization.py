@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 32  # weights that share a scale in int4
+BLOCK = 32  # number of int4 weights that share a scale
 # Quantized weights go from -LEVELS to LEVELS. Processors without int8 dot products add two products
 # of a uint8 activation and a weight in 16 bits: 2 * 255 * 63 fits, 2 * 255 * 127 saturates.
 LEVELS = 63
@@ -15,20 +15,25 @@ Floats = NDArray[np.float32]
 
 
 def quantize_per_row(matrix: Floats, levels: int = LEVELS) -> tuple[NDArray[np.int8], Floats]:
-    """(R, C) to int8 (R, C) and a scale for each row, (R,)."""
+    """Quantize (R, C) to int8 (R, C), with a scale for each row, (R,)."""
     scale = np.maximum(np.abs(matrix).max(-1), np.finfo(np.float32).tiny) / levels
     quantized = np.clip(np.rint(matrix / scale[:, None]), -levels, levels).astype(np.int8)
     return quantized, scale.astype(np.float32)
 
 
 def quantize_per_column(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """(K, N) to int8 (K, N) and a scale for each column, (N,)."""
+    """Quantize (K, N) to int8 (K, N), with a scale for each column, (N,)."""
     values, scale = quantize_per_row(matrix.T)
     return np.ascontiguousarray(values.T), scale
 
 
 def quantize_blockwise(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """(K, N) to int4 in blocks along K: (N, blocks, BLOCK / 2), low nibble first, and scales."""
+    """Quantize (K, N) to int4 blocks along K, with a scale for each.
+
+    Returns:
+        values: (N, blocks, BLOCK / 2), two per byte, low nibble first.
+        scales: (N * blocks,).
+    """
     rows = np.ascontiguousarray(matrix.T)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % BLOCK)))
     blocks = padded.reshape(len(rows), -1, BLOCK)

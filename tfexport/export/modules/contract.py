@@ -1,8 +1,7 @@
-"""A user's module, called as the contract specifies, with its results checked.
+"""Calling a custom module as the contract specifies, and checking its results.
 
-A module with ``decode`` alone, which recomputes its prefix, gets a state that holds the tokens so
-far; everything else then knows ``encode``, ``start`` and ``step`` only. docs/modules.md has the
-contract.
+A module that only has ``decode`` recomputes its prefix. Here it gets a state with the tokens so
+far, so that other code only handles ``encode``, ``start`` and ``step``. See docs/modules.md.
 
 Axes: B batch, T tokens, V vocabulary.
 """
@@ -29,20 +28,20 @@ class ModuleError(ExportError):
 
 
 class UserModule(nn.Module):
-    """A user's module as ``encode``, ``start`` and ``step``.
+    """A custom module with the interface ``encode``, ``start`` and ``step``.
 
     Attributes:
-        model: the user's.
+        model: the custom module.
         recomputes: it has no ``step``: the state is the tokens so far, (B, T).
         memory_axes: the batch axis of each tensor of the memory; they are moved to the front.
         state_axes: the same for the state.
     """
 
     def __init__(self, model: nn.Module, num_inputs: int) -> None:
-        """Take a module.
+        """Wrap a module.
 
         Raises:
-            ExportError: it has not the methods of the contract.
+            ExportError: a method of the contract is missing.
         """
         super().__init__()
         _check_methods(model, num_inputs)
@@ -52,7 +51,7 @@ class UserModule(nn.Module):
         self.state_axes: tuple[int, ...] = ()
 
     def encode(self, inputs: Sequence[Tensor]) -> Tensors:
-        """Inputs to the memory."""
+        """Encode inputs; returns the memory."""
         found = self._call("encode", *inputs)
         return _moved(self._tensors("encode", found), self.memory_axes, to_front=True)
 
@@ -75,7 +74,7 @@ class UserModule(nn.Module):
         given = _moved(state, self.state_axes, to_front=False)
         found = self._call("step", token, position, given, self._own_memory(memory))
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise self.wrong("step", f"gives {_kind(found)}, not a tuple (logits, state)")
+            raise self.wrong("step", f"returns {_kind(found)}, not a tuple (logits, state)")
         logits, after = found
         self._check_logits("step", logits, (token.size(0), "V"))
         return logits, _moved(self._tensors("step", after, least=0), self.state_axes, to_front=True)
@@ -148,8 +147,8 @@ class UserModule(nn.Module):
         if changed:
             named = self._path(*changed[0])
             raise self.wrong(
-                method, f"changes {named!r} of the module, which persists between calls; put that "
-                "into the state"
+                method, f"modifies {named!r} of the module, which persists between calls; make it "
+                "part of the state"
             )  # fmt: skip
         return found
 
@@ -157,34 +156,34 @@ class UserModule(nn.Module):
         """The result of a method, as a tuple of tensors."""
         given = (found,) if isinstance(found, Tensor) else found
         if not isinstance(given, tuple | list) or not all(isinstance(t, Tensor) for t in given):
-            raise self.wrong(method, f"gives {_kind(found)}, not a tensor or a tuple of tensors")
+            raise self.wrong(method, f"returns {_kind(found)}, not a tensor or a tuple of tensors")
         if len(given) < least:
-            raise self.wrong(method, "gives no tensor")
+            raise self.wrong(method, "returns no tensor")
         for number, tensor in enumerate(given):
             if tensor.dtype in (torch.float16, torch.bfloat16):
                 raise self.wrong(
-                    method, f"gives {_name(tensor)} (tensor {number}); convert the module: "
+                    method, f"returns {_name(tensor)} (tensor {number}); convert the module: "
                     "model.float()"
                 )  # fmt: skip
         return tuple(given)
 
     def _check_logits(self, method: str, logits: Any, wanted: tuple[int | str, ...]) -> None:
         if not isinstance(logits, Tensor):
-            raise self.wrong(method, f"gives {_kind(logits)} as logits, not a tensor")
+            raise self.wrong(method, f"returns {_kind(logits)} as logits, not a tensor")
         shape = tuple(logits.shape)
         if torch.compiler.is_exporting():  # a comparison of sizes would fix them
             return
         if len(shape) != len(wanted) or shape[:-1] != wanted[:-1]:
             axes = "(B, V)" if len(wanted) == 2 else "(B, T, V)"
             expected = f"({', '.join(map(str, wanted))})"
-            raise self.wrong(method, f"gives logits of shape {shape}, not {expected} = {axes}")
+            raise self.wrong(method, f"returns logits of shape {shape}, not {expected} = {axes}")
         if not logits.is_floating_point():
-            raise self.wrong(method, f"gives logits of {_name(logits)}, not of float32")
+            raise self.wrong(method, f"returns logits of {_name(logits)}, not of float32")
 
 
 @contextlib.contextmanager
 def in_eval(model: nn.Module) -> Iterator[None]:
-    """Put a module into eval mode inside the block, and restore the mode of every part."""
+    """Within the block, put a module into eval mode; afterwards restore the mode of every part."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:
@@ -213,7 +212,7 @@ def _check_methods(model: nn.Module, num_inputs: int) -> None:
     steps, start, decode = (_has(model, name) for name in ("step", "start", "decode"))
     if steps != start:
         there, missing = ("step", "start") if steps else ("start", "step")
-        problems.append(f"has {there} and no {missing}; a state needs both")
+        problems.append(f"has {there} but no {missing}; both are required")
     elif not steps and not decode:
         problems.append("has neither decode(tokens, *memory) nor start(*memory) and step")
     for method, count in (("encode", num_inputs), ("step", 4)):

@@ -40,11 +40,11 @@ class Examination:
     """A module as the graphs need to know it.
 
     Attributes:
-        module: the user's.
-        inputs: as declared.
+        module: the custom module.
+        inputs: the declared inputs.
         io: tensors of the graphs.
-        below: input to the smallest number that is too large.
-        sizes: of all named axes, of examples in the middle of decoding.
+        below: the exclusive upper bound of each integer input, by name.
+        sizes: sizes of all named axes, for examples in the middle of decoding.
         settings: sizes of the inputs' axes at which the module was run.
         vocab_size: V.
         longest_source: ids that ``encode`` takes at most; None if there is no limit that was found.
@@ -70,11 +70,11 @@ def examine(
     """Run a module at several sizes, and find its axes.
 
     Args:
-        module: the user's, in eval mode.
-        inputs: checked.
+        module: the custom module, in eval mode.
+        inputs: the inputs, which were checked.
         examples: rows of real data.
-        ids: of the token that decoding starts from, and of that which fills shorter rows.
-        max_length: tokens that it has to decode.
+        ids: the ids of the start token and of the padding token.
+        max_length: the number of tokens that the module must be able to decode.
 
     Raises:
         ExportError: it cannot be a graph; the message names the method and the line.
@@ -144,7 +144,7 @@ def _check_counts(module: UserModule, probes: Sequence[Probe]) -> None:
     ):
         if len(set(counts)) > 1:
             found = ", ".join(map(str, counts))
-            raise module.wrong(method, f"gives {found} {name} for inputs of different sizes")
+            raise module.wrong(method, f"returns {found} {name} for inputs of different sizes")
 
 
 def _check_repeats(runner: Runner, first: Probe, sizes: Sizes) -> None:
@@ -156,13 +156,13 @@ def _check_repeats(runner: Runner, first: Probe, sizes: Sizes) -> None:
     if method is not None:
         raise runner.module.wrong(
             method,
-            "gives different results for the same tensors when it is called again: it uses random "
-            "numbers, or stores something between calls; put that into the state",
+            "returns different results for the same inputs when it is called again: it uses random "
+            "numbers, or stores values between calls; make these part of the state",
         )
     other = runner.run(sizes, first.sizes[BATCH], runner.steps, seed=1)
     if (other.memory, other.states) != (first.memory, first.states):
         raise runner.module.wrong(
-            "encode", "inputs of equal sizes give tensors of other shapes: these depend on the data"
+            "encode", "the shapes of its results depend on the data, not only on input sizes"
         )
 
 
@@ -177,8 +177,8 @@ def _check_rows_alone(runner: Runner, first: Probe, sizes: Sizes) -> None:
     if _differ(runner, together_and_alone):
         raise runner.module.wrong(
             "encode",
-            "a row has different logits alone and in a batch, so its result would depend on the "
-            "other rows of the batch",
+            "a row has different logits alone and in a batch, so its results depend on the other "
+            "rows of the batch",
         )
 
 
@@ -263,10 +263,7 @@ def _longest_source(runner: Runner, io: ModuleIO, settings: Sequence[Sizes]) -> 
 
 
 def _differ(runner: Runner, compute: Callable[[], Pair]) -> bool:
-    """Whether two computations of the same logits differ by more than float32 explains.
-
-    What float32 explains is measured only where it is needed: beyond the least allowance.
-    """
+    """Whether two computations of the same logits differ by more than float32 rounding."""
     one, two = (each.numpy() for each in compute())
     found = difference(one, two)
     if found <= LEAST_ALLOWED:
@@ -295,7 +292,7 @@ def _check_length(runner: Runner, io: ModuleIO, sizes: Sizes, max_length: int) -
     except ModuleError as error:
         reached = "" if module.recomputes else f" after {done} tokens"
         raise ExportError(
-            f"max_length {max_length} is more than the module can decode{reached}: {error}"
+            f"max_length {max_length} exceeds what the module can decode{reached}: {error}"
         ) from error
 
 
@@ -315,9 +312,9 @@ def _check_growth(
         if list(new.shape) != grown:
             raise module.wrong(
                 "step",
-                f"gives tensor {number} of the state as {tuple(new.shape)} after step {step}, not "
-                f"as {tuple(grown)}; each axis has to stay the same, or grow by the same amount "
-                "at every step (a window over the past is a mask)",
+                f"returns tensor {number} of the state with shape {tuple(new.shape)} after step "
+                f"{step}, not {tuple(grown)}; each axis must stay the same, or grow by the same "
+                "amount at every step (use a mask for a window over the past)",
             )
 
 
@@ -330,10 +327,10 @@ def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int)
     Args:
         found: the module.
         largest: axis to that size; without axes that may have any size.
-        max_length: tokens that are decoded at most.
+        max_length: the maximum number of decoded tokens.
 
     Raises:
-        ModuleError: naming the axis and the size.
+        ModuleError: there is such code; the message names axis and size.
     """
     module = found.module
     last = "decode" if module.recomputes else "step"
@@ -351,11 +348,11 @@ def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int)
             runner.run(beyond, 2, steps=1)
         except ModuleError:
             continue  # a limit of the code itself
-        raise module.wrong("encode", _branch(axis, largest[axis], "the code takes more"))
+        raise module.wrong("encode", _branch(axis, largest[axis], "the code accepts more"))
 
 
 def _branch(axis: str, size: int, needed: str) -> str:
     return (
-        f"takes another branch, or cuts, where {axis} is more than {size}, and {needed}; a graph "
-        "has one branch: write it for all sizes, as a mask does"
+        f"takes another branch, or truncates, if {axis} exceeds {size}, but {needed}; a graph "
+        "has only one branch, so use code that works for all sizes, such as a mask"
     )

@@ -44,7 +44,7 @@ class Input:
 
     @property
     def spec(self) -> TensorSpec:
-        """As an input of a graph."""
+        """The input as a ``TensorSpec``."""
         return TensorSpec(self.name, self.dtype, tuple(self.axes))
 
 
@@ -52,13 +52,13 @@ def check_inputs(inputs: Sequence[Input]) -> tuple[Input, ...]:
     """Check declared inputs.
 
     Raises:
-        ConfigError: naming every problem.
+        ConfigError: inputs are invalid; all problems are listed.
     """
     if isinstance(inputs, Input) or not isinstance(inputs, Iterable):
         problem = f"{shown(inputs)} is not a list of Input(name, dtype, axes)"
         raise ConfigError(join_problems(Option("inputs"), [problem]))
     given = tuple(inputs)
-    problems: list[str | Message] = [] if given else ["there is none; list those of encode"]
+    problems: list[str | Message] = [] if given else ["is empty; list the inputs of encode"]
     for each in given:
         if not isinstance(each, Input):
             problems.append(f"{shown(each)} is not an Input(name, dtype, axes)")
@@ -76,7 +76,7 @@ def check_inputs(inputs: Sequence[Input]) -> tuple[Input, ...]:
 
 def _problems(given: Input) -> Iterator[str]:
     if not isinstance(given.name, str) or not given.name.isidentifier():
-        yield "a name has to be a Python identifier"
+        yield "a name must be a Python identifier"
     elif given.name in RESERVED or re.fullmatch(r"(memory|past|present)_?\d*", given.name):
         yield "the graphs have an input or a tensor of that name; choose another"
     if given.dtype not in DTYPES:
@@ -86,11 +86,11 @@ def _problems(given: Input) -> Iterator[str]:
         yield f"axes {shown(given.axes)} is not a tuple of names and sizes"
         return
     if not given.axes or given.axes[0] != BATCH:
-        yield f"the first axis has to be {BATCH!r}"
+        yield f"the first axis must be {BATCH!r}"
     for axis in given.axes:
         if isinstance(axis, str):
             if not axis.isidentifier() or axis in _AXES_OF_GRAPHS:
-                yield f"axis {axis!r} has to be another Python identifier"
+                yield f"axis {axis!r} must be another Python identifier"
         elif isinstance(axis, bool) or not isinstance(axis, int) or axis < 1:
             yield f"axis {shown(axis)} is neither a name nor a size of at least 1"
     if list(given.axes[1:]).count(BATCH):
@@ -103,7 +103,7 @@ def _problems_of_below(given: Input) -> Iterator[str]:
         return
     number = not isinstance(below, bool) and isinstance(below, int | float if floats else int)
     if not number or not (0 < below < math.inf if floats else below >= 1):
-        expected = "a number above 0" if floats else "an integer from 1 on"
+        expected = "a number above 0" if floats else "a positive integer"
         yield f"below {shown(below)} is not {expected}"
 
 
@@ -113,9 +113,9 @@ def _text_problems(inputs: Mapping[str, Input]) -> Iterator[str]:
     if ids is not None and (
         ids.dtype != "int64" or len(ids.axes) != 2 or not isinstance(ids.axes[1], str)
     ):
-        yield "'input_ids' has to be int64 of two axes, such as ('batch', 'source_length')"
+        yield "'input_ids' must be int64 with two axes, such as ('batch', 'source_length')"
     elif ids is not None and mask is not None and tuple(mask.axes) != tuple(ids.axes):
-        yield "'attention_mask' has to have the axes of 'input_ids'"
+        yield "'attention_mask' must have the axes of 'input_ids'"
 
 
 def check_examples(
@@ -124,7 +124,7 @@ def check_examples(
     """Rows of real data, without the batch axis, as arrays of the inputs' types.
 
     Raises:
-        ConfigError: naming everything that does not fit.
+        ConfigError: rows are invalid; all problems are listed.
     """
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         problem = f"{shown(rows)} is not a list of rows"
@@ -202,11 +202,11 @@ def draw_rows(
     """Random rows, without the batch axis; an ``attention_mask`` keeps every position.
 
     Args:
-        inputs: of the module.
-        below: input to the smallest number that is too large; other floats are drawn around 0.
-        sizes: of named axes.
-        batch: number of rows.
-        seed: of the random numbers.
+        inputs: the inputs of the module.
+        below: the exclusive upper bound of inputs, by name; other floats are drawn around 0.
+        sizes: the sizes of named axes.
+        batch: the number of rows.
+        seed: the seed of the random numbers.
     """
     generator = np.random.default_rng([seed, batch, *sizes.values()])
     return [

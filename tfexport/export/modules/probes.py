@@ -30,11 +30,11 @@ class Probe:
     """The shapes and logits of a module at one setting.
 
     Attributes:
-        sizes: of the named axes of the inputs, the batch among them.
+        sizes: the sizes of the named axes of the inputs, including the batch.
         memory: shape and dtype of each tensor of the memory.
-        states: of each tensor of the state, before the first step and after every step.
+        states: shape and dtype of each state tensor, before the first step and after every step.
         vocab_size: V.
-        logits: of every step, (B, T, V).
+        logits: the logits of every step, (B, T, V).
         encoded: the memory.
         started: the state before the first step.
     """
@@ -57,7 +57,7 @@ class Shaped:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Shaped":
-        """Of a tensor."""
+        """Get the shape and dtype of a tensor."""
         return cls(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
     def __str__(self) -> str:
@@ -92,10 +92,10 @@ def probe(
         _refuse_changed(module, method, memory, kept)
         _check_state(module, states[-1], tuple(map(Shaped.of, after)))
         if torch.isnan(logits).any():
-            raise module.wrong(method, "gives logits that are NaN")
+            raise module.wrong(method, "returns logits that are NaN")
         if found and logits.size(-1) != found[0].size(-1):
             sizes_found = f"{found[0].size(-1)} and {logits.size(-1)}"
-            raise module.wrong(method, f"gives logits of {sizes_found} tokens at different steps")
+            raise module.wrong(method, f"returns logits of {sizes_found} tokens at different steps")
         found.append(logits.to(torch.get_default_dtype()))
         states.append(tuple(map(Shaped.of, after)))
         state = after
@@ -114,12 +114,12 @@ def probe(
 def _refuse_changed(
     module: UserModule, method: str, given: Sequence[Tensor], before: Sequence[Tensor]
 ) -> None:
-    """Refuse a method that wrote to the tensors that it was given."""
+    """Refuse a method that modified its input tensors."""
     for number, (tensor, copy) in enumerate(zip(given, before, strict=True)):
         if not torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(copy)):
             raise module.wrong(
                 method,
-                f"changes tensor {number} that it is given in place; return new tensors "
+                f"modifies its input tensor {number} in place; return new tensors "
                 "(x + y instead of x += y, torch.cat, torch.where)",
             )
 
@@ -127,16 +127,16 @@ def _refuse_changed(
 def _check_state(module: UserModule, before: tuple[Shaped, ...], after: tuple[Shaped, ...]) -> None:
     if len(before) != len(after):
         raise module.wrong(
-            "step", f"gives a state of {len(after)} tensors and takes one of {len(before)}"
+            "step", f"returns a state of {len(after)} tensors, but takes one of {len(before)}"
         )
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
         if old.dtype != new.dtype:
             raise module.wrong(
-                "step", f"takes tensor {number} of the state as {old.dtype} and gives {new.dtype}"
+                "step", f"takes state tensor {number} as {old.dtype}, but returns {new.dtype}"
             )
         if len(old.shape) != len(new.shape):
             raise module.wrong(
-                "step", f"takes tensor {number} of the state as {old.shape} and gives {new.shape}"
+                "step", f"takes state tensor {number} as {old.shape}, but returns {new.shape}"
             )
 
 
@@ -173,10 +173,10 @@ def batch_axes(
     """For each tensor the axis that is the batch.
 
     Args:
-        module: the user's.
-        method: that gave the tensors.
+        module: the custom module.
+        method: the method that returned the tensors.
         probes: the settings.
-        shapes: of the tensors at every setting.
+        shapes: the shapes of the tensors at every setting.
 
     Raises:
         ModuleError: a tensor has none.
@@ -189,9 +189,9 @@ def batch_axes(
         if not axes:
             raise module.wrong(
                 method,
-                f"gives tensor {number} as {tensor[0]} at batch {batches[0]} and as {tensor[1]} at "
-                f"batch {batches[1]}: no axis has the batch's size; add one with a row for "
-                "each input row, as with x.expand(batch, ...)",
+                f"returns tensor {number} as {tensor[0]} for batch size {batches[0]}, and as "
+                f"{tensor[1]} for batch size {batches[1]}: no axis has the size of the batch; add "
+                "one, for example with x.expand(batch, ...)",
             )
         found.append(axes[0])
     return tuple(found)
@@ -226,9 +226,9 @@ def state_specs(
             else:
                 raise module.wrong(
                     "step",
-                    f"gives tensor {number} of the state with {runs[0]} as the sizes of axis "
-                    f"{axis} after 0 to {len(runs[0]) - 1} steps; every axis has to stay the "
-                    "same, or to grow by the same amount at every step",
+                    f"returns tensor {number} of the state with the sizes {runs[0]} on axis {axis} "
+                    f"after 0 to {len(runs[0]) - 1} steps; every axis must stay the same, or grow "
+                    "by the same amount at every step",
                 )
         specs.append(TensorSpec(f"past.{number}", first.dtype, tuple(axes)))
     return tuple(specs), growth
@@ -303,8 +303,8 @@ class Runner:
             tried = ", ".join(f"{axis}={size}" for axis, size in found[0].items())
             last = f" Elsewhere: {failures[-1]}" if failures else ""
             raise ModuleError(
-                f"{type(self.module.model).__name__} runs at no sizes but {tried}: an axis that "
-                f"does not vary is declared by its size, not by a name.{last}"
+                f"{type(self.module.model).__name__} only runs with the sizes {tried}; declare an "
+                f"axis of fixed size by its size, not by a name.{last}"
             )
         while len(found) < SETTINGS:
             found.append(found[len(found) % 2])
@@ -324,8 +324,8 @@ class Runner:
             return error
         example = f'Input("{drawn[0]}", …, below=100)'
         return ModuleError(
-            f"{error} Numbers of {' and '.join(drawn)} are drawn around 0; if they are row numbers,"
-            f" give their range: {example}."
+            f"{error} Numbers of {' and '.join(drawn)} are random values around 0; if they are "
+            f"indices, declare their range: {example}."
         )
 
     def probes(self, settings: Sequence[Sizes]) -> list[Probe]:

@@ -18,8 +18,8 @@ _LONGEST = 400  # characters of a reason
 
 # Parts of torch's messages, and what to do about them.
 _FIXED = (
-    "the code fixes a size that has to vary; take sizes from the tensors (x.size(1), x.unflatten) "
-    "instead of numbers, and leave loops over an axis to torch's own layers"
+    "the code fixes a size that must vary; take sizes from the tensors (x.size(1), x.unflatten) "
+    "instead of numbers, and use torch's own layers instead of loops over an axis"
 )
 _NUMPY = "a graph has no values for numpy to compute with; use torch's functions"
 _HINTS = (
@@ -45,8 +45,8 @@ def where(model: nn.Module, method: str, error: BaseException | None = None) -> 
 
     Args:
         model: the user's.
-        method: that was called.
-        error: for the line at which it was raised; without it, the line of the method.
+        method: the method that was called.
+        error: the error, whose line is named; None to name the line of the method.
     """
     name = f"{type(model).__name__}.{method}"
     location = None if error is None else _raised_at(error)

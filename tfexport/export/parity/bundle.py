@@ -1,4 +1,4 @@
-"""The comparison of a bundle with eager PyTorch, graph by graph, over a grid of shapes."""
+"""Comparison of a bundle with eager PyTorch, graph by graph, over a grid of shapes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,8 +24,8 @@ class OpenBundle:
     """An open bundle.
 
     Attributes:
-        model: in onnxruntime, as the runtime's model.
-        native: in the native engine; None if that cannot run it here.
+        model: the bundle's model in onnxruntime.
+        native: the model in the native engine; None if the engine cannot run it here.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -60,12 +60,12 @@ def compare_bundle(
     """Compare a bundle with eager PyTorch.
 
     Args:
-        folder: of the bundle, its files already checked.
-        manifest: of the bundle.
-        checkpoint: from which the bundle was exported.
+        folder: the folder of the bundle, whose files were checked.
+        manifest: the manifest of the bundle.
+        checkpoint: the checkpoint that the bundle was exported from.
         comparisons: role to the comparison of that graph, in order; ``NATIVE`` to that of the
             native engine.
-        plan: of what is compared.
+        plan: what to compare.
 
     Raises:
         BundleError: the bundle has a graph without a comparison.

@@ -13,27 +13,27 @@ from tfexport.runtime.search import truncate_at_eos
 
 
 class Run(Protocol):
-    """Greedy decoding of one batch in eager PyTorch, as far as tokens are compared with it."""
+    """Greedy decoding of one batch in eager PyTorch, with which tokens are compared."""
 
     @property
     def tokens(self) -> Ids:
-        """(B, T); decoding continues after the end token."""
+        """The tokens, (B, T); decoding continues after the end token."""
 
     @property
     def logits(self) -> Floats:
-        """(B, T, V)."""
+        """The logits, (B, T, V)."""
 
     @property
     def noise(self) -> Noise:
-        """Of the reference in float32, on this batch."""
+        """The float32 noise of the reference on this batch."""
 
     @property
     def special_ids(self) -> SpecialIds:
-        """Of the vocabularies."""
+        """The special ids of the vocabularies."""
 
     @property
     def shape(self) -> Shape:
-        """(B, S)."""
+        """The shape of the source, (B, S)."""
 
     def once(self, name: str, ids: Ids, compute: Callable[[], Value]) -> Value:
         """See ``Remembers``."""
@@ -47,11 +47,11 @@ def compare_values(
     Arrays of unequal shape count as differing by the largest float32.
 
     Args:
-        stage: which values they are.
+        stage: the name of the stage.
         shape: (B, S).
-        ours: of the artifact.
-        eager: of eager PyTorch.
-        noise: of eager PyTorch in float32, on this input.
+        ours: the values of the artifact.
+        eager: the values of eager PyTorch.
+        noise: the float32 noise of eager PyTorch on this input.
     """
     gap = float(np.finfo(np.float32).max)
     if ours.shape == eager.shape:
@@ -95,7 +95,7 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
     """Count the rows whose text differs from the decoded tokens of eager PyTorch.
 
     Args:
-        run: of eager PyTorch.
+        run: the run of eager PyTorch.
         differ: row number to whether its text differs. A difference in a row with a near tie is
             counted as a near tie, not as wrong.
     """

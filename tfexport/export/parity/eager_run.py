@@ -56,12 +56,12 @@ class Case:
 
     @property
     def shape(self) -> Shape:
-        """(B, S)."""
+        """The shape of the source, (B, S)."""
         return self.ids.shape[0], self.ids.shape[1]
 
 
 class Remembers:
-    """Remembers results of eager PyTorch."""
+    """Caches results of eager PyTorch."""
 
     @cached_property
     def _known(self) -> dict[tuple[str, bytes], Any]:
@@ -85,8 +85,8 @@ class EagerRun(Remembers):
         hidden: encoder states (B, S, E); see ``Eager.runs_own_code``.
         tokens: (B, T); decoding continues after the end token, so every row has T tokens.
         logits: (B, T, V); each position from a run over the full prefix.
-        special_ids: of the vocabularies.
-        noise: of the eager code in float32, on this batch.
+        special_ids: the special ids of the vocabularies.
+        noise: the float32 noise of the eager code on this batch.
     """
 
     case: Case
@@ -98,7 +98,7 @@ class EagerRun(Remembers):
 
     @property
     def shape(self) -> Shape:
-        """(B, S)."""
+        """The shape of the source, (B, S)."""
         return self.case.shape
 
     @property
@@ -112,11 +112,11 @@ class Eager:
     """One checkpoint in eager PyTorch.
 
     Attributes:
-        config: of the checkpoint.
+        config: the config of the checkpoint.
         model: the project's modules with the checkpoint's weights.
         reference: the user's own code or the original mathematics; see ``find_reference``.
         not_run: why the reference is not the user's own code; None if it is.
-        rules: of the model, which ``decode_by_rules`` follows.
+        rules: the rules of the model, for ``decode_by_rules``.
     """
 
     config: TransformerConfig
@@ -147,8 +147,9 @@ class Eager:
     def runs_own_code(self) -> bool:
         """Whether the reference is the user's own code.
 
-        It gives log-probabilities, so these are compared, and no encoder states, so those of the
-        modules are compared, and the stage "eager modules" compares these with it.
+        The user's code returns log-probabilities, so these are compared instead of logits. It
+        returns no encoder states, so those of the project's modules are compared; the stage
+        "eager modules" compares the modules with the user's code.
         """
         return isinstance(self.reference, OwnCodeReference)
 
@@ -207,14 +208,14 @@ class Eager:
         return Noise(tuple(of_states), of_logits, of_log_probs)
 
     def _alone(self, ids: torch.Tensor, prefix: torch.Tensor, own: bool) -> list[torch.Tensor]:
-        """One row without padding: its logits as they are compared, and its encoder states."""
+        """Run one row without padding: its compared logits, and its encoder states."""
         mask = torch.ones_like(ids)[None]
         memory = self.reference.encode(ids[None], mask)
         found = self.compared(self.reference.decode(memory, mask, prefix[None]))
         return [*found, *([] if own else [memory[0]])]
 
     def compared(self, logits: torch.Tensor) -> list[torch.Tensor]:
-        """Logits as they are compared, and their log-probabilities."""
+        """Logits in the form that is compared, and their log-probabilities."""
         found = log_probs(logits) if self.config.has_embeddings else logits
         return [found if self.runs_own_code else logits, found]
 
@@ -235,10 +236,10 @@ def run_grid(
     """Compare at every shape of the grid, and on real rows.
 
     Args:
-        checkpoint: for eager PyTorch.
-        compare: gives the comparisons of one batch, which ``Eager.run`` takes; called under
+        checkpoint: the checkpoint that eager PyTorch runs.
+        compare: returns the comparisons of one batch, which ``Eager.run`` takes; called under
             ``torch.no_grad``.
-        plan: of what is compared.
+        plan: what to compare.
     """
     plan = plan or Plan()
     batches: list[Shape | Case] = [*grid(checkpoint.config, plan.level)]
@@ -266,9 +267,9 @@ def run_batches(
     """Compare batch by batch; ``run_grid`` for batches of any kind.
 
     Args:
-        checkpoint: for eager PyTorch.
+        checkpoint: the checkpoint that eager PyTorch runs.
         batches: arguments of ``compare``.
-        compare: gives the comparisons of one batch; called under ``torch.no_grad``.
+        compare: returns the comparisons of one batch; called under ``torch.no_grad``.
         progress: called after every batch.
         step: name of this step for ``progress``.
     """

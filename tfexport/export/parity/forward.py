@@ -1,4 +1,4 @@
-"""The comparison of teacher-forced graphs and of files of torch with eager PyTorch."""
+"""Comparison of teacher-forced graphs and torch files with eager PyTorch."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,10 +29,10 @@ def compare_forward(
     """Compare a forward graph with eager PyTorch.
 
     Args:
-        path: of the self-contained file.
+        path: the path of the self-contained file.
         spec: its inputs and outputs.
-        checkpoint: from which it was exported.
-        plan: of what is compared.
+        checkpoint: the checkpoint that it was exported from.
+        plan: what to compare.
     """
     session = open_session(path, THREADS)
 
@@ -132,7 +132,7 @@ def eager_forward(eager: Eager, tensors: list[Tensor]) -> tuple[Tensor, list[flo
 
 
 def _vectors(*tensors: Tensor) -> list[Tensor]:
-    """Vectors in the precision that torch computes in; ids as they are."""
+    """Convert vectors to torch's default dtype; ids are unchanged."""
     dtype = torch.get_default_dtype()
     return [each.to(dtype) if each.is_floating_point() else each for each in tensors]
 
@@ -159,9 +159,9 @@ def compare_torchscript(
     """Compare a loaded TorchScript module with eager PyTorch, method by method.
 
     Args:
-        module: with the methods of ``torch_programs.GreedyModule``, or of ``TransformerModule``.
-        checkpoint: from which it was exported.
-        plan: of what is compared.
+        module: a module with the methods of ``GreedyModule`` or ``TransformerModule``.
+        checkpoint: the checkpoint that it was exported from.
+        plan: what to compare.
     """
 
     def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
@@ -179,8 +179,8 @@ def compare_program(
 
     Args:
         generate: (input_ids, attention_mask, max_length) to sequences.
-        checkpoint: from which it was exported.
-        plan: of what is compared.
+        checkpoint: the checkpoint that it was exported from.
+        plan: what to compare.
     """
 
     def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:

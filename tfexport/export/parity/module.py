@@ -1,4 +1,4 @@
-"""The comparison of a user's module, run one row at a time, with its graphs.
+"""Comparison of a custom module's graphs with the module, which runs one row at a time.
 
 Axes: B batch, K beams, T target, V vocabulary.
 """
@@ -52,12 +52,12 @@ class ModuleRun(Remembers):
 
     Attributes:
         rows: the inputs.
-        memory: of each row; None for rows that are padded, whose memory is longer in a batch.
+        memory: the memory of each row; None for padded rows, whose memory is longer in a batch.
         tokens: (B, T); decoding continues after the end token.
         logits: (B, T, V).
-        special_ids: of the vocabularies.
+        special_ids: the special ids of the vocabularies.
         shape: the batch, and the longest named axis of any input.
-        noise: of the module in float32, on these rows.
+        noise: the float32 noise of the module on these rows.
     """
 
     rows: Rows
@@ -70,7 +70,7 @@ class ModuleRun(Remembers):
 
     @property
     def steps(self) -> int:
-        """T."""
+        """The number of steps, T."""
         return int(self.tokens.shape[1])
 
     @property
@@ -81,7 +81,7 @@ class ModuleRun(Remembers):
 
 
 class EagerModule:
-    """A module in eager PyTorch."""
+    """Runs a custom module in eager PyTorch, row by row."""
 
     def __init__(
         self, found: Examination, special_ids: SpecialIds, max_length: int, level: str = FULL
@@ -120,8 +120,8 @@ class EagerModule:
 
         Args:
             rows: the inputs.
-            steps: tokens; by default a few.
-            measured: measure the module's rounding on these rows.
+            steps: the number of tokens; by default a few.
+            measured: whether to measure the module's rounding on these rows.
         """
         runs = [self._decode_row(row, steps or self.steps) for row in rows]
         alike = len({shape_key(row, padded=False) for row in rows}) == 1
@@ -284,7 +284,7 @@ def compare_module(
 
     Args:
         eager: the module.
-        compare: gives the comparisons of one batch; called under ``torch.no_grad``.
+        compare: returns the comparisons of one batch; called under ``torch.no_grad``.
         examples: rows of real data.
         tell: called after every batch.
     """
@@ -315,8 +315,8 @@ def compare_module_bundle(
 
     Args:
         eager: the module.
-        bundle: its folder and its manifest.
-        comparisons: of each graph.
+        bundle: the folder of the bundle and its manifest.
+        comparisons: the comparison of each graph.
         examples: rows of real data.
         tell: called after every batch.
     """
@@ -364,7 +364,7 @@ def compare_module_script(
 
 
 def _wide(values: Tensor) -> Tensor:
-    """Floats in the precision that torch computes in."""
+    """Convert floats to torch's default dtype."""
     return values.to(torch.get_default_dtype())
 
 

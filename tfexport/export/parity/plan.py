@@ -1,4 +1,4 @@
-"""What a comparison runs: how many shapes, and which real inputs besides random ones."""
+"""What a comparison runs: the number of shapes, and real inputs in addition to random ones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from tfexport.typing import PathLike, Progress, silent
 FULL, QUICK, NONE = "full", "quick", "none"
 MOST_ROWS = 32  # of real inputs
 MOST_SENTENCES = 8
-# Of everyday words, in languages of many vocabularies; those with an unknown token are not taken.
+# Common words in several languages. Sentences with an unknown token are skipped.
 _SENTENCES = (
     "The train to Berlin leaves at half past seven.", "I have not seen my brother for two years.",
     "Where can we buy fresh bread?", "Der Zug nach Berlin fährt um halb acht ab.",
@@ -48,12 +48,12 @@ _SENTENCES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared.
+    """What to compare.
 
     Attributes:
-        level: ``FULL``, or ``QUICK`` for one drawn batch besides the real inputs.
+        level: ``FULL``, or ``QUICK`` for one random batch in addition to the real inputs.
         rows: source ids of real inputs.
-        inputs: what these are.
+        inputs: the kind of these inputs.
         tell: called after every batch.
     """
 
@@ -64,10 +64,10 @@ class Plan:
 
 
 def read_level(verify: bool | str) -> str:
-    """``FULL``, ``QUICK`` or "", of an argument ``verify``.
+    """Convert the argument ``verify`` to ``FULL``, ``QUICK`` or "".
 
     Raises:
-        ConfigError: it is not a known one.
+        ConfigError: the value is unknown.
     """
     levels = {True: FULL, FULL: FULL, QUICK: QUICK, False: "", NONE: ""}
     if not isinstance(verify, (bool, str)) or verify not in levels:
@@ -87,15 +87,15 @@ def plan_bundle(
     """The plan of a bundle's comparison: the rows of ``samples``, or else built-in sentences.
 
     Args:
-        folder: of the bundle.
-        manifest: of the bundle.
+        folder: the folder of the bundle.
+        manifest: the manifest of the bundle.
         level: see ``Plan``.
         samples: a file of source texts, or of ids where the bundle holds no tokenizer.
         tell: called after every batch.
         language_pair: the languages of ``samples``.
 
     Raises:
-        ConfigError: a language that the model does not know, or one that it has to be told.
+        ConfigError: a language is unknown to the model, or required and missing.
         InputError: an invalid line.
     """
     codec = TextCodec(folder, manifest)
@@ -118,21 +118,21 @@ def plan_file(
     """The plan of a single file's comparison.
 
     Args:
-        name: of the file.
-        config: of the model.
+        name: the name of the file.
+        config: the config of the model.
         level: see ``Plan``.
         samples: a file of source ids.
         tell: called after every batch.
 
     Raises:
-        ConfigError: samples of a model that takes no ids.
+        ConfigError: there are samples, but the model takes no ids.
         InputError: an invalid line.
     """
     if samples is None:
         return Plan(level, tell=tell)
     size, longest = config.source_vocab_size, config.longest
     if size is None:
-        raise ConfigError(Message(Option("samples"), f" is of ids, and {name} takes embeddings."))
+        raise ConfigError(Message(Option("samples"), f" must be ids, but {name} takes embeddings."))
 
     def encode(text: str) -> list[int]:
         row = check_ids(_ids(text, f"{name} takes ids"), size)
@@ -144,7 +144,7 @@ def plan_file(
 
 
 def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
-    """Lines of a source, and after a tab a target, which may be missing.
+    """Read lines of a source and, after a tab, an optional target.
 
     Raises:
         InputError: the file is not UTF-8 text, or empty.
@@ -157,7 +157,7 @@ def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
         raise InputError(Message(Option(what), f": {path}: {error.strerror}.")) from None
     pairs = [line.partition("\t") for line in lines if line.strip()]
     if not pairs:
-        raise InputError(Message(Option(what), f": {path}: contains no line."))
+        raise InputError(Message(Option(what), f": {path}: the file is empty."))
     return [(source, target) for source, _, target in pairs]
 
 
@@ -165,7 +165,7 @@ def frame_samples(languages: Languages | None, language_pair: LanguagePair) -> F
     """The ids of languages around a source text; those of the target only if they go there.
 
     Raises:
-        ConfigError: a language that the model does not know, or one that it has to be told.
+        ConfigError: a language is unknown to the model, or required and missing.
     """
     if (
         language_pair.target is None
@@ -194,7 +194,7 @@ def _ids(text: str, reason: str) -> list[int]:
     try:
         return [int(word) for word in text.split()]
     except ValueError:
-        raise InputError(f"{shown(text)}: {reason}, so that a line is ids.") from None
+        raise InputError(f"{shown(text)}: not ids, but {reason}.") from None
 
 
 def _sentences(codec: TextCodec, manifest: Manifest) -> Iterator[Sequence[int]]:

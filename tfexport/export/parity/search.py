@@ -1,4 +1,4 @@
-"""The comparison of graphs of a search, greedy or with beams, with eager PyTorch."""
+"""Comparison of greedy and beam search graphs with eager PyTorch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ def compare_generate(
     """Compare a generate graph with eager PyTorch's greedy decoding.
 
     Args:
-        path: of the self-contained file.
+        path: the path of the self-contained file.
         spec: its inputs and outputs.
-        checkpoint: from which it was exported.
-        plan: of what is compared.
+        checkpoint: the checkpoint that it was exported from.
+        plan: what to compare.
     """
     session = open_session(path, THREADS)
     outputs = [tensor.name for tensor in spec.outputs]
@@ -130,12 +130,12 @@ class Search:
 
 
 def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare one search over the rows of a run; nothing if the vocabulary is too small for it."""
+    """Compare one search over the rows of a run, unless the vocabulary is too small for it."""
     yield from compare_beams(eager, run, bundle.model)
 
 
 def compare_beams(eager: Eager, run: EagerRun, model: Model) -> Iterator[Comparison]:
-    """``compare_beam`` in any engine."""
+    """``compare_beam`` for any engine."""
     beams = beam_size(model)
     mask = run.case.mask.repeat_interleave(beams, dim=0)
 
@@ -162,10 +162,10 @@ def compare_search(
     """Compare one search in a graph with eager logits.
 
     Args:
-        search: of an engine.
-        run: for the special ids, and the shape that is reported.
-        scorer: gives the last logits of eager PyTorch, prefixes (B * K, T) to (B * K, V).
-        rounding: of the eager code.
+        search: the search of an engine.
+        run: a run of eager PyTorch, for its special ids and shape.
+        scorer: returns the last logits of eager PyTorch: prefixes (B * K, T) to (B * K, V).
+        rounding: the rounding of the eager code.
     """
     beams = beam_size(search.model)
     if beams < 2:
@@ -193,7 +193,7 @@ def compare_search(
 
 
 class _Eager:
-    """Eager PyTorch along the record of a search."""
+    """Follows the record of a search in eager PyTorch."""
 
     def __init__(self, last_logits: LastLogits, ids: SpecialIds, size: tuple[int, int]) -> None:
         self._last_logits, self._eos, self._size = last_logits, ids.eos, size
@@ -205,7 +205,7 @@ class _Eager:
         self._best: list[torch.Tensor] = []
 
     def step(self, tokens: Ids, parents: Ids) -> None:
-        """Take the candidates (B, N) of one step."""
+        """Process the candidates (B, N) of one step."""
         batch, beams = self._size
         flat = torch.from_numpy(self._prefixes.reshape(batch * beams, -1))
         scored = self._last_logits(flat).log_softmax(-1).reshape(batch, beams, -1)

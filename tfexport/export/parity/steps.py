@@ -1,4 +1,4 @@
-"""The comparison of a bundle's steps with eager PyTorch: its graphs, and the native engine."""
+"""Comparison of a bundle with eager PyTorch, step by step, for its graphs and the native engine."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tfexport.runtime.search import greedy, truncate_at_eos
 
 
 def compare_encoder(_eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare the encoder's states, without padding."""
+    """Compare encoder states at positions that are not padding."""
     keep = run.case.mask.numpy().astype(bool)
     states = bundle.model.hidden_states(run.case.rows)
     expected = run.hidden.numpy()[keep]
@@ -45,7 +45,7 @@ def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator
 
 
 def compare_shortlist(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare the logits of every third token."""
+    """Compare shortlist logits, with every third token as a candidate."""
     some = np.arange(0, run.logits.shape[-1], 3)
     short = bundle.model.step(run.prefix, bundle.model.encode(run.case.rows), some)
     expected = run.logits[:, :, some]
@@ -54,15 +54,16 @@ def compare_shortlist(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterat
 
 
 def compare_slots(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare logits and best tokens of rows that enter one step after another.
+    """Compare logits and best tokens of running rows, one of which is added before each step.
 
-    A row leaves where it has taken as many steps as eager PyTorch, and the last row takes its slot.
+    A row is removed after as many steps as eager PyTorch took; the last row moves to the first
+    slot.
     """
     yield from compare_running_rows(eager, run, bundle.model)
 
 
 def compare_running_rows(eager: Eager, run: EagerRun, model: Model) -> Iterator[Comparison]:
-    """``compare_slots`` in any engine."""
+    """``compare_slots`` for any engine."""
     slots = model.running_rows(len(run.case.rows))
     logits = np.zeros_like(run.logits)
     best = np.zeros_like(run.tokens)
@@ -89,11 +90,11 @@ def compare_running_rows(eager: Eager, run: EagerRun, model: Model) -> Iterator[
     yield compare_tokens(by_rules, rows, "slots")
 
 
-# The native engine reads the same weights as the graphs, so one bundle is compared with both.
+# The native engine reads the weights of the same bundle, so every bundle is also compared in it.
 
 
 def compare_native(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare states, logits, attention, tokens and beams; skipped without the engine."""
+    """Compare the native engine in the same stages; skipped where it cannot run the bundle."""
     if bundle.native is None:
         return
     for stages in (_compare_steps, _compare_searches):
@@ -103,7 +104,7 @@ def compare_native(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[
 
 
 def _compare_steps(eager: Eager, run: EagerRun, model: NativeModel) -> Iterator[Comparison]:
-    """States, logits of cached steps and of rows that enter at any step, attention."""
+    """Compare encoder states, logits of cached steps and of running rows, and attention."""
     rows, prefix = run.case.rows, run.prefix
     keep = run.case.mask.numpy().astype(bool)
     states = model.hidden_states(rows)
@@ -120,7 +121,7 @@ def _compare_steps(eager: Eager, run: EagerRun, model: NativeModel) -> Iterator[
 
 
 def _compare_searches(eager: Eager, run: EagerRun, model: NativeModel) -> Iterator[Comparison]:
-    """Tokens and scores of greedy search, and the record of a beam search."""
+    """Compare tokens and scores of greedy search, and the candidates of a beam search."""
     ruled = eager.decode_by_rules(run)
     made = model.generate(run.case.rows, ruled.tokens.shape[1])
     yield from compare_sequences(ruled, made.sequences, made.scores)

@@ -1,4 +1,4 @@
-"""The comparison of a text-to-text graph with tokenizers and eager PyTorch, on sample text."""
+"""Comparison of text-to-text graphs, and of expected texts, with tokenizers and eager PyTorch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,13 +32,13 @@ def compare_text(
     samples: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> ParityReport:
-    """Compare one call of the graph with tokenizer, eager greedy decoding and detokenizer.
+    """Compare a text-to-text graph with tokenizer, eager greedy decoding and detokenizer.
 
     Args:
-        path: of the graph.
-        tokenizers: of both sides, loaded with their own libraries.
-        checkpoint: from which it was exported.
-        samples: text, besides ``text.wrap.SAMPLES``.
+        path: the path of the graph.
+        tokenizers: the tokenizers of both sides, which use their own libraries.
+        checkpoint: the checkpoint that it was exported from.
+        samples: texts to compare on, in addition to ``text.wrap.SAMPLES``.
         progress: called after every batch.
     """
     config = checkpoint.config
@@ -56,7 +56,7 @@ def compare_text(
         expected = [
             target.decode(truncate_at_eos(row, run.special_ids.eos)) for row in run.tokens.tolist()
         ]
-        # A random model may end within a UTF-8 character, which decodes to no comparable text.
+        # Output that ends within a UTF-8 character, as of a random model, cannot be compared.
         whole = [i for i, text in enumerate(expected) if "\ufffd" not in text]
         feeds = {
             TEXTS: np.array([chosen[i] for i in whole], dtype=object),
@@ -71,18 +71,18 @@ def compare_text(
     return run_batches(checkpoint, batches, compare, progress, "comparing text")
 
 
-# Texts that the user's own code gave, compared with those of a bundle.
+# Comparison of a bundle's texts with those that the user's own code returned.
 
 
 MOST_SHOWN = 3
-# Whether the tokens that were decoded from source ids come from a near tie of the eager code; the
-# token that decoding starts from is in front of them.
+# From source ids and decoded tokens, start token first: whether the tokens come from a near tie of
+# the eager code.
 NearTie = Callable[[Sequence[int], Sequence[int]], bool]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line whose text is not the one that was expected."""
+    """A line whose text differs from the expected one."""
 
     source: str
     expected: str
@@ -100,22 +100,22 @@ def add_expected(
     tell: Progress,
     language_pair: LanguagePair = NO_LANGUAGES,
 ) -> ParityReport:
-    """A report with the comparison of expected texts.
+    """Add the comparison of expected texts to a report.
 
-    A line counts as equal if the bundle, decoding as it does by default, gives its text; white
-    space at both ends aside. A line is a near tie if it differs where the two best tokens of eager
-    PyTorch are closer than the allowed difference.
+    A line is equal if the bundle returns its text with default options, ignoring white space at
+    both ends. A different line is a near tie if the two best tokens of eager PyTorch, where the
+    texts first differ, are closer than the allowed difference.
 
     Args:
-        report: of the other comparisons.
-        bundle: its folder.
-        expect: a file: lines of a source, a tab, and the text that is expected.
+        report: the report of the other comparisons.
+        bundle: the folder of the bundle.
+        expect: a file whose lines are a source, a tab, and the expected text.
         near_tie: whether a text is a near tie of the eager code.
-        tell: called before and after.
+        tell: called before and after the comparison.
         language_pair: the languages of the texts.
 
     Raises:
-        ConfigError: the bundle has no tokenizers, or has to be told a language.
+        ConfigError: the bundle has no tokenizers, or needs a language.
         InputError: the file is unusable.
     """
     pairs = read_pairs(expect, "expect")
@@ -123,8 +123,8 @@ def add_expected(
     with Translator(bundle, threads=THREADS) as translator:
         if not {"source", "target"} <= set(translator.manifest.tokenizers):
             raise ConfigError(Message(
-                Option("expect"), " compares texts, and the bundle has no tokenizer for both "
-                "sides: give one with ", Option("tokenizer"), ".",
+                Option("expect"), " needs a bundle with tokenizers for source and target; set "
+                "them with ", Option("tokenizer"), ".",
             ))  # fmt: skip
         options, _ = translator.engine.resolver.resolve({}, language_pair=language_pair)
         results = translator.translate(
@@ -155,7 +155,7 @@ def add_expected(
 
 
 def near_tie_of(checkpoint: Checkpoint, report: ParityReport) -> NearTie:
-    """Near ties of a checkpoint's eager code, which is built on first use."""
+    """Find near ties in the eager code of a checkpoint, which is built on first use."""
     noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
     built: list[Eager] = []
 

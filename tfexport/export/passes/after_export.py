@@ -147,10 +147,10 @@ class _Packed(NamedTuple):
     """Three projections of one value as one.
 
     Attributes:
-        product: of the value with the packed matrix; not yet part of a graph.
+        product: the product of the value and the packed matrix; not yet part of a graph.
         weight: the matrix.
         bias: the packed biases; None if there are none.
-        widths: of queries, keys and values.
+        widths: the widths of queries, keys and values.
     """
 
     product: ir.Node

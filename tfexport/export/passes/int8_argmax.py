@@ -250,10 +250,10 @@ def insert_argmax(
 
     Args:
         graph: the outer graph, which gets the weights.
-        body: with a ``BEST_TOKEN`` of states (R, 1, E), which gives tokens (R, 1).
+        body: the body, with a ``BEST_TOKEN`` from states (R, 1, E) to tokens (R, 1).
         table: (V, E), the output projection.
         bias: (V,) of the output projection.
-        opset: of the standard operators.
+        opset: the opset version of the standard operators.
 
     Returns:
         Table and bias in the graph; a bias of 0 if there is none.
@@ -307,7 +307,7 @@ def remove_preselection(model: ir.Model, keeps: Callable[[ir.Value], bool]) -> N
 
     Args:
         model: a graph of a bundle.
-        keeps: from the projection's table to whether its pre-selection stays.
+        keeps: returns whether the pre-selection of a projection's table stays.
     """
     for choice in [node for node in model.graph.all_nodes() if _is_choice(node)]:
         branch = choice.attributes["then_branch"].as_graph()

@@ -166,7 +166,7 @@ def record_weights(
 
     Args:
         models: the graphs of the bundle, whose weights are stored.
-        folder: of the bundle.
+        folder: the folder of the bundle.
         parameters: name to values of all parameters and buffers; those that are not float32, or
             have more than two axes, are left out.
         quantized: parameters may be stored as int8 instead.
@@ -219,7 +219,6 @@ class _Store:
         return replace(place, scales=at.offset)
 
     def append(self, array: Array) -> StoredWeight:
-        """Append values."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
         offset = self._file.tell()
         self._file.write(array.tobytes())

@@ -53,7 +53,7 @@ class QuantizedBundle:
 
     Attributes:
         path: the quantised bundle.
-        manifest: of the quantised bundle.
+        manifest: the manifest of the quantised bundle.
         quality: the comparison with the original; None without samples.
         kept: parameters that stayed float32 so that the quality check passed.
     """
@@ -104,10 +104,10 @@ def quantize_bundle(
 
 
 def check_weights(weights: str, option: str = "weights") -> None:
-    """Refuse unknown kinds of weights, which ``option`` names.
+    """Refuse unknown kinds of weights.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the kind is unknown; the message names ``option``.
     """
     if weights not in KINDS:
         known = ", ".join(KINDS)
@@ -119,9 +119,9 @@ class _Original:
     """The float32 bundle that is to be quantised.
 
     Attributes:
-        path: its folder.
-        files: where its files are, without links, which onnx_ir refuses.
-        manifest: of the bundle.
+        path: the folder of the bundle.
+        files: a folder with its files, without links, which onnx_ir refuses.
+        manifest: the manifest of the bundle.
         weights: the kind to quantise to, "int8" or "int4".
     """
 
@@ -214,7 +214,7 @@ class _Quantized:
     """A quantised bundle that was written, and its quality.
 
     Attributes:
-        manifest: of the bundle.
+        manifest: the manifest of the bundle.
         quality: the comparison with the original; None if there was none.
         kept: parameters that stay float32.
         sensitivity: see ``_Original.sensitivities``; empty if it was not measured.

@@ -46,8 +46,8 @@ class WeightUse:
     """One use of a weight that can be quantised.
 
     Attributes:
-        role: which parameter it is.
-        key: hash of its values, equal for weights that graphs share.
+        role: the role of the weight, with its parameter.
+        key: a hash of the values, equal for weights that graphs share.
         node: the MatMul or Gather, or a node marked by ``mark_table_reader``.
         weight: the initializer.
         transposed: the node reads it through a Transpose.

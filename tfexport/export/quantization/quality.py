@@ -38,10 +38,10 @@ class Sample:
     """One source as ids; also as text, and with a reference translation, if these are known.
 
     Attributes:
-        ids: as the encoder sees them; empty if there are ``inputs``.
-        text: that they came from.
-        reference: its translation.
-        inputs: of a user's module, by name.
+        ids: the ids that the encoder gets; empty if there are ``inputs``.
+        text: the text of the ids.
+        reference: the reference translation.
+        inputs: the inputs of a custom module, by name.
     """
 
     ids: list[int]
@@ -59,7 +59,7 @@ class Quality:
         tokens: number of positions that were compared.
         agreement: share of positions at which the quantised model, given the original's tokens so
             far, predicts the original's next token; the end token counts as one.
-        bleu: of the quantised bundle's translations; None without references.
+        bleu: BLEU of the quantised bundle's translations; None without references.
         bleu_loss: the original's BLEU minus ``bleu``; None without references.
     """
 
@@ -76,14 +76,14 @@ class Quality:
         return self.agreement >= LEAST_AGREEMENT and loss <= MOST_BLEU_LOSS
 
     def __str__(self) -> str:
-        """One line."""
+        """Agreement and BLEU, as one line."""
         text = f"{self.agreement:.2%} of {self.tokens} tokens agree"
         if self.bleu_loss is not None:
             text += f", BLEU {self.bleu:.2f} (loss {self.bleu_loss:+.2f})"
         return text
 
     def to_dict(self) -> dict[str, Any]:
-        """For the manifest."""
+        """The figures as JSON values, for the manifest."""
         return {**asdict(self), "passed": self.passed}
 
 
@@ -108,7 +108,7 @@ class QualityCheck:
             if sample.text is not None and sample.reference is not None
         ]
         if self._pairs:
-            _sacrebleu()  # before the work, if it is missing
+            _sacrebleu()  # raises early if it is missing
         limit = self._original.manifest.limits.max_target_length
         length = LIMIT if limit is None else min(LIMIT, limit - 1)
         engine = original.engine
@@ -209,14 +209,14 @@ class QualityCheck:
 
 
 def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
-    """Refuse languages where there are no samples that could be in them.
+    """Refuse languages without samples.
 
     Args:
-        subject: starts the message.
-        languages: option to the code that is given.
+        subject: the start of the message.
+        languages: option to the given code.
 
     Raises:
-        ConfigError: naming every one that is.
+        ConfigError: languages are given; the message lists them.
     """
     problems = [
         Problem(name, Message("is of the samples; name them with ", Option("samples")))
@@ -252,8 +252,8 @@ def read_samples(
     If the bundle holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
 
     Raises:
-        ConfigError: a language that the model does not know, or one that it has to be told.
-        InputError: naming the invalid line.
+        ConfigError: a language is unknown to the model, or required and missing.
+        InputError: a line is invalid; the message names it.
     """
     io = translator.manifest.module_io
     if path.suffix == ".npz" and io is not None:

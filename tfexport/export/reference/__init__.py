@@ -32,7 +32,7 @@ from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.transformer import Transformer
 
-# By the name that a layout gives; outside this package, a layout names a module instead.
+# By the name in the layout; layouts outside this package name a module instead.
 ORIGINALS: Mapping[str, Original] = {
     "annotated": annotated.ORIGINAL,
     "bart_like": bart_like.ORIGINAL,
@@ -63,7 +63,7 @@ class Found:
     """The eager code that a checkpoint is compared with.
 
     Attributes:
-        reference: which is run.
+        reference: the eager model to run.
         not_run: why it is not the user's own code, as a phrase, or ""; None if it is.
     """
 
@@ -75,11 +75,11 @@ def find_reference(checkpoint: Checkpoint, model: Transformer) -> Found:
     """The user's own code, if there is any that can be run, else ``build_reference``.
 
     Args:
-        checkpoint: with what the user handed in, or the live module that it was read from.
+        checkpoint: the checkpoint, with the user's reference or the module that it was read from.
         model: the project's modules with the checkpoint's weights.
 
     Raises:
-        ConfigError: what was handed in does not give logits.
+        ConfigError: the user's code does not return logits.
         ExportError: see ``build_reference``.
     """
     given, module = checkpoint.reference, checkpoint.module

@@ -25,7 +25,7 @@ class Family:
     Attributes:
         pre: norms are before the sublayers, and after the stacks.
         positions: "learned", "halves" (sines, then cosines) or "t2t" (those of tensor2tensor).
-        skipped_rows: of a learned table.
+        skipped_rows: the number of unused rows at the start of a learned table.
         embedding_norm: a norm of tokens plus positions.
         small: the decoder's embeddings are not scaled, and normed before positions are added.
     """

@@ -1,4 +1,4 @@
-"""Live modules as functions of unpadded rows; a call leaves the module unchanged."""
+"""Calling a user's module, as held in memory, on unpadded rows; the module is not changed."""
 
 import contextlib
 import copy
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from tfexport.errors import ConfigError
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 
-# Signatures of live modules that are run without being asked to, and how each is called.
+# Known signatures of modules, and how to call each. A module with one of them is compared by
+# default.
 #
-# They are those of the models that the layouts come from: PyTorch's tutorial, nn.Transformer (also
-# rebuilt), the Annotated Transformer, the RMSNorm Transformer, and the models of transformers. A
-# signature is known only if the parameters have exactly these names, in this order; a model of
-# transformers by its class. Rows are never padded, so masks hide only later tokens.
+# The signatures are those of PyTorch's tutorial, nn.Transformer (also rebuilt), the Annotated
+# Transformer, the RMSNorm Transformer, and the models of transformers. A signature matches only if
+# the parameters have exactly these names in this order; models of transformers are recognised by
+# their class. Rows are never padded, so masks only hide later tokens.
 #
 # Axes: B rows, S source, T target, V vocabulary, E model width.
 
@@ -32,10 +33,10 @@ class Call:
     """One call of a module.
 
     Attributes:
-        module: which is called.
-        source: ids or vectors with rows and source in the order that the module has them in.
-        target: the same of the target.
-        rows: B.
+        module: the module to call.
+        source: source ids or vectors, with axes in the module's order: (B, S) or (S, B).
+        target: target ids or vectors, in the same order of axes.
+        rows: the number of rows, B.
     """
 
     module: Any
@@ -45,7 +46,7 @@ class Call:
 
     @property
     def lengths(self) -> tuple[int, int]:
-        """S and T."""
+        """The lengths of source and target, S and T."""
         first, second = self.source.shape[:2], self.target.shape[:2]
         return first.numel() // self.rows, second.numel() // self.rows
 
@@ -65,15 +66,16 @@ class Call:
 
 @dataclass(frozen=True)
 class Known:
-    """A signature that is known.
+    """A known signature.
 
     Attributes:
-        layouts: names of the layouts whose models have it; elsewhere the same names may mean
-            other things.
-        methods: each method to the names of its parameters.
-        run: calls them; gives logits, log-probabilities, probabilities or decoder states.
-        batch_first: None if the attention inside has the value.
-        may_give_states: the module's ``generator`` is called if the output is as wide as the model.
+        layouts: the layouts for which it is known; in other models the same parameter names may
+            have another meaning.
+        methods: method name to the names of its parameters.
+        run: calls the methods; returns logits, log-probabilities, probabilities or decoder states.
+        batch_first: whether the batch is the first axis; None to read it from the attention layers.
+        may_give_states: whether the output may be decoder states, of width ``d_model``, to which
+            the module's ``generator`` is then applied.
     """
 
     layouts: Names
@@ -84,10 +86,10 @@ class Known:
 
 
 def find_known(module: nn.Module, layout: str) -> Known:
-    """The signature of a live module.
+    """Find the signature of a module.
 
     Raises:
-        ConfigError: it is not known; the message is a phrase without a full stop.
+        ConfigError: the signature is not known; the message is a phrase without a full stop.
     """
     for known in KNOWN:
         if layout in known.layouts and all(
@@ -97,18 +99,18 @@ def find_known(module: nn.Module, layout: str) -> Known:
     if _is_of_transformers(module):
         return Known((layout,), {"forward": _OF_TRANSFORMERS}, _transformers, may_give_states=False)
     names = ", ".join(_parameters(module, "forward") or ())
-    raise ConfigError(f"{type(module).__name__}.forward({names}) has no signature that is known")
+    raise ConfigError(f"{type(module).__name__}.forward({names}) has an unknown signature")
 
 
 def _parameters(module: nn.Module, method: str) -> Names | None:
     try:
         return tuple(inspect.signature(getattr(module, method)).parameters)
-    except (AttributeError, TypeError, ValueError):  # no such method, or one that is not Python's
+    except (AttributeError, TypeError, ValueError):  # none, or not a Python function
         return None
 
 
 def _is_of_transformers(module: nn.Module) -> bool:
-    """Whether a module is a model of transformers, whose parameters have one meaning in all."""
+    """Whether a module is a model of transformers; all of these name their parameters alike."""
     packages = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
     parameters = _parameters(module, "forward") or ()
     return "transformers" in packages and {*_OF_TRANSFORMERS} <= {*parameters}
@@ -213,18 +215,18 @@ class LiveModule:
     """A module whose ``forward``, or ``encode`` and ``decode``, has a known signature.
 
     Attributes:
-        title: which methods are run, for people.
+        title: the module and its methods, for reports.
     """
 
     def __init__(self, module: nn.Module, checkpoint: Checkpoint) -> None:
-        """Find out how the module is called.
+        """Find the module's signature.
 
         Args:
-            module: whose weights the checkpoint holds.
-            checkpoint: its layout and config.
+            module: the module.
+            checkpoint: the checkpoint that was read from the module.
 
         Raises:
-            ConfigError: it is not known; the message is a phrase without a full stop.
+            ConfigError: the signature is not known; the message is a phrase without a full stop.
         """
         self._known = find_known(module, checkpoint.layout)
         self.title = f"your {type(module).__name__}.{' and '.join(self._known.methods)}"
@@ -255,14 +257,14 @@ class LiveModule:
             return found
         if width == vocabulary:
             raise ConfigError(
-                f"{width} is the model's width and the vocabulary's size: which is it"
+                f"an output of width {width} is ambiguous: d_model is the vocabulary size too"
             )
         generator = getattr(self._module, "generator", None)
         return generator(found) if isinstance(generator, nn.Module) else found
 
 
 class PlainModule:
-    """A module that is called with source and target ids alone."""
+    """A module that is called as ``module(source, target)``."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = in_single_precision(module)
@@ -281,7 +283,7 @@ def evaluated(module: nn.Module) -> Iterator[None]:
     try:
         module.eval()
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about masks and its fast path
+            warnings.simplefilter("ignore")  # torch warns about masks and its fast path
             yield
     finally:
         for part, training in modes:
@@ -289,7 +291,7 @@ def evaluated(module: nn.Module) -> Iterator[None]:
 
 
 def in_single_precision(module: nn.Module) -> nn.Module:
-    """The module, or a copy in float32 if it holds half precision: its export is in float32."""
+    """The module, or a float32 copy if it has half-precision tensors: exports are in float32."""
     tensors = [*module.parameters(), *module.buffers()]
     if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors):
         return copy.deepcopy(module).float()
@@ -297,7 +299,7 @@ def in_single_precision(module: nn.Module) -> nn.Module:
 
 
 def like_parameters(module: nn.Module, *inputs: Tensor) -> list[Tensor]:
-    """Inputs on the device of a module's parameters; vectors in their precision too."""
+    """Move inputs to the device of a module's parameters, and vectors to their dtype."""
     example = next(module.parameters(), torch.zeros(()))
     return [each.to(example if each.is_floating_point() else example.device) for each in inputs]
 
@@ -310,5 +312,5 @@ def _is_batch_first(module: nn.Module) -> bool:
     ]
     found = {value for part in parts if isinstance(value := vars(part).get("batch_first"), bool)}
     if len(found) != 1:
-        raise ConfigError(f"{type(module).__name__} has no single value of batch_first")
+        raise ConfigError(f"{type(module).__name__} does not have one common value of batch_first")
     return found.pop()

@@ -1,4 +1,4 @@
-"""The original mathematics of a layout: its form, and how it is built."""
+"""The interface of reference models, which compute the original formulas of a layout."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from tfexport.model_src.transformer import Transformer
 
 
 class Reference(Protocol):
-    """An encoder-decoder without a cache.
+    """An encoder-decoder model without a cache, with which exports are compared.
 
     Attributes:
-        title: for people.
-        no_original: why this is not the original mathematics; None if it is.
+        title: the name of the model in reports.
+        no_original: why the model is not the original of the layout; None if it is.
     """
 
     title: str
     no_original: str | None
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, S) ids and mask, 1 = keep, to what ``decode`` takes: encoder states (B, S, E)."""
+        """Ids and mask (B, S), 1 = keep, to encoder states (B, S, E), the input of ``decode``."""
 
     def decode(
         self,
@@ -35,17 +35,17 @@ class Reference(Protocol):
     ) -> Tensor:
         """Encoder states (B, S, E), their mask, and a target prefix (B, T) to logits (B, T, V).
 
-        With ``last_only`` the logits of the last position alone, (B, 1, V).
+        With ``last_only``, only the logits of the last position, (B, 1, V).
         """
 
 
 @dataclass(frozen=True)
 class Original:
-    """The original mathematics of a layout, as ``ORIGINALS`` lists it.
+    """An entry of ``ORIGINALS``: the reference model of a layout.
 
     Attributes:
-        build: gives it the tensors of a checkpoint of the layout.
-        covers: whether the original can have the settings of a config.
+        build: builds the model from the tensors of a checkpoint.
+        covers: whether the model supports the settings of a config.
     """
 
     build: Callable[[Checkpoint], Reference]
@@ -58,7 +58,7 @@ class ModuleReference:
     title = "tfexport's own modules, uncached"
 
     def __init__(self, model: Transformer, no_original: str) -> None:
-        """Take a model, and the reason why no original is run."""
+        """Wrap a model; ``no_original`` is the reason why no original is run."""
         self._model = model
         self.no_original: str | None = no_original
 

@@ -1,4 +1,4 @@
-"""The user's own code as the reference, run as it is.
+"""The user's own code as the reference.
 
 Axes: B rows, S source, T target, V vocabulary, E model width.
 """
@@ -29,11 +29,11 @@ class OwnCode:
     """The user's own code.
 
     Attributes:
-        title: for people, such as "your Seq2SeqTransformer.forward".
+        title: the name in reports, such as "your Seq2SeqTransformer.forward".
         call: source ids (B, S) and decoder ids (B, T), int64, to logits, log-probabilities or
             probabilities (B, T, V). For a model without embeddings: float32 vectors (B, S, E) and
             (B, T, E) to decoder states (B, T, E).
-        option: the option that it was given with; None if it was found in a live module.
+        option: the option that it was passed with; None if it is the method of a module.
     """
 
     title: str
@@ -42,20 +42,20 @@ class OwnCode:
 
 
 class OwnCodeReference:
-    """The user's code, over unpadded rows; it gives log-probabilities, and no encoder states.
+    """The user's code on unpadded rows; it returns log-probabilities, but no encoder states.
 
-    What ``encode`` gives for ``decode`` to take are the ids themselves. Decoder ids in which
-    ``pad_id`` follows the start token are not given to the code, which may take it for padding:
-    those rows are run through the project's modules, which another stage compares with the code.
+    ``encode`` returns the ids unchanged, as input of ``decode``. Rows whose decoder ids contain
+    ``pad_id`` after the start token are not passed to the code, which may treat it as padding.
+    They are run in the project's modules, which another stage compares with the code.
     """
 
     no_original: str | None = None
 
     def __init__(self, code: OwnCode, model: Transformer) -> None:
-        """Take the code, and call it twice on few ids.
+        """Check the code by calling it twice on a few ids.
 
         Raises:
-            ConfigError: it raises, gives something else than it should, or never the same twice.
+            ConfigError: the code raises, returns an unexpected result, or different ones each time.
         """
         self.title = code.title
         self._code, self._config = code, model.config
@@ -66,7 +66,7 @@ class OwnCodeReference:
         inputs = probe_inputs(model.config)
         first, second = self._run(*inputs), self._run(*inputs)
         if self._varies(first, second, inputs):
-            raise self._problem("gives other values each time: is a dropout active in eval mode?")
+            raise self._problem("returns different values each time; is dropout active in eval?")
         self._gives_probabilities = model.config.has_embeddings and _are_probabilities(first)
         limit = Option("settings", ["max_positions=…"])
         self._advice = Message(" If these are too long for it, set its limit with ", limit, ".")
@@ -80,7 +80,7 @@ class OwnCodeReference:
         return exact is None or difference(*exact) > LEAST_ALLOWED
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The ids (B, S) as they are."""
+        """Return the ids (B, S) unchanged."""
         return input_ids
 
     @torch.no_grad()
@@ -93,7 +93,7 @@ class OwnCodeReference:
     ) -> Tensor:
         """Log-probabilities (B, T, V), or (B, 1, V); states without embeddings.
 
-        The rows of one call of the code have one source length.
+        All rows of one call of the code have the same source length.
         """
         lengths, own = attention_mask.sum(1), ~self._hold_pad(decoder_input_ids)
         values = torch.zeros(*decoder_input_ids.shape[:2], self._width)
@@ -129,16 +129,16 @@ class OwnCodeReference:
             text = Message(f"raised {one_line(error)} on inputs {shapes}.", self._advice)
             raise self._problem(text) from error
         if not isinstance(found, Tensor):
-            raise self._problem(f"gave {_kind(found)}; expected a tensor of logits.")
+            raise self._problem(f"returned {_kind(found)}; expected a tensor of logits.")
         expected = (*target.shape[:2], self._width)
         if found.shape != expected:
             names = "(B, T, V)" if self._config.has_embeddings else "(B, T, E)"
             hint = _hint(tuple(found.shape), expected, self._config)
-            raise self._problem(f"gave {_shape(found)}; expected {names} = {expected}{hint}.")
+            raise self._problem(f"returned {_shape(found)}; expected {names} = {expected}{hint}.")
         if not found.is_floating_point():
-            raise self._problem(f"gave {str(found.dtype)[6:]} values; expected floats.")
+            raise self._problem(f"returned {str(found.dtype)[6:]} values; expected floats.")
         if not found.isfinite().all():
-            raise self._problem("gave values that are not finite (NaN or infinite).")
+            raise self._problem("returned values that are not finite (NaN or infinite).")
         return found.detach().to(torch.get_default_dtype()).cpu()
 
     def _problem(self, text: str | Message) -> ConfigError:
@@ -146,7 +146,7 @@ class OwnCodeReference:
 
 
 def probe_inputs(config: TransformerConfig) -> tuple[Tensor, Tensor]:
-    """Few source and decoder ids, or vectors, of no special token but the start token."""
+    """A few source and decoder ids, or vectors, without special tokens except the start token."""
     longest = config.longest or max(PROBE_SOURCE, PROBE_TARGET)
     source, target = min(PROBE_SOURCE, longest), min(PROBE_TARGET, longest)
     if not config.has_embeddings:
@@ -187,12 +187,12 @@ def _kind(found: Any) -> str:
 
 
 def _hint(found: tuple[int, ...], expected: tuple[int, int, int], config: TransformerConfig) -> str:
-    """The likely reason of a wrong shape; empty if there is none."""
+    """The likely reason for a wrong shape; empty if unknown."""
     rows, length, width = expected
     hints = {
         (length, rows, width): "it looks sequence first, so transpose(0, 1)",
         (rows, width, length): "its last two axes look swapped",
-        (rows, width): "it looks like the last position alone; give them all",
+        (rows, width): "it looks like the last position only; return all of them",
         (rows * length, width): "it looks flattened; keep the axes apart",
         (rows, length, config.d_model): "it looks like decoder states; apply the generator",
         (length, rows, config.d_model): "it looks like decoder states, sequence first",

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders, recognised by the model and the files."""
+"""Finding the tokenizers of a Hugging Face folder by its model type and its files."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from tfexport.export.text.families.merged import find_blenderbot_small, find_fsm
 from tfexport.export.text.families.sentencepiece_models import find_m2m100, find_marian, find_plbart
 from tfexport.export.text.families.tokenizers_library import RECIPES, find_as_it_is, find_rebuilt
 
-# Files of tokenizers. A folder without any of them has none.
+# Names of tokenizer files. A folder with none of these files has no tokenizer.
 _FILES = (
     "tokenizer.json", "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt",
     "sentencepiece.bpe.model", "spiece.model", "vocab-src.json", "vocab-tgt.json",
     "tokenizer.model", "vocab.txt",
 )  # fmt: skip
-# The class of each model's tokenizer, where the folder names none.
+# Model type to tokenizer class, for folders that do not name a class.
 _CLASSES = {
     "marian": "MarianTokenizer",
     "bart": "RobertaTokenizer",
@@ -35,7 +35,7 @@ _CLASSES = {
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
 }
-# Classes that add other special tokens around a text than these models' layouts do.
+# Tokenizer classes that add a start token. The layouts of these model types expect none.
 _FRAMED = ("RobertaTokenizer", "BartTokenizer", "BlenderbotTokenizer")
 _UNFRAMED_TYPES = ("t5", "mt5", "umt5")
 _AS_IT_IS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
@@ -52,7 +52,7 @@ _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
 
 
 def find_beside(folder: Path) -> ModelTokenizers | None:
-    """The tokenizers in a checkpoint's folder, if its config.json is of a known model.
+    """Find the tokenizers in a checkpoint's folder, if its config.json names a known model type.
 
     Raises:
         TokenizerError: see ``find_model_tokenizers``.
@@ -60,7 +60,7 @@ def find_beside(folder: Path) -> ModelTokenizers | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return None  # the checkpoint's reader reports what is wrong with it
+        return None  # reading the checkpoint reports the problem
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(model_type, str):
         return None
@@ -70,18 +70,18 @@ def find_beside(folder: Path) -> ModelTokenizers | None:
 def find_model_tokenizers(
     folder: Path, model_type: str, config: Mapping[str, Any]
 ) -> ModelTokenizers | None:
-    """The tokenizers of a Hugging Face folder, as transformers has them.
+    """Find the tokenizers of a Hugging Face folder, as transformers would load them.
 
     Args:
-        folder: with the model's files.
-        model_type: of its config.json.
+        folder: the folder with the model's files.
+        model_type: the ``model_type`` of its config.json.
         config: the values of its config.json.
 
     Returns:
-        None if the folder holds no tokenizer, or is of an unknown family.
+        None if the folder holds no tokenizer, or the model type is unknown.
 
     Raises:
-        TokenizerError: its files are incomplete, contradict each other, or are of another family.
+        TokenizerError: the files are incomplete, contradict each other, or belong to another model.
     """
     if model_type not in _CLASSES:
         return None
@@ -96,14 +96,14 @@ def find_model_tokenizers(
         name = _CLASSES[model_type]
     if name not in _FINDERS:
         raise TokenizerError(Message(
-            f"{folder}: {shown(named)} is not a tokenizer that is made of a folder; those are "
-            f"{', '.join(sorted(_FINDERS))}. Name a file that is taken as it is, such as a "
+            f"{folder}: the tokenizer class {shown(named)} is not supported. Supported classes: "
+            f"{', '.join(sorted(_FINDERS))}. Alternatively, pass a tokenizer file, such as a "
             "tokenizer.json, with ", Option("tokenizer"), ".",
         ))  # fmt: skip
     if model_type in _UNFRAMED_TYPES and name in _FRAMED:
         raise TokenizerError(Message(
-            f"{folder}: a {name} puts a start token before every text, and a {model_type} as it is "
-            "read here has none. Name the tokenizer's file with ", Option("tokenizer"),
+            f"{folder}: {name} adds a start token before every text, but a {model_type} checkpoint "
+            "is read without one. Pass the tokenizer's file with ", Option("tokenizer"),
             " and set the special tokens around a text with ",
             Option("settings", ["bos_id=…", "start_id=…", "add_source_bos=true"]), ".",
         ))  # fmt: skip
@@ -113,7 +113,7 @@ def find_model_tokenizers(
 
 
 def _check_end(folder: ModelFolder, tokenizers: ModelTokenizers) -> None:
-    """Refuse a tokenizer whose end token is another than the model's."""
+    """Refuse a tokenizer whose end token differs from the model's."""
     content, ids = folder.named("eos", "</s>"), folder.config.get("eos_token_id")
     ends = ids if isinstance(ids, list) else [ids]
     size = 2**31 - 1

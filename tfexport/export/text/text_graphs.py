@@ -292,9 +292,9 @@ def check_reproduced(
     """Compare the tokenizers' operators with the tokenizers' own libraries.
 
     Args:
-        tokenizers: of both sides.
-        config: of the model.
-        samples: text, besides ``SAMPLES`` and decoded random ids.
+        tokenizers: the tokenizers of source and target.
+        config: the config of the model.
+        samples: texts to compare on, in addition to ``SAMPLES`` and decoded random ids.
 
     Raises:
         TokenizerError: no tokenizer is given, or encoding or decoding differs.

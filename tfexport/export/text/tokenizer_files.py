@@ -43,17 +43,18 @@ _NAMES = {
     "words": "vocab.txt",
     "vocabulary": "vocab.json",
 }
-# Names next to a checkpoint. A vocab.json may be of a byte-level model, whose entries are no words.
+# Names that are looked for next to a checkpoint. vocab.json is not one: it may belong to a
+# byte-level model, whose entries are not words.
 _USUAL_NAMES = ("tokenizer.json", "tokenizer.model", "vocab.txt")
 
 
 @dataclass(frozen=True)
 class TokenizerContent:
-    """The file of one side's tokenizer, read.
+    """The file of one side's tokenizer, with its content.
 
     Attributes:
-        subject: what messages name.
-        kind: as in the manifest.
+        subject: the name of the file in messages.
+        kind: the kind of tokenizer, as in the manifest.
         data: the file's content.
     """
 
@@ -64,7 +65,7 @@ class TokenizerContent:
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The tokenizer of each side, by path; both or neither.
+    """The tokenizers of source and target, by path; both or neither.
 
     Attributes:
         source: a file; or one of several vocabularies in a file, as in ``vocab.pt:de``.
@@ -82,7 +83,7 @@ class TokenizerFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files, each once."""
+        """The paths of the files, without duplicates."""
         if self.model is not None:
             return self.model.paths
         return tuple(dict.fromkeys(path for path in (self.source, self.target) if path))
@@ -97,7 +98,7 @@ class TokenizerFiles:
         return self.source is not None or self.model is not None
 
     def content(self, side: str) -> TokenizerContent:
-        """The tokenizer of a side, which there is."""
+        """Load the tokenizer of a side, which must exist."""
         if self.model is not None:
             built: BuiltTokenizer = getattr(self.model, side)
             return TokenizerContent(self.model.folder, built.kind, built.content)
@@ -171,7 +172,7 @@ class TokenizerFiles:
         return tokenizer
 
     def _vocabulary(self, side: str) -> Vocabulary | None:
-        """A side's words and how text is split into them; None for other kinds of tokenizers."""
+        """The words of a side, with their splitting rule; None for other kinds of tokenizers."""
         path, split = getattr(self, side), getattr(self, f"{side}_split")
         kind = kind_of(path)
         if kind == "vocabulary":
@@ -179,7 +180,7 @@ class TokenizerFiles:
             split = found.split if split is None else split
             if split is None:
                 raise TokenizerError(Message(
-                    f"{path}: a vocabulary does not define how text is split into its words; "
+                    f"{path}: the vocabulary does not define how text is split into words; "
                     "set it with ", Option("split"), ", or ", Option("source_split"), " and ",
                     Option("target_split"), f": {KNOWN}.",
                 ))  # fmt: skip
@@ -188,8 +189,8 @@ class TokenizerFiles:
             return None
         if kind == "words":
             return Vocabulary(read_words(path), split)
-        splits = Option(f"{side}_split"), " goes with a vocabulary of words."
-        raise TokenizerError(Message(f"{path}: a tokenizer that splits text itself; ", *splits))
+        splits = Option(f"{side}_split"), " requires a word list or vocabulary."
+        raise TokenizerError(Message(f"{path}: this tokenizer splits text itself; ", *splits))
 
     def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
         """Write the files into a bundle; a file for both sides is written once."""
@@ -213,12 +214,12 @@ class TokenizerFiles:
 
 @dataclass(frozen=True)
 class Splits:
-    """How text is split into the words of vocabularies.
+    """Rules for splitting text into the words of vocabularies.
 
     Attributes:
-        both: on both sides.
-        source: on the source side.
-        target: on the target side.
+        both: the rule for both sides.
+        source: the rule for the source.
+        target: the rule for the target.
     """
 
     both: str | None = None
@@ -227,13 +228,13 @@ class Splits:
 
     @property
     def sides(self) -> tuple[str | None, str | None]:
-        """For source and target.
+        """The rules for source and target.
 
         Raises:
             ConfigError: ``both`` and one of the others is given.
         """
         if self.both is not None and (self.source is not None or self.target is not None):
-            raise ConfigError("split: give one for both sides, or one for each, not both.")
+            raise ConfigError("split: set it either for both sides, or for each side.")
         return self.source or self.both, self.target or self.both
 
 
@@ -244,24 +245,24 @@ def choose_tokenizers(
     beside: Path | None = None,
     splits: Splits | None = None,
 ) -> TokenizerFiles:
-    """Choose the tokenizers of a model: those given, or one found in the checkpoint's folder.
+    """Choose the tokenizers of a model: given ones, or one that is in the checkpoint's folder.
 
     Args:
-        both: for both sides.
-        source: for the source side, with ``target``.
-        target: for the target side, with ``source``.
-        beside: a folder to search if none is given.
-        splits: how text is split, where these are vocabularies of words.
+        both: the tokenizer of both sides.
+        source: the tokenizer of the source, together with ``target``.
+        target: the tokenizer of the target, together with ``source``.
+        beside: a folder to search if no tokenizer is given.
+        splits: the splitting rules of word vocabularies.
 
     Raises:
         ConfigError: contradictory or incomplete arguments.
     """
     by_side = (splits or Splits()).sides
     if both is not None and (source is not None or target is not None):
-        raise ConfigError("tokenizer: give one for both sides, or one for each, not both.")
+        raise ConfigError("tokenizer: set it either for both sides, or for each side.")
     if (source is None) != (target is None):
-        together = Option("source_tokenizer"), " and ", Option("target_tokenizer"), " together."
-        raise ConfigError(Message("tokenizer: give ", *together))
+        together = Option("source_tokenizer"), " and ", Option("target_tokenizer"), "."
+        raise ConfigError(Message("tokenizer: set both ", *together))
     if source is not None and target is not None:
         return TokenizerFiles(Path(source), Path(target), *by_side)
     if both is None and beside is not None:
@@ -272,7 +273,7 @@ def choose_tokenizers(
     if both is not None:
         return TokenizerFiles(Path(both), Path(both), *by_side)
     if any(by_side):
-        raise ConfigError(Message(Option("split"), " goes with ", Option("tokenizer"), "."))
+        raise ConfigError(Message(Option("split"), " requires ", Option("tokenizer"), "."))
     return TokenizerFiles()
 
 
@@ -287,5 +288,5 @@ def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) ->
 
 
 def kind_of(path: Path) -> str:
-    """The kind of tokenizer, by the file's suffix and content; "words" for any unknown one."""
+    """Detect the kind of tokenizer by the file's suffix and content; "words" by default."""
     return "vocabulary" if holds_vocabulary(path) else _KINDS.get(path.suffix, "words")

@@ -1,4 +1,4 @@
-"""Vocabularies of words: read from the files that training leaves, and checked."""
+"""Reading word vocabularies from files that training code saved, and checking them."""
 
 import dataclasses
 import json
@@ -17,18 +17,18 @@ from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.tokenizer import WordTokenizer
 from tfexport.runtime.text.vocabulary import WHITESPACE, find_word_problem
 
-# Vocabularies as training code leaves them: values of JSON, or of a pickle that was parsed to data.
+# Vocabularies as training code saves them: JSON values, or a pickle that was parsed to plain data.
 
 
-_DEEPEST = 8  # objects inside one another
-# Attributes of vocabulary objects, in the order in which they are looked for: ids to words of
-# torchtext before 0.9, its C++ vocabulary since 0.9 (and a Field's), words to ids.
+_DEEPEST = 8  # nested objects at most
+# Attributes of vocabulary objects, in search order. ``itos`` (id to word): torchtext before 0.9.
+# ``vocab``: the C++ vocabulary of torchtext since 0.9, or a Field's. ``stoi``: word to id.
 _ATTRIBUTES = ("itos", "vocab", "stoi")
 _CPP_VOCABULARY = ("torchtext._torchtext.Vocab", "torchtext._torchtext.VocabPybind")
 
 
 class VocabularyFormError(ValueError):
-    """A value that is no vocabulary; the message is a problem of its file."""
+    """A value is not a vocabulary; the message describes the problem without the file's name."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class FoundWords:
     """The words of a vocabulary.
 
     Attributes:
-        words: by id.
-        default: the id of words that are not in it, if the vocabulary object has one.
-        split: how text is split into them, where the kind of file specifies it.
+        words: the words, ordered by id.
+        default: the id of unknown words, if the vocabulary object defines one.
+        split: how text is split into words, if the file format specifies it.
     """
 
     words: list[str]
@@ -47,33 +47,34 @@ class FoundWords:
 
 
 def choose_entry(value: Any, entry: str | None) -> Any:
-    """The vocabulary among several, such as ``{"de": …, "en": …}``, or the value itself.
+    """Select one of several vocabularies, such as ``{"de": …, "en": …}``, or the value itself.
 
     Args:
-        value: of the file.
-        entry: its key, or index in a list; None for the value itself.
+        value: the content of the file.
+        entry: the key of a vocabulary, or its index in a list; None for the value itself.
 
     Raises:
-        VocabularyFormError: nothing has this key, or there are several and no key is given.
+        VocabularyFormError: the key does not exist, or there are several vocabularies and no key is
+            given.
     """
     entries = _entries(value)
     if entry is None:
         if entries:
             named = join_some([repr(key[:40]) for key in entries])
             raise VocabularyFormError(
-                f"holds {named}, and not one vocabulary; add a colon and the name of this side's, "
+                f"holds several entries: {named}; select this side's with a colon and its key, "
                 f"as in FILE:{next(iter(entries))[:40]}"
             )
         return value
     if entry not in entries:
         named = join_some([repr(key[:40]) for key in entries])
-        held = f"only {named}" if entries else "but a single value, which goes by no name"
-        raise VocabularyFormError(f"has no entry {shown(entry)}, {held}")
+        held = f"its entries are {named}" if entries else "it holds a single value without a key"
+        raise VocabularyFormError(f"has no entry {shown(entry)}; {held}")
     return entries[entry]
 
 
 def _entries(value: Any) -> dict[str, Any]:
-    """Values inside a container that may be vocabularies, by their keys as text."""
+    """The entries of a container that may be vocabularies, by key; keys become strings."""
     inside: dict[Any, Any] = {}
     if isinstance(value, Mapping):
         inside = dict(value)
@@ -94,7 +95,7 @@ def find_words(value: Any) -> FoundWords:
     """The words of a value: a list, a mapping of words to ids or ids to words, or an object.
 
     Raises:
-        VocabularyFormError: with what it is instead, or what is wrong with it.
+        VocabularyFormError: it is not a vocabulary, or an invalid one.
     """
     default: int | None = None
     for _ in range(_DEEPEST):
@@ -106,7 +107,7 @@ def find_words(value: Any) -> FoundWords:
     elif isinstance(value, Mapping):
         words = _by_id(value)
     else:
-        raise VocabularyFormError(f"holds {_name(value)}, and no vocabulary")
+        raise VocabularyFormError(f"holds {_name(value)}, not a vocabulary")
     if not words:
         raise VocabularyFormError("holds a vocabulary without words")
     if problem := find_word_problem(words):
@@ -115,7 +116,7 @@ def find_words(value: Any) -> FoundWords:
 
 
 def _look_inside(value: Call, default: int | None) -> tuple[Any, int | None]:
-    """The vocabulary in an object's state, and the id of unknown words if the state has it."""
+    """The vocabulary in an object's state, and the id of unknown words, if it defines one."""
     state = value.state
     if value.path in _CPP_VOCABULARY:
         return _read_cpp_state(state)
@@ -126,13 +127,13 @@ def _look_inside(value: Call, default: int | None) -> tuple[Any, int | None]:
             if state.get(name) is not None:
                 return state[name], default
     raise VocabularyFormError(
-        f"holds an object of {shown(value.path or 'something computed')}, which has none of "
-        f"{', '.join(_ATTRIBUTES)}; save its list of words instead"
+        f"holds an object of {shown(value.path or 'an unknown class')} without any of the "
+        f"attributes {', '.join(_ATTRIBUTES)}; save its list of words instead"
     )
 
 
 def _read_cpp_state(state: Any) -> tuple[list[Any], int | None]:
-    """The state of torchtext's C++ Vocab: a version, integers, strings and tensors.
+    """Read the state of torchtext's C++ Vocab: a version, integers, strings and tensors.
 
     Version 0.0.2, since torchtext 0.10, has the default index as its only integer, or none.
     Version 0.0.1 has no integers; the unknown word is the last one.
@@ -141,14 +142,14 @@ def _read_cpp_state(state: Any) -> tuple[list[Any], int | None]:
     parts = state if isinstance(state, tuple) and len(state) == 4 else (None,) * 4
     version, integers, strings, _ = parts
     if not isinstance(integers, list) or not isinstance(strings, list):
-        raise VocabularyFormError("holds a vocabulary of torchtext with an unknown kind of state")
+        raise VocabularyFormError("holds a torchtext vocabulary in an unknown format")
     if version == "0.0.1" and strings:
         words = strings[:-1]
         return words, words.index(strings[-1]) if strings[-1] in words else None
     if version == "0.0.2":
         return strings, integers[0] if integers and _is_id(integers[0]) else None
     raise VocabularyFormError(
-        f"holds a vocabulary of torchtext whose state has version {shown(version)}; "
+        f"holds a torchtext vocabulary of the unknown format version {shown(version)}; "
         "save vocab.get_itos() instead"
     )
 
@@ -164,22 +165,22 @@ def _by_id(values: Mapping[Any, Any]) -> list[Any]:
                 raise VocabularyFormError(f"{shown(word)} has the value {_name(number)}, not an id")
             if number in ids:
                 raise VocabularyFormError(
-                    f"{shown(ids[number])} and {shown(word)} both have the value {number}; ids are "
-                    "wanted, each for one word, and not counts of words"
+                    f"{shown(ids[number])} and {shown(word)} both have the value {number}; values "
+                    "must be unique ids, not word counts"
                 )
             ids[number] = word
     lost = next((number for number in range(len(values)) if number not in ids), None)
     if lost is not None:
         raise VocabularyFormError(
-            f"{len(values)} words have ids that leave {lost} out; ids start at 0 and have no gap. "
-            "If these are counts, save the words in the order of their ids"
+            f"no word has the id {lost}; the ids of {len(values)} words must be 0 to "
+            f"{len(values) - 1}. If the values are counts, save the words in the order of their ids"
         )
     return [ids[number] for number in range(len(values))]
 
 
 def _number(key: Any) -> int | None:
     if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10:
-        return int(key)  # JSON has no keys but text
+        return int(key)  # all keys in JSON are strings
     return key if _is_id(key) else None
 
 
@@ -188,7 +189,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _name(value: Any) -> str:
-    """A value that is not what it should be, for a message."""
+    """Describe an unexpected value for a message."""
     if isinstance(value, Call | Global):
         return f"an object of {shown(value.path)}"
     scalar = value is None or isinstance(value, str | int | float | bytes)
@@ -196,10 +197,10 @@ def _name(value: Any) -> str:
 
 
 def is_vocabulary(value: Any) -> bool:
-    """Whether a value of JSON is a vocabulary, or holds some, and is not another kind of file."""
+    """Whether a JSON value is a vocabulary or contains vocabularies."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return bool(value) and (isinstance(value[0], str) or _may_be_vocabulary(value[0]))
-    if not isinstance(value, Mapping) or not value or "model" in value:  # of a tokenizer.json
+    if not isinstance(value, Mapping) or not value or "model" in value:  # a tokenizer.json
         return False
     items = list(value.values())
     if all(_is_id(item) for item in items) or all(isinstance(item, str) for item in items):
@@ -207,17 +208,17 @@ def is_vocabulary(value: Any) -> bool:
     return all(isinstance(item, Mapping | list) and is_vocabulary(item) for item in items)
 
 
-# Vocabularies of toolkits: dictionaries of fairseq, checkpoints of OpenNMT-py. Their text is
-# already cut into words or pieces (BPE, SentencePiece), separated by white space.
+# Vocabularies of toolkits: fairseq dictionaries and OpenNMT-py checkpoints. The toolkits read text
+# that is already split into words or pieces (BPE, SentencePiece), separated by white space.
 
 
 _DICTIONARY = re.compile(r"dict(\.[\w-]+)?\.txt")
-_FIRST = ("<s>", "<pad>", "</s>", "<unk>")  # ids that fairseq puts before those of the file
+_FIRST = ("<s>", "<pad>", "</s>", "<unk>")  # fairseq adds these before the words of the file
 _MOST_BYTES = 2**26
 
 
 def is_dictionary(path: Path) -> bool:
-    """Whether a file is fairseq's, by its name and its first line, a word and a count."""
+    """Whether a file is a fairseq dictionary: by its name, and a word and a count in line 1."""
     if _DICTIONARY.fullmatch(path.name) is None:
         return False
     try:
@@ -229,10 +230,10 @@ def is_dictionary(path: Path) -> bool:
 
 
 def read_dictionary(path: Path) -> FoundWords:
-    """The words of fairseq's ``dict.LANGUAGE.txt``, its four special ones before them.
+    """Read fairseq's ``dict.LANGUAGE.txt``: its four special tokens, then the words of the file.
 
     Raises:
-        VocabularyFormError: a line is no word and count, or a word occurs twice.
+        VocabularyFormError: a line is not a word and a count, or a word occurs twice.
         OSError: the file cannot be read.
     """
     with open_file(path) as file:
@@ -243,14 +244,14 @@ def read_dictionary(path: Path) -> FoundWords:
     for place, line in enumerate(content.decode("utf-8").rstrip("\n").split("\n")):
         word, space, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not (space and word and count.rstrip("\r").isdigit()):
-            raise VocabularyFormError(f"line {place + 1} is no word and count")
+            raise VocabularyFormError(f"line {place + 1} is not a word and a count")
         words.append(word)
     found = find_words(words)
     return FoundWords(found.words, words.index("<unk>"), WHITESPACE)
 
 
 def vocabularies_inside(value: Any) -> dict[str, list[Any]]:
-    """The vocabularies "src" and "tgt" of a checkpoint of OpenNMT-py; none of any other file."""
+    """The vocabularies "src" and "tgt" of an OpenNMT-py checkpoint; empty for any other file."""
     if not isinstance(value, dict) or not {"vocab", "opt"} <= {*value}:
         return {}
     sides = {side: words_of(value["vocab"], side) for side in ("src", "tgt")}
@@ -262,9 +263,9 @@ _MAX_JSON_BYTES = 2**24
 
 
 def split_name(path: Path) -> tuple[Path, str | None]:
-    """A file, and the name of one of several vocabularies in it: ``vocab.pt:de``.
+    """Split ``vocab.pt:de`` into the path of a file and the key of one of its vocabularies.
 
-    A name without a colon, and one of a file that exists, is that of a file.
+    The key is None if there is no colon, or if a file with the complete name exists.
     """
     file, colon, entry = str(path).rpartition(":")
     if not colon or is_file(path) or not is_file(Path(file)):
@@ -273,15 +274,15 @@ def split_name(path: Path) -> tuple[Path, str | None]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file of this name; false for an impossible name."""
+    """Whether a file exists at this path; False for an invalid path."""
     try:
         return path.is_file()
-    except (OSError, ValueError):  # too long, or with a null byte
+    except (OSError, ValueError):  # the path is too long, or contains a null byte
         return False
 
 
 def holds_vocabulary(path: Path) -> bool:
-    """Whether ``read_vocabulary_file`` reads a file, by its name, first bytes or JSON content."""
+    """Whether ``read_vocabulary_file`` can read a file, by name, first bytes or JSON content."""
     file, entry = split_name(path)
     if entry is not None or file.suffix in _PICKLE_SUFFIXES or is_dictionary(file):
         return True
@@ -292,15 +293,15 @@ def holds_vocabulary(path: Path) -> bool:
 
 
 def read_vocabulary_file(path: Path) -> FoundWords:
-    """Read a vocabulary, without running anything that the file holds.
+    """Read a vocabulary without running code from the file.
 
     Args:
-        path: a JSON file, a dictionary of fairseq, or a file of ``pickle.dump`` or ``torch.save``,
-            such as a checkpoint of OpenNMT-py, with the vocabularies "src" and "tgt"; where it
-            holds several vocabularies, with a colon and the name of one after it.
+        path: a JSON file, a fairseq dictionary, or a file that ``pickle.dump`` or ``torch.save``
+            wrote, such as an OpenNMT-py checkpoint with the vocabularies "src" and "tgt". To
+            select one of several vocabularies, append a colon and its key.
 
     Raises:
-        TokenizerError: it is missing, damaged, or holds no vocabulary, or several.
+        TokenizerError: the file is missing or damaged, or does not hold exactly one vocabulary.
     """
     file, entry = split_name(path)
     if (other := describe_substitute(file)) is not None:
@@ -322,7 +323,7 @@ def read_vocabulary_file(path: Path) -> FoundWords:
 
 
 def _is_pickle(file: Path) -> bool:
-    """Whether a file starts like a pickle of protocol 2 or later, or like an archive of torch."""
+    """Whether a file starts like a pickle of protocol 2 or later, or a ``torch.save`` archive."""
     with open_file(file) as opened:
         head = opened.read(4)
     return head == b"PK\3\4" or (head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"))
@@ -344,24 +345,24 @@ _SHOWN = 40  # characters of a word in a message
 def find_word_problems(
     words: Sequence[str], size: int, side: str, unk_id: int | None
 ) -> Iterator[str | Message]:
-    """The problems of a word list as the vocabulary of one side of a model.
+    """Find problems of a word list as the source or target vocabulary of a model.
 
     Args:
-        words: its lines, at most ``size``.
-        size: of the side's vocabulary.
+        words: the lines of the list, at most ``size``.
+        size: the size of the model's vocabulary on this side.
         side: "source" or "target".
-        unk_id: the id of words that are not in the list; None if there is none.
+        unk_id: the id of words that are not in the list; None if the model has none.
     """
     if len(words) < size:
         yield (
-            f"{len(words)} lines for the {size} ids of the {side} vocabulary. Every id has a line, "
-            "in order: special tokens such as <pad> too, and ids that are never used (<unused0>)"
+            f"{len(words)} lines for the {size} ids of the {side} vocabulary. Each id needs a "
+            "line, in order, including special tokens such as <pad> and unused ids (<unused0>)"
         )
     counted = sum(_COUNTED.fullmatch(word) is not None for word in words)
     if 2 * counted > len(words):
         yield (
-            f"{counted} lines are a word and a count, as in fairseq's dict.txt; a line must be the "
-            "word alone. fairseq puts four tokens before them: "
+            f"{counted} lines are a word and a count, as in fairseq's dict.txt; a line must be one "
+            "word. fairseq adds four tokens before the words of the file: "
             "(printf '%s\\n' '<s>' '<pad>' '</s>' '<unk>'; cut -d' ' -f1 dict.txt) > vocab.txt"
         )
     elif side == "source":
@@ -373,44 +374,46 @@ def find_word_problems(
 def find_vocabulary_problems(
     words: Sequence[str], size: int, side: str, unk_id: int | None
 ) -> Iterator[str | Message]:
-    """The problems of a vocabulary of one side of a model; see ``find_word_problems``.
+    """Find problems of a vocabulary with its own splitting rule; see ``find_word_problems``.
 
-    Its words may hold white space, since it has its own rule for splitting text.
+    Words may contain white space, because the rule defines how text is split.
     """
     if len(words) < size:
-        yield f"{len(words)} words for the {size} ids of the {side} vocabulary; every id has a word"
+        yield (
+            f"{len(words)} words for the {size} ids of the {side} vocabulary; each id needs a word"
+        )
     if unk_id is None:
         yield from _unused_unknown(words, first=0, noun="id")
 
 
 def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Message]:
-    """The problem of a word for unknown words, in a model that does not have one."""
+    """Report a word such as <unk> if the model has no ``unk_id``."""
     for place, word in enumerate(words):
         if _UNKNOWN.fullmatch(word):
             yield Message(
-                f"{noun} {place + first} is {word!r}, and the model has no unk_id, so text with "
-                "any other word would be refused; give ",
+                f"{noun} {place + first} is {word!r}, but the model has no unk_id, so text with an "
+                "unknown word would be refused; set it with ",
                 Option("settings", [f"unk_id={place}"]),
             )
 
 
 def _never_found(words: Sequence[str]) -> Iterator[str]:
-    """The problem of words that contain white space, at which text is split."""
+    """Report words that contain white space, at which text is split."""
     wrong = [(place, word) for place, word in enumerate(words) if word.split() != [word]]
     if wrong:
         place, word = wrong[0]
         more = f" (and {len(wrong) - 1} more lines)" if len(wrong) > 1 else ""
         yield (
-            f"line {place + 1}, {word[:_SHOWN]!r}{more}, can never be found: text is split at "
-            "white space. A word must not contain any; for an unused id, write <unused0>"
+            f"line {place + 1}, {word[:_SHOWN]!r}{more}, can never match: text is split at white "
+            "space, so a word must not contain any. For an unused id, write <unused0>"
         )
 
 
-# Warnings about a vocabulary of words: special ids that contradict it, words that are never found.
-# An export continues, since names of words prove nothing.
+# Warnings about a word vocabulary: special ids that contradict it, and words that never match. The
+# export continues, because the names of words are only hints.
 
 
-# Names of special tokens in known vocabularies, without the brackets or lines around them.
+# Names of special tokens in known vocabularies, without brackets or underscores.
 _NAMES = {
     "pad_id": ("pad", "padding", "blank"),
     "bos_id": ("bos", "s", "sos", "start", "go", "begin"),
@@ -423,20 +426,20 @@ _MARKED = re.compile(r"[<\[|_]+([^<>\[\]|_]+)[>\]|_]+")
 def find_doubts(
     tokenizer: WordTokenizer, side: str, config: TransformerConfig, default: int | None
 ) -> Iterator[Message]:
-    """Doubts about the vocabulary of one side.
+    """Find likely mistakes in the vocabulary of one side.
 
     Args:
-        tokenizer: with the words, each of which has an id of the model.
+        tokenizer: the tokenizer with the vocabulary, whose ids were checked.
         side: "source" or "target".
-        config: of the model, with its special ids.
-        default: the id that the vocabulary object gives to unknown words; None if it is not known.
+        config: the config of the model, which has its special ids.
+        default: the id of unknown words in the vocabulary object; None if unknown.
     """
     for key in _used(side, config):
         number = getattr(config, key)
         if key == "unk_id" and number is not None and default not in (None, number):
             yield Message(
-                f"unk_id is {number}, and the {side} vocabulary itself gives unknown words the id "
-                f"{default}; if that is right, give ",
+                f"unk_id is {number}, but the {side} vocabulary maps unknown words to the id "
+                f"{default}; if that is correct, set it with ",
                 Option("settings", [f"unk_id={default}"]),
             )
         elif number is not None:
@@ -454,7 +457,7 @@ def _used(side: str, config: TransformerConfig) -> list[str]:
 
 
 def _contradiction(key: str, number: int, words: Sequence[str], side: str) -> Iterator[Message]:
-    """A warning if the word of a special id has another role, or none."""
+    """A warning if the word of a special id has another role, or no role."""
     word = words[number]
     if _role(word) == key:
         return
@@ -463,17 +466,15 @@ def _contradiction(key: str, number: int, words: Sequence[str], side: str) -> It
     if found:
         place = found[0]
         yield Message(
-            f"{start}, where {words[place]!r} is {place}; if that is the right one, give ",
+            f"{start}, but {words[place]!r} has the id {place}; if that is correct, set it with ",
             Option("settings", [f"{key}={place}"]),
         )
     elif _role(word) is not None or word[:1].isalnum():
-        yield Message(
-            f"{start}; give the id that was meant with ", Option("settings", [f"{key}=…"])
-        )
+        yield Message(f"{start}; set the correct id with ", Option("settings", [f"{key}=…"]))
 
 
 def _role(word: str) -> str | None:
-    """The special id that a word's name indicates; None for an ordinary word."""
+    """The special id that the name of a word suggests; None for an ordinary word."""
     marked = _MARKED.fullmatch(word.strip().lower())
     if marked is None:
         return None
@@ -481,13 +482,13 @@ def _role(word: str) -> str | None:
 
 
 def _lost_words(tokenizer: WordTokenizer) -> Iterator[Message]:
-    """A warning if hardly any word could be found by this split, unlike in training."""
+    """A warning if most words never match with this splitting rule."""
     ordinary = [word for word in tokenizer.words if _MARKED.fullmatch(word) is None]
     lost = [word for word in ordinary if tokenizer.split(word) != [word]]
     if 2 * len(lost) > len(ordinary):
         yield Message(
-            f"{len(lost)} of {len(ordinary)} words can never be found, such as "
+            f"{len(lost)} of {len(ordinary)} words can never match, such as "
             f"{lost[0][:_SHOWN]!r}, which is split into {tokenizer.split(lost[0])[:4]!r}; if text "
-            "was split differently in training, choose how with ",
+            "was split differently in training, select the rule with ",
             Option("source_split"),
         )

@@ -1,4 +1,4 @@
-"""A checkpoint that has been read, or the part of it that could be, with its problems."""
+"""Checkpoints that have been read, and partly read ones with their problems."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -110,7 +110,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def share_tied_tables(weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Make tables that the config ties one tensor, under all of their names."""
+    """Replace tables that the config ties by one tensor, under all of their names."""
     pairs = [(SOURCE_TABLE, TARGET_TABLE)] if config.get("tie_embeddings") else []
     pairs += [(TARGET_TABLE, OUTPUT_TABLE)] if config.get("tie_output") else []
     for first, second in [*pairs, *reversed(pairs)]:
@@ -132,9 +132,9 @@ class Completion:
     """A config, completed as far as possible.
 
     Attributes:
-        config: with placeholder values where there are problems.
+        config: the config, with placeholder values for missing or contradictory ones.
         origins: config key to "assumed", "bundle", "weights", "missing", or a source's origin.
-        problems: sentences.
+        problems: the problems, one sentence each.
     """
 
     config: TransformerConfig
@@ -154,10 +154,10 @@ def complete_config(
     """Merge config values; shapes of the weights override values that contradict them.
 
     Args:
-        layout: has the defaults of its family.
-        weights: by the model's names, tied tables under both of theirs.
-        num_heads: if the names of the weights number the heads.
-        overrides: values of files, module and caller.
+        layout: the layout, which has the defaults of its family.
+        weights: the weights by the model's names; tied tables have both of their names.
+        num_heads: the number of heads, if the names of the weights number them.
+        overrides: config values from files, the module and the caller.
         require: keys that must have a value although the model could do without.
         defaults: values for keys that neither file nor caller gives.
         from_tensors: values that the layout found in the tensors.
@@ -211,16 +211,16 @@ def _infer(
     for stack in ("encoder", "decoder"):
         if stated.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
             inferred.pop(f"num_{stack}_layers", None)
-        else:  # of a file without layers, the number in its config would go unchecked
+        else:  # without layers in the file, nothing would check the number in its config
             inferred.setdefault(f"num_{stack}_layers", 1)
     return inferred
 
 
 def needed(keys: Iterable[str]) -> Message:
-    """A sentence about config keys that need a value, with the words that give it."""
+    """A sentence about config keys that need a value, and how to set it."""
     keys = list(keys)
     words = Option(SETTINGS, [f"{key}=…" for key in keys])
-    return Message(f"needed, and not in the file: {', '.join(keys)}; give ", words)
+    return Message(f"required, but not in the file: {', '.join(keys)}; set ", words)
 
 
 def _contradictions(
@@ -260,7 +260,7 @@ def _half_embeddings(
     one_table = Option(SETTINGS, ["tie_embeddings=true"])
     words = size_of(weights, OUTPUT_TABLE, 0) if absent == TARGET_TABLE else None
     if words is None:
-        return [Message(f"{missing}; if one table serves both sides, give ", one_table)]
+        return [Message(f"{missing}; if both sides share one table, set ", one_table)]
     output, _ = layout.table.origin_of(OUTPUT_TABLE, ())
     as_output = Option(SETTINGS, ["tie_output=true"])
     fits = words == values[size]
@@ -299,13 +299,13 @@ def _build(
         raise ConfigError(Message(error.message, *lines)) from None
 
 
-# What a forward does with the weights, and the weights do not show.
+# Settings of the forward pass that the weights do not show.
 _UNSEEN = (
     "num_heads", "norm_placement", "norm_eps", "activation", "scale_embeddings", "positions",
     "mask_fill", "tie_embeddings", "tie_output", "pad_id", "bos_id", "eos_id", "add_source_bos",
     "add_source_eos",
 )  # fmt: skip
-# The same of what few models have.
+# The same for settings that few models have.
 _SELDOM = (
     "decoder_num_heads", "decoder_norm_placement", "scale_target_embeddings", "scale_scores",
     "first_position", "padding_has_position", "residual_scale", "relative_positions",
@@ -327,7 +327,7 @@ class Checkpoint:
         state_dict: the tensors as they were, under the layout's names (after ``rename``).
         key_report: every key of the file to the weights that it became; empty if it was ignored.
         own_config: values of the model's own kind of config.json; empty if there is none.
-        generation_config: those of the generation_config.json next to it.
+        generation_config: the values of the generation_config.json next to it.
         module: the live module that it was read from, to compare with; None for a file.
         reference: the user's own code that computes the same, to compare with instead: source
             ids (B, S) and decoder ids (B, T) to logits (B, T, V); None if they gave none.
@@ -355,7 +355,7 @@ class Checkpoint:
         """Defaults of decoding in the model's own files; nothing if its layout has no such files.
 
         Raises:
-            ConfigError: naming everything that cannot be honoured.
+            ConfigError: settings are not supported; all are listed.
         """
         read = LAYOUTS[self.layout].generation if self.layout in LAYOUTS else None
         if read is None or not self.own_config:
@@ -394,7 +394,7 @@ class Checkpoint:
         A model without embeddings has no tokens and needs no special ids.
 
         Raises:
-            ConfigError: naming all that are None.
+            ConfigError: required values are None; all are listed.
         """
         if not self.config.has_embeddings:
             return
@@ -417,8 +417,8 @@ class Examination:
     """A checkpoint as far as it could be read, and all problems found in it.
 
     Attributes:
-        checkpoint: with placeholders where the config is incomplete (origin "missing").
-        problems: of the file and its weights.
+        checkpoint: the checkpoint, with placeholders for missing config values (origin "missing").
+        problems: problems of the file and its weights.
         config_problems: contradictory or missing config values.
         remedy: advice on the problems.
         notes: remarks for the user on how the file was read.
@@ -435,7 +435,7 @@ class Examination:
 
         Raises:
             CheckpointError: for problems of the file, and then of the config too.
-            ConfigError: for problems of the config alone.
+            ConfigError: for problems of the config only.
         """
         name = self.checkpoint.name
         notes = Message(*(Message("\nNote: ", note, ".") for note in self.notes))

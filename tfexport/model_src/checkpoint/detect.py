@@ -50,7 +50,7 @@ def detect_layout(
 
     Args:
         raw: the file; its metadata may mark it as tfexport's own format.
-        names: of its tensors, after the rename table.
+        names: the names of the tensors, after the rename table.
         forced: the name of a layout, or None.
         config: the config.json next to the file, of any project; a layout with its ``model_type``
             that knows half of the keys is chosen.
@@ -60,7 +60,7 @@ def detect_layout(
     """
     names = list(names)
     if not names:
-        raise CheckpointError(f"{raw.path}: 'ignore' leaves no tensor of it.")
+        raise CheckpointError(f"{raw.path}: 'ignore' matches every tensor.")
     if (form := describe_form(names)) is not None:
         raise CheckpointError(as_message(f"{raw.path}: {form}"))
     if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
@@ -87,17 +87,17 @@ def detect_layout(
 
 
 def _undecided(layouts: list[Layout], names: list[str]) -> Message | None:
-    """Advice where layouts that the keys do not tell apart know nearly all; None if none does."""
+    """Advice if several layouts match nearly all keys equally well; None otherwise."""
     known = {layout.name: _count_known(layout, names, "") for layout in layouts}
     most = max(known.values(), default=0)
     if 10 * most < 9 * len(names):
         return None
     fitting = [name for name, count in known.items() if count == most]
     return Message(
-        f"its keys are those of {join_some(fitting, 20)}, which differ in what they compute. Give "
-        "the folder with the model's own config.json, or name one with ",
+        f"the keys match several layouts, which compute differently: {join_some(fitting, 20)}. "
+        "Pass the folder with the model's own config.json, or set the layout with ",
         Option("layout", "NAME"),
-        " and its values with ",
+        " and its config with ",
         Option("settings", ["key=value"]),
         ".",
     )
@@ -132,27 +132,27 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
     known = best.layout.table.map_keys(names)
     unknown = [name for name in names if name not in known]
     text = (
-        f"{raw.path}: no known layout; nearest is {best.layout.name} "
-        f"({best.known} of {len(names)} keys). Not among its keys: {join_some(unknown)}."
+        f"{raw.path}: no known layout; the closest is {best.layout.name} "
+        f"({best.known} of {len(names)} keys). Unknown keys: {join_some(unknown)}."
     )
     better = max(found, key=lambda it: it.known)
     if better.prefix and 2 * better.known >= len(names):
         pattern = "^" + better.prefix.replace(".", "\\\\.")
         return (
-            f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys are those of "
-            f'{better.layout.name}: give "rename": [["{pattern}", ""]] in the config.'
+            f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys match "
+            f'{better.layout.name}: set "rename": [["{pattern}", ""]] in the config.'
         )
     if (inner := _inner_model(names)) is not None:
         return f"{text}\n{inner}"
     return (
-        f"{text}\nIf this is a Transformer of encoder and decoder, map its names onto a layout's "
+        f"{text}\nIf this is an encoder-decoder Transformer, map its names to those of a layout "
         "(docs/checkpoints.md lists them) with the config's 'rename' table. Any other "
         f"encoder-decoder in PyTorch can be exported too: {MODULE}."
     )
 
 
 def _inner_model(names: list[str]) -> str | None:
-    """Advice where a file holds several models, such as a copy of averages; None if it does not."""
+    """Advice if a file holds several models, such as averaged weights; None otherwise."""
     groups: dict[str, list[str]] = {}
     for name in names:
         for length in range(1, 1 + min(3, name.count("."))):

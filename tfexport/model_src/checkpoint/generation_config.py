@@ -101,7 +101,7 @@ class Values:
         return None
 
     def number(self, key: str, low: float, high: float, *, above: bool = False) -> float | None:
-        """A number between two bounds; not the lower one itself if it has to be ``above``."""
+        """A number between two bounds; excluding the lower one if ``above`` is true."""
         value: Any = self.given.get(key)
         real = isinstance(value, int | float) and not isinstance(value, bool)
         if real and low <= value <= high and not (above and value == low):
@@ -118,7 +118,7 @@ class Values:
         return None
 
     def token(self, key: str) -> int | None:
-        """One id."""
+        """A token id; None if it is missing."""
         value: Any = self.given.get(key)
         if self._is_id(value):
             return int(value)
@@ -194,7 +194,7 @@ class Generation:
         defaults: decoding option to its default, as JSON values; the manifest's ``generation``.
         start_id: the token that decoding starts from; None if the files have none.
         notes: remarks for the user.
-        origins: default to where it comes from, for the manifest; of ``max_length`` alone.
+        origins: the origin of defaults, for the manifest; only of ``max_length``.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -212,7 +212,7 @@ def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) ->
         generation: values of generation_config.json; empty if there is none.
 
     Raises:
-        ConfigError: naming every key that cannot be honoured, and every bad value.
+        ConfigError: keys are not supported, or values are invalid; all are listed.
     """
     values = generation or _of_model(config)
     given = {key: value for key, value in values.items() if value is not None}
@@ -254,11 +254,11 @@ def _refused(given: Mapping[str, Any], generation: Mapping[str, Any]) -> Iterato
             yield f"{key}: {shown(value)} is not supported: {NOT_SUPPORTED[key].reason}"
         elif key in OF_SAMPLING and given.get("do_sample") is True:
             if value not in OF_SAMPLING[key]:
-                yield f"{key}: {shown(value)} is not supported: sampling here has no such limit"
+                yield f"{key}: {shown(value)} is not supported: there is no such limit for sampling"
         elif key not in KNOWN:
-            yield f"{shown(key)[1:-1]}: not a key of generation that is known"
+            yield f"{shown(key)[1:-1]}: unknown key"
     if given.get("do_sample") is True and given.get("num_beams", 1) != 1:
-        yield f"num_beams: {shown(given['num_beams'])} with do_sample: a beam is not sampled here"
+        yield f"num_beams: {shown(given['num_beams'])} with do_sample: beams are not sampled"
 
 
 def _defaults(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,10 +350,10 @@ def _contradictions(defaults: Mapping[str, Any]) -> Iterator[str]:
         ("last_token", "forced_eos_token_id"),
     ):
         if defaults.get(name) in suppressed:
-            yield f"{key}: {defaults[name]} is forced, and one of suppress_tokens"
+            yield f"{key}: {defaults[name]} is forced, but also in suppress_tokens"
     count, beam = defaults.get("num_hypotheses", 1), defaults.get("beam_size", 1)
     if count > beam and not defaults.get("sampling"):
-        yield f"num_return_sequences: {count} is more than num_beams, which is {beam}"
+        yield f"num_return_sequences: {count} exceeds num_beams, which is {beam}"
 
 
 def _notes(given: Mapping[str, Any]) -> Iterator[str]:

@@ -40,14 +40,14 @@ class Convert(Protocol):
 
 @dataclass(frozen=True)
 class Unchanged:
-    """The identity."""
+    """Converts a tensor to itself."""
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The tensor alone."""
+        """Return the tensor."""
         return (tensor,)
 
     def original_shape(self, shape: Shape) -> Shape:
-        """The same shape."""
+        """Return the shape unchanged."""
         return shape
 
 
@@ -58,7 +58,7 @@ class Split:
     count: int
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The parts; fewer, or of different shapes, where the rows do not divide."""
+        """The parts; fewer, or of unequal shapes, if the number of rows is not divisible."""
         return torch.chunk(tensor, self.count, dim=0) if tensor.dim() else ()
 
     def original_shape(self, shape: Shape) -> Shape:
@@ -71,7 +71,7 @@ class Squeezed:
     """A position table (M, E) with axes of length 1 around it."""
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The table without them."""
+        """The table without axes of length 1."""
         while tensor.dim() > 2 and 1 in tensor.shape:
             tensor = tensor.squeeze(list(tensor.shape).index(1))
         return (tensor,)
@@ -83,16 +83,16 @@ class Squeezed:
 
 @dataclass(frozen=True)
 class RowsFrom:
-    """A position table (M + count, E) whose first rows belong to no token, as in BART."""
+    """A position table (M + count, E) whose first rows are unused, as in BART."""
 
     count: int
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The table (M, E) without them."""
+        """The table (M, E) without the unused rows."""
         return (tensor[self.count :] if tensor.dim() else tensor,)
 
     def original_shape(self, shape: Shape) -> Shape:
-        """The shape with them."""
+        """The shape with the unused rows."""
         return (shape[0] + self.count, *shape[1:]) if shape else shape
 
 
@@ -101,7 +101,7 @@ class SingleRow:
     """A vector (V) that is stored as (1, V)."""
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The vector."""
+        """Return the vector (V)."""
         return (tensor[0] if tensor.dim() == 2 and len(tensor) == 1 else tensor,)
 
     def original_shape(self, shape: Shape) -> Shape:
@@ -114,11 +114,11 @@ class Transposed:
     """A matrix that is stored as (in, out)."""
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The matrix as (out, in); nothing for what is no matrix."""
+        """The matrix as (out, in); nothing for a tensor that is not a matrix."""
         return (tensor.T,) if tensor.dim() == 2 else ()
 
     def original_shape(self, shape: Shape) -> Shape:
-        """The axes the other way round."""
+        """The shape with its axes exchanged."""
         return shape[::-1]
 
 
@@ -127,11 +127,11 @@ class OneRow:
     """A vector that is stored as a matrix of one row."""
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The row."""
+        """Return the row as a vector."""
         return (tensor.reshape(-1),) if tensor.dim() < 2 or tensor.size(0) == 1 else ()
 
     def original_shape(self, shape: Shape) -> Shape:
-        """One row of it."""
+        """The shape of a matrix of one row."""
         return (1, *shape)
 
 
@@ -306,7 +306,7 @@ class Converted:
     """A state dict under the model's names.
 
     Attributes:
-        weights: by the model's names.
+        weights: the weights, by the model's names.
         key_report: every key that was read to the weights that it became.
         num_heads: number of heads, if each has its own tensor; else None.
         problems: sentences about tensors that could not be converted.

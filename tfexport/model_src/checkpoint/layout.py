@@ -1,4 +1,4 @@
-"""A layout: how one family of models names its weights, and its defaults."""
+"""Layouts: the names of weights, and the config defaults, of a family of models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from tfexport.model_src.checkpoint.keymap import KeyTable
 
 
 def unchanged_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of a config.json that is in tfexport's own keys."""
+    """Return the values of a config.json with tfexport's own keys."""
     return values
 
 
@@ -20,7 +20,7 @@ class Prepared:
     """The tensors of a file, made ready for a key table.
 
     Attributes:
-        tensors: for the key table, under names of the file or new ones.
+        tensors: the tensors for the key table, under their names in the file or new names.
         read: keys of the file that were read otherwise, to the names in ``tensors`` that they
             became; to none where a tensor was only checked, as a table of sinusoids is.
         values: config values that only the tensors show.
@@ -36,7 +36,7 @@ class Prepared:
 
 
 def unprepared(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
-    """The tensors as they are."""
+    """Return the tensors unchanged."""
     return Prepared(tensors)
 
 
@@ -45,11 +45,11 @@ class Layout:
     """One family of models.
 
     Attributes:
-        name: as the option ``layout`` takes it.
-        title: as people call it.
-        table: its keys to the model's weights.
+        name: the name in the option ``layout``.
+        title: the name in messages.
+        table: the checkpoint's keys to the model's weights.
         defaults: config values where neither the checkpoint nor the caller specifies anything.
-        required: config keys that nothing can replace.
+        required: config keys without a default.
         read_config: values of its own kind of config.json to tfexport's config values.
         model_types: values of ``model_type`` that mark a config.json as its own kind.
         needs_config: only such a config.json, or the option ``layout``, chooses it: its keys are
@@ -64,7 +64,7 @@ class Layout:
             ``tfexport.export.reference.ORIGINALS``, or a dotted module with an ``ORIGINAL``. None
             if there is none.
         no_reference: the reason why there is none.
-        precedence: of layouts that know as many keys, the one with the highest is taken.
+        precedence: if several layouts know equally many keys, the one with the highest is used.
     """
 
     name: str

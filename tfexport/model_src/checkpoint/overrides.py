@@ -15,7 +15,7 @@ from tfexport.model_src.checkpoint.unsupported import as_message, describe_confi
 from tfexport.model_src.config import FRAMING, config_keys, read_framing, unknown_keys
 
 SETTINGS = "settings"  # the origin of values that were given as ``key=value``
-TABLE_KEYS = ("rename", "ignore")  # of a config, besides those of the model
+TABLE_KEYS = ("rename", "ignore")  # config keys that are not part of the model
 MORE_KEYS = (*TABLE_KEYS, FRAMING)
 Text = str | Message
 
@@ -25,9 +25,9 @@ class Source:
     """Values that a file, a module or the caller gives.
 
     Attributes:
-        origin: as messages name it.
-        values: by config keys, or those of the layout's own kind of config.json.
-        path: of the file; None for values that are not from a file.
+        origin: the name of the source in messages.
+        values: the values, by tfexport's config keys or those of the layout's own config.json.
+        path: the path of the file; None for values that are not from a file.
         optional: whether it is skipped if it is another project's, as a config.json that was found
             next to the checkpoint is.
     """
@@ -183,7 +183,9 @@ def parse_config(content: bytes, name: str) -> dict[str, Any]:
         CheckpointError: it is malformed or too large; ``name`` starts the message.
     """
     if len(content) > MAX_CONFIG_BYTES:
-        raise CheckpointError(f"{name}: more than {MAX_CONFIG_BYTES} bytes, so no config.")
+        raise CheckpointError(
+            f"{name}: more than {MAX_CONFIG_BYTES} bytes, too large for a config."
+        )
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:

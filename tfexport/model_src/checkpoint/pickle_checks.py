@@ -60,7 +60,7 @@ class Survey:
 
     Attributes:
         tensors: number of values of every plain tensor, by the keys that lead to it.
-        storages: bytes of every storage, by its key.
+        storages: the size of every storage in bytes, by key.
         unusual: sparse, quantized and other special tensors: their keys to their kinds.
         objects: dotted paths of Python objects that loading would have to import.
     """
@@ -196,15 +196,15 @@ def _count_values(call: Call, where: str) -> int:
         if call.path.endswith("_v3"):
             size = _dtype(call.args[6].path).itemsize
         if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
-            raise PickleError(f"{where} has a shape that cannot be")
+            raise PickleError(f"{where} has an invalid shape")
         last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
         stored = storage.size * _STORAGES.get(storage.kind, 1)
         if prod(shape) and (offset + last + 1) * size > stored:
-            raise PickleError(f"{where} reaches beyond the values that are stored")
+            raise PickleError(f"{where} extends beyond the stored values")
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         if isinstance(error, PickleError):
             raise
-        raise PickleError(f"{where} is described in an unknown way") from None
+        raise PickleError(f"{where} has an unknown format") from None
     return prod(shape)
 
 
@@ -241,7 +241,7 @@ def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> d
 
     Args:
         path: the file.
-        contents: of the file, whose sizes ``survey`` has checked.
+        contents: the contents of the file, whose sizes ``survey`` has checked.
         wanted: names to values; those that are no tensors are left out.
 
     Raises:
@@ -251,7 +251,7 @@ def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> d
     calls = {name: _innermost(value) for name, value in wanted.items() if is_tensor(value)}
     for name, call in calls.items():
         if not is_plain_tensor(call):
-            raise PickleError(f"{name} is no plain dense tensor")
+            raise PickleError(f"{name} is not a plain dense tensor")
     needed: dict[str, DeclaredStorage] = {}
     for name, call in calls.items():
         declared = call.args[0]
@@ -283,7 +283,7 @@ def _view(name: str, call: Call, stored: Mapping[str, Tensor]) -> Tensor:
         return torch.as_strided(flat, shape, strides, offset)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise PickleError(f"{name} is described in an unknown way: {reason}") from None
+        raise PickleError(f"{name} has an unknown format: {reason}") from None
 
 
 def _read_storages(
@@ -311,13 +311,13 @@ def _legacy_storages(
     head = io.BytesIO(file.read(MAX_PICKLE_BYTES))
     keys = Machine().read(head)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise PickleError("its storages are listed in an unknown way")
+        raise PickleError("its storages have an unknown format")
     sizes = survey(contents).storages
     file.seek(contents.storages_at + head.tell())
     found = set()
     for key in keys:
         if key not in sizes or key in found:
-            raise PickleError("its storages are listed in an unknown way")
+            raise PickleError("its storages have an unknown format")
         found.add(key)
         if len(count := file.read(8)) < 8:
             raise PickleError("it ends before its tensors do")

@@ -42,9 +42,9 @@ class Contents:
         value: what was saved; see ``pickle_parser``.
         records: bytes of every storage's record; None for a legacy file, whose storages are not
             listed anywhere.
-        size: bytes of the file.
-        folder: of an archive, what the names of its records start with.
-        storages_at: of a legacy file, the offset of the storages.
+        size: the size of the file in bytes.
+        folder: for an archive, the common prefix of its records' names.
+        storages_at: for a legacy file, the offset of the storages.
     """
 
     value: Any
@@ -141,17 +141,17 @@ def check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) ->
 
     Args:
         archive: the open archive.
-        sizes: its records' bytes by their names.
-        size: bytes of the file.
+        sizes: the sizes of its records in bytes, by name.
+        size: the size of the file in bytes.
 
     Raises:
-        PickleError: naming it.
+        PickleError: there is such a record; the message names it.
         OtherArchiveError: a TorchScript program.
     """
     if any(name.endswith("/constants.pkl") for name in sizes):  # a TorchScript program
         raise OtherArchiveError(list(sizes))
     if len({name.lower() for name in sizes}) < len(archive.infolist()):
-        raise PickleError("its archive has two records of one name")
+        raise PickleError("its archive has two records with the same name")
     inflated = sum(info.file_size for info in archive.infolist())
     if inflated > _MAX_INFLATION * size + 2**20:
         raise PickleError(f"its records would inflate to {inflated} bytes, of a file of {size}")
@@ -206,7 +206,7 @@ class PlainMachine(Machine):
     def _stack_global(self, _: Any) -> None:
         name, module = self._stack.pop(), self._stack.pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            raise PickleError("the name of something that it would import is no text")
+            raise PickleError("the name of an imported object is not a string")
         self._stack.append(Global(f"{module}.{name}"))
 
     def _dict(self, _: Any) -> None:

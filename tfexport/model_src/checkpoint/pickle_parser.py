@@ -164,10 +164,10 @@ class Machine:
         if not (
             isinstance(declared, tuple) and len(declared) in (5, 6) and declared[0] == "storage"
         ):
-            raise PickleError("a tensor's storage is described in an unknown way")
+            raise PickleError("a tensor's storage has an unknown format")
         _, kind, key, _, size, *view = declared
         if not (isinstance(kind, Global) and isinstance(size, int) and size >= 0):
-            raise PickleError("a tensor's storage is described in an unknown way")
+            raise PickleError("a tensor's storage has an unknown format")
         if any(item is not None for item in view):
             raise PickleError(
                 "its storages are views of one another, as torch before 0.4 wrote them"
@@ -182,12 +182,12 @@ def require_flat(key: Any) -> Any:
     and numbers is computed again every time.
     """
     if isinstance(key, tuple) and not all(isinstance(item, _SCALARS) for item in key):
-        raise PickleError("nested tuples are keys in it")
+        raise PickleError("it contains nested tuples as keys")
     parts = key if isinstance(key, tuple) else (key,)
     if len(parts) > _LONGEST_KEY or any(
         isinstance(part, int) and part.bit_length() > 64 for part in parts
     ):
-        raise PickleError("long tuples or numbers are keys in it")
+        raise PickleError("it contains long tuples or numbers as keys")
     return key
 
 

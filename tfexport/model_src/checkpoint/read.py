@@ -56,7 +56,7 @@ def listed(one: str, many: str, items: list[str]) -> list[str]:
 
 
 def upcast(tensor: Tensor) -> Tensor:
-    """A tensor's values in float32; of a type that has none, its shape alone."""
+    """A tensor's values in float32; only its shape for other types."""
     if _is_float(tensor):
         return tensor.float()
     return torch.empty(tensor.shape, device="meta")
@@ -67,7 +67,7 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def bad_values(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Sentences about tensors whose values are no finite numbers of float32."""
+    """Sentences about tensors with values that are not finite in float32."""
     problems = []
     for key, tensor in tensors.items():
         if not _is_float(tensor):
@@ -128,13 +128,13 @@ def wrong_weights(
     return [
         *_few(misshapen),  # a packed tensor is several weights
         *listed("is missing", "weights are missing", _unique(missing)),
-        *listed("has no place in this model", "weights have no place in this model", surplus),
+        *listed("is not part of this model", "weights are not part of this model", surplus),
     ]
 
 
 def _few(sentences: Iterable[str]) -> list[str]:
     unique = _unique(sentences)
-    more = [f"… and {len(unique) - _LISTED} more of another shape"]
+    more = [f"… and {len(unique) - _LISTED} more with a wrong shape"]
     return unique[:_LISTED] + (more if len(unique) > _LISTED else [])
 
 
@@ -299,9 +299,9 @@ def _remedy(layout: Layout, unread: list[str]) -> Message:
     if not unread:
         return read_as
     advice = as_message(
-        " The model computes with every weight, so an export that does not read one would be "
-        "another model. If the weight has another name, map it with the config's 'rename'. If "
-        "the forward pass does not use it, list it in 'ignore'. A model that computes more than "
-        f"this layout can be exported too: {MODULE}."
+        " Every weight must be read, because an export without it would compute something else. "
+        "If a weight has another name, map it with the config's 'rename'. If the forward pass "
+        "does not use it, list it in 'ignore'. A model that computes more than this layout can "
+        f"be exported too: {MODULE}."
     )
     return Message(read_as, advice)

@@ -150,7 +150,7 @@ class ReadOptions:
         require: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
-        """Read a file or a module in memory; a ``Checkpoint`` is returned as it is.
+        """Read a file or a module in memory; a ``Checkpoint`` is returned unchanged.
 
         Args:
             checkpoint: path of a file or folder, a module, or a ``Checkpoint``.
@@ -195,13 +195,13 @@ class ReadOptions:
 
     def _refuse_options(self, checkpoint: Checkpoint) -> None:
         given = [
-            Message(Option(name), " sets how to read a checkpoint, and this one is read already")
+            Message(Option(name), " controls reading a checkpoint, but this one was already read")
             for name in ("config", "settings", "layout")
             if getattr(self, name)
         ]
         if given:
             raise ConfigError(
-                join_problems(checkpoint.name, given, "Give it where the checkpoint is loaded.")
+                join_problems(checkpoint.name, given, "Set it where the checkpoint is loaded.")
             )
 
 

@@ -108,7 +108,7 @@ def _compiles(table: str, pattern: str, problems: list[Text]) -> bool:
 def rename_keys(keys: Iterable[str], tables: RenameTables) -> dict[str, str | None]:
     """Every key with its name after the first pattern that matches it; None if it is ignored.
 
-    A key is ignored where a pattern matches it as it is or as it is renamed.
+    A key is ignored if a pattern matches it before or after renaming.
 
     Raises:
         ConfigError: two keys would get one name, a replacement names no group or makes too long a

@@ -34,7 +34,7 @@ class StateDict:
         path: the file itself, also where a folder was named.
         tensors: flat, with the wrappers' prefixes removed.
         others: keys whose values are no tensors.
-        metadata: of a safetensors file.
+        metadata: the metadata of a safetensors file.
         notes: remarks for the user on how the file was read.
         config: of a toolkit's checkpoint, its own options, with the ``model_type`` of its layout.
         config_name: what they are called in messages.
@@ -119,7 +119,7 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
     try:
         way = locate(value, lambda item: isinstance(item, Tensor))
     except ValueError as error:
-        raise CheckpointError(f"{path}: no state dict: {error}.") from None
+        raise CheckpointError(f"{path}: not a state dict: {error}.") from None
     above = follow(value, way.path[:-1])
     value = follow(value, way.path)
     notes = [f"weights taken from {'.'.join(map(str, way.path))}"] if way.guessed else []
@@ -203,10 +203,10 @@ def aliases(
     the others went.
 
     Args:
-        tensors: those that are stored.
-        metadata: of the safetensors file, or of the index of its shards.
-        path: of that file, for messages.
-        size: bytes that are stored.
+        tensors: the stored tensors.
+        metadata: the metadata of the safetensors file, or of the index of its shards.
+        path: the path of that file, for messages.
+        size: the number of stored bytes.
 
     Raises:
         CheckpointError: the metadata makes far more of them than is stored.
@@ -229,7 +229,7 @@ def check_keys(keys: Iterable[str], path: Path) -> None:
     """Refuse more names, or longer ones, than a model has.
 
     Raises:
-        CheckpointError: naming the bound.
+        CheckpointError: a bound is exceeded; the message names it.
     """
     keys = list(keys)
     if len(keys) > MAX_KEYS:

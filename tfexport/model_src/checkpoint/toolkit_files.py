@@ -49,7 +49,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         NotImplementedError, RuntimeError, TypeError, OverflowError, MemoryError, PickleError,
     ) as error:  # fmt: skip
         reason = (str(error) or type(error).__name__).splitlines()[0][:200].rstrip(". ")
-        raise CheckpointError(f"{path}: damaged, or no archive of arrays: {reason}.") from None
+        raise CheckpointError(f"{path}: damaged, or not an archive of arrays: {reason}.") from None
 
 
 def _parse(record: bytes) -> npt.NDArray[np.generic]:
@@ -81,7 +81,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Refuse merges, which can multiply at every level."""
         if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
-            raise yaml.YAMLError("it merges mappings into one another")
+            raise yaml.YAMLError("it uses merge keys (<<), which are not supported")
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Refuse nodes inside one another that are deeper than options are."""
@@ -125,7 +125,7 @@ def parse_yaml(content: bytes, name: str) -> dict[str, Any]:
         CheckpointError: damaged, no mapping, or more than options are.
     """
     if len(content) > _MOST_BYTES:
-        raise CheckpointError(f"{name}: more than {_MOST_BYTES} bytes, so no options.")
+        raise CheckpointError(f"{name}: more than {_MOST_BYTES} bytes, too large for options.")
     try:
         values = yaml.load(content, Loader=_PlainLoader)
         if not isinstance(values, dict):
@@ -207,8 +207,8 @@ def read_marian(path: Path) -> StateDict:
     check_keys(arrays, path)
     options = arrays.pop(_OPTIONS, None)
     if options is None:
-        other = describe_names(arrays) or f"for it holds no {_OPTIONS}."
-        raise CheckpointError(as_message(f"{path}: no model of Marian-NMT, {other}"))
+        other = describe_names(arrays) or f"because it has no {_OPTIONS}."
+        raise CheckpointError(as_message(f"{path}: not a Marian-NMT model, {other}"))
     text = options.tobytes().rstrip(b"\0")
     config = {"options": parse_yaml(text, f"{path}: {_OPTIONS}"), MODEL_TYPE: MARIAN_NMT}
     kinds = (np.float32, np.float64, np.float16)
@@ -216,7 +216,7 @@ def read_marian(path: Path) -> StateDict:
     if wrong:
         raise CheckpointError(
             f"{path}: {wrong[0]} holds {arrays[wrong[0]].dtype} values; a model whose weights are "
-            "packed or quantized is not supported. Give the model.npz that it was made of."
+            "packed or quantized is not supported. Pass the model.npz that it was converted from."
         )
     tensors = {name: torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()}
     return StateDict(path, tensors, config=config, config_name=_OPTIONS)

@@ -33,7 +33,7 @@ class Options:
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A switch; None means the default."""
+        """Read a switch; None means the default."""
         value = self.values.get(name)
         value = _WORDS.get(value, value) if isinstance(value, str) else value
         if value is None or isinstance(value, bool) or value in (0, 1):
@@ -42,7 +42,7 @@ class Options:
         return default
 
     def integer(self, name: str, default: int | None = None) -> int | None:
-        """An integer."""
+        """Read an integer option."""
         value = self.values.get(name, default)
         value = default if value is None else value
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
@@ -51,7 +51,7 @@ class Options:
         return default
 
     def number(self, name: str, default: float) -> float:
-        """A number."""
+        """Read a number option."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -83,7 +83,7 @@ class Options:
         """Refuse what is wrong.
 
         Raises:
-            ConfigError: naming all of it.
+            ConfigError: there are problems; all are listed.
         """
         if self.problems:
             subject = f"the options of this {self._toolkit} model"
@@ -96,7 +96,7 @@ def refused_keys(
     """Tensors of unsupported features: their names as read, and a sentence on each kind.
 
     Args:
-        names: of all tensors.
+        names: the names of all tensors.
         reasons: patterns of names, each with what such tensors belong to.
     """
     read: dict[str, tuple[str, ...]] = {}

@@ -28,7 +28,7 @@ class Unsupported:
     """A model that is not read.
 
     Attributes:
-        title: as people call it.
+        title: the name in messages.
         reason: a clause, "because …" without the word.
         ways: clauses that name an alternative.
     """
@@ -228,9 +228,9 @@ _MERGE = (
     "Merge them into the model, and save that: model = model.merge_and_unload() of PEFT, then "
     "model.save_pretrained('merged') or torch.save(model.state_dict(), 'model.pt')."
 )
-_NOT_MERGED = "which are not merged into the weights; without them it would be another model."
+_NOT_MERGED = "which are not merged into the weights; the model needs them."
 _UNQUANTISED = (
-    "which are not read: tfexport quantises by itself. Give the model as it was before, or what "
+    "which are not supported: tfexport quantises by itself. Pass the original model, or what "
     "model.dequantize() of transformers makes of it."
 )
 
@@ -300,7 +300,7 @@ _NAMES = (
         "a model that was exported to ONNX already. Give the weights of PyTorch that it was made "
         "of.",
     ),
-    (r".*\.gguf", "a GGUF file of llama.cpp. Give the weights that it was made of."),
+    (r".*\.gguf", "a GGUF file of llama.cpp. Pass the weights that it was converted from."),
 )  # fmt: skip
 _HEADS = (
     (b"\x89HDF\r\n\x1a\n", "model.h5"),
@@ -308,7 +308,7 @@ _HEADS = (
 )
 _BUNDLE = (
     "a bundle of tfexport, which is exported already: 'tfexport translate', 'serve', 'verify' and "
-    "'quantize' take it. Give the checkpoint that it was made of."
+    "'quantize' take it. Pass the checkpoint that it was exported from."
 )
 
 
@@ -325,7 +325,7 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
     """Describe the form of the model of a folder; None for plain weights or an unknown form.
 
     Args:
-        folder: with its files.
+        folder: the folder with the model's files.
         weights: whether it holds weights of PyTorch; then only adapters matter.
     """
     if is_bundle(folder):
@@ -347,7 +347,7 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
 def describe_form_of_file(path: Path, head: bytes) -> str | None:
     """Describe the form of a file that is no checkpoint of PyTorch, by its name and first bytes."""
     if b"Spec\0" in head[:32]:
-        return "a model of CTranslate2. Give the weights that it was converted from."
+        return "a model of CTranslate2. Pass the weights that it was converted from."
     name = next((name for mark, name in _HEADS if head.startswith(mark)), path.name)
     return next((text for pattern, text in _NAMES if re.fullmatch(pattern, name)), None)
 

@@ -69,7 +69,7 @@ def _load(path: Path) -> dict[str, Any]:
             odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
             if not odd:
                 return arrays
-            problem = f"{shown(odd[0])} is no array"
+            problem = f"{shown(odd[0])} is not an array"
     except _DAMAGED as error:
         problem = " ".join(str(error).split()) or type(error).__name__
     raise InputError(f"{path}: not an .npz file of plain arrays, as numpy.savez writes: {problem}.")

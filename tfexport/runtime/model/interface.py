@@ -15,7 +15,7 @@ from tfexport.bundle import Manifest
 Ids = NDArray[np.int64]
 Places = NDArray[np.intp]
 Floats = NDArray[np.float32]
-# The source of one row: ids as the encoder takes them, or inputs of a user's module by name.
+# The source of one row: ids for the encoder, or the inputs of a custom module by name.
 Source = Sequence[int] | Mapping[str, NDArray[Any]]
 
 
@@ -39,7 +39,7 @@ class BeamRecord(NamedTuple):
 
     Attributes:
         tokens: ids.
-        parents: index of the hypothesis that it continues.
+        parents: index of the hypothesis that each candidate continues.
         log_probs: log-probability of the token.
     """
 
@@ -49,10 +49,10 @@ class BeamRecord(NamedTuple):
 
 
 class Rows(Protocol):
-    """R decoder rows that are at one position.
+    """R decoder rows, all at the same position.
 
-    Only ``select`` changes rows; it moves all data of a row together, so that no row can attend to
-    another row's source.
+    Only ``select`` changes rows. It moves all data of a row together, so that no row attends to
+    the source of another row.
 
     Attributes:
         sources: (R,), index of the encoded source that each row attends to; other data of a
@@ -68,12 +68,12 @@ class Rows(Protocol):
 
 
 class RunningRows(Protocol):
-    """Decoder rows that enter and leave at any step; each is at its own position.
+    """Decoder rows that can be added and removed at any step; each is at its own position.
 
     Not safe to share between threads.
 
     Attributes:
-        capacity: the most rows.
+        capacity: the maximum number of rows.
     """
 
     capacity: int
@@ -85,7 +85,7 @@ class RunningRows(Protocol):
     def enter(self, sources: Sequence[Source]) -> None:
         """Encode sources, none of them empty, and put them after the other rows.
 
-        They are before their first token. There has to be room.
+        The new rows are before their first token. There must be room for them.
         """
 
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
@@ -107,7 +107,7 @@ class RunningRows(Protocol):
         """Take a few steps, to check that they work here.
 
         Raises:
-            BundleError: they fail.
+            BundleError: the steps fail.
         """
 
 
@@ -178,10 +178,10 @@ class Model(Protocol):
         """The encoder's last states, (B, S, E); arbitrary after the end of a source."""
 
     def running_rows(self, capacity: int) -> RunningRows:
-        """Make an empty set of rows that enter and leave at any step."""
+        """Create an empty set of rows that can be added and removed at any step."""
 
     def close(self) -> None:
-        """Release its memory, as soon as running calls and rows have ended.
+        """Release the memory as soon as running calls and rows have ended.
 
         A later call opens it again, if the files are still the same.
         """

@@ -33,7 +33,7 @@ def choose_engine(manifest: Manifest, engine: EngineName = "auto") -> tuple[Engi
     """
     check_engine(engine)
     if engine == "onnxruntime":
-        return engine, "onnxruntime was asked for"
+        return engine, "onnxruntime was requested"
     reason = why_not_native(manifest)
     if not reason:
         return "native", ""

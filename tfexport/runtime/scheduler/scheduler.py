@@ -35,8 +35,8 @@ class SchedulerLimits:
     """Limits of a scheduler.
 
     Attributes:
-        max_queue: submissions that may wait, of any number of rows each.
-        slots: rows that are decoded at a time, by all workers together; each worker has at least 8.
+        max_queue: maximum number of waiting submissions, each of any number of rows.
+        slots: rows that all workers together decode at a time; each worker has at least 8.
     """
 
     max_queue: int = 256
@@ -45,7 +45,7 @@ class SchedulerLimits:
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """The present work of a scheduler.
+    """The current work of a scheduler.
 
     Attributes:
         waiting_requests: submissions with rows that are not started.
@@ -65,7 +65,7 @@ class Scheduler:
 
     Attributes:
         continuous: whether rows enter and leave the running batch at any step.
-        reason: why they do not; empty if they do.
+        reason: why not; empty if ``continuous`` is true.
     """
 
     def __init__(
@@ -126,18 +126,18 @@ class Scheduler:
         workers = self._batch_workers[fits]
         with self._entering:
             if self._draining:
-                raise QueueFullError("the scheduler takes no more work", 1.0)
+                raise QueueFullError("the scheduler accepts no more work", 1.0)
             most = self._limits.max_queue
             if self._waiting() >= most:
                 for each in self._batch_workers:
                     each.purge()
                 if self._waiting() >= most:
-                    raise QueueFullError(f"{most} requests wait already", self.seconds_to_clear())
+                    raise QueueFullError(f"{most} requests are waiting", self.seconds_to_clear())
             workers.submit(submission)
         return submission
 
     def stats(self) -> SchedulerStats:
-        """The present work."""
+        """The current work."""
         waiting = [worker.waiting for worker in self._batch_workers]
         return SchedulerStats(
             sum(requests for requests, _ in waiting),
@@ -154,10 +154,10 @@ class Scheduler:
         return max(workers.seconds_to_clear() for workers in self._batch_workers)
 
     def drain(self, timeout: float) -> bool:
-        """Take no more work, and wait until all accepted work is done.
+        """Accept no more work, and wait until all accepted work is done.
 
         Returns:
-            Whether it was done within so many seconds.
+            Whether all work was done within the given seconds.
         """
         with self._entering:
             self._draining = True
@@ -175,7 +175,7 @@ class Scheduler:
 def _why_not(engine: Engine) -> str:
     """Why a model cannot run in slots; empty if it can."""
     if not engine.model.has_slots:
-        return "the bundle has no graph of single steps (step.onnx)"
+        return "the bundle has no graph for single steps (step.onnx)"
     try:
         engine.model.running_rows(1).try_out()
     except BundleError as error:

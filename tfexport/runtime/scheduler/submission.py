@@ -58,7 +58,7 @@ class Submission:
         """Fail if the deadline has passed; return ``is_over``."""
         over = self.is_over()
         if over:  # a finished or cancelled one is unchanged
-            self.fail(DeadlineError("its time was over before it was decoded"))
+            self.fail(DeadlineError("its deadline passed before it was decoded"))
         return over
 
     def tell(self, step: Step) -> None:

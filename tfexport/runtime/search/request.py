@@ -21,11 +21,11 @@ class Request:
 
     Attributes:
         ids: source ids as the encoder takes them; empty if there are ``inputs``.
-        number: index of the row in its call, which seeds its random numbers.
+        number: index of the row in its call; part of the seed of its random numbers.
         prefix: the forced start of the target.
         candidates: ascending ids that may be chosen (a shortlist); None for the complete
             vocabulary.
-        sample: number of the first sample of this row; it seeds the random numbers too.
+        sample: number of the first sample of this row; also part of the seed.
         inputs: inputs of a user's module by name, instead of ids.
         group: rows of equal groups may share a batch.
     """
@@ -47,19 +47,19 @@ class Request:
 
     @property
     def source(self) -> Source:
-        """The source as ``Model.encode`` takes it."""
+        """The source, in the form for ``Model.encode``."""
         return self.ids if self.inputs is None else self.inputs
 
     @property
     def source_ids(self) -> list[int]:
-        """The source's ids; none if it is not ids."""
+        """The source ids; empty if the source is not ids."""
         if self.inputs is None or INPUT_IDS not in self.inputs:
             return self.ids
         return [int(i) for i in self.inputs[INPUT_IDS]]
 
     @property
     def length(self) -> int:
-        """Positions of the source: ids, or the longest axis of an input."""
+        """Length of the source: the number of ids, or the longest axis of an input."""
         if self.inputs is None:
             return len(self.ids)
         return max(max(array.shape, default=1) for array in self.inputs.values())
@@ -78,18 +78,18 @@ GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH | {"search_rules"}
 BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
     "beam_size", "num_hypotheses", "patience", "return_token_scores", "search_rules",
 }  # fmt: skip
-# For these ``_fits`` checks the resolved values.
+# Options whose resolved values ``_fits`` checks.
 _RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
-_RULES = frozenset({"first_token", "last_token"})  # compared with those of a graph
-_ALWAYS_RESOLVED = frozenset({"seed"})  # has a value even if none was given
+_RULES = frozenset({"first_token", "last_token"})  # compared with the rules of a graph
+_ALWAYS_RESOLVED = frozenset({"seed"})  # set even if the caller did not set it
 
 
 @dataclass(frozen=True)
 class GraphRules:
-    """The defaults of a bundle that are part of its graph of greedy search.
+    """A bundle's decoding defaults that are part of its greedy search graph.
 
     Attributes:
-        suppress_tokens: ids that it never chooses.
+        suppress_tokens: ids that the graph never chooses.
         first_token: the first token of every row, or None.
         last_token: the last token of a row of ``max_length`` tokens, or None.
     """
@@ -112,12 +112,12 @@ NO_RULES = GraphRules()
 class ResolvedOptions(DecodingOptions):
     """The options of a search, resolved for one model: tokens are ids, limits are numbers.
 
-    Made with ``of``. Copies of ``dataclasses.replace`` are judged by their values as well as by
-    ``given``. The attributes are the options whose resolved values may differ from the given ones.
+    Created with ``of``. For copies by ``dataclasses.replace``, the values are checked as well as
+    ``given``. Attributes are listed if their resolved values may differ from the given ones.
 
     Attributes:
         seed: the seed of the random numbers.
-        max_length: tokens of a row at most, bounded by the model's own limit.
+        max_length: maximum number of tokens of a row, bounded by the model's limit.
         suppress_tokens: ids that are never chosen; with ``disable_unk`` the unknown token's too.
         suppress_sequences: ids of sequences that are never completed.
         suppress_first_tokens: ids that are never chosen first.
@@ -125,12 +125,12 @@ class ResolvedOptions(DecodingOptions):
         last_token: the id that ends a row of ``max_length`` tokens, or None.
         end_tokens: ids that end a row; at least one.
         bos_id: the decoder's start token.
-        usual_start: whether the start token is the one in the graphs that search by themselves.
+        usual_start: whether the start token is the one in the complete search graphs.
         eos_id: the model's own end token.
         graph_rules: the rules of the bundle's graph of greedy search.
         framing: special tokens around the ids of a source text; not used for sources that are ids.
         given: options that were given and are not the defaults, with the given values.
-        going: called between steps: whether the rows are still needed; None for always.
+        going: called between steps; returns whether to continue. None to always continue.
     """
 
     seed: int = 0
@@ -181,13 +181,13 @@ class ResolvedOptions(DecodingOptions):
 
     @cached_property
     def fits_greedy_graph(self) -> bool:
-        """Whether the graph of greedy search implements every option in use, and no other."""
+        """Whether the greedy search graph implements exactly the options in use."""
         rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)
         return rules == self.graph_rules and self._fits(GREEDY_GRAPH_OPTIONS | _RULES)
 
     @cached_property
     def fits_beam_graph(self) -> bool:
-        """Whether the graph of beam search implements every option in use."""
+        """Whether the beam search graph implements all options in use."""
         suppresses = bool(self.suppress_tokens)
         return self.beam_size > 1 and not suppresses and self._fits(BEAM_GRAPH_OPTIONS)
 
@@ -204,7 +204,7 @@ class ResolvedOptions(DecodingOptions):
 
     @cached_property
     def width(self) -> int:
-        """The rows of the model's batch that one row needs."""
+        """The number of rows in the model's batch that one row needs."""
         return self.num_hypotheses if self.sampling else self.beam_size
 
     @property
@@ -231,12 +231,12 @@ class ResolvedOptions(DecodingOptions):
         if len(prefix) >= self.max_length:
             raise InputError(Message(
                 "target prefix: with the forced first token its ", str(len(prefix) + 1),
-                " tokens are more than ", Option("max_length"), f" {self.max_length}",
+                " tokens exceed ", Option("max_length"), f" {self.max_length}",
             ))  # fmt: skip
         return (self.first_token, *prefix)
 
     def uncounted(self, prefix: tuple[int, ...]) -> int:
-        """How many tokens of a prefix are not scored; a forced first token alone is scored."""
+        """The number of prefix tokens that are not scored; a forced first token alone is scored."""
         forced = prefix == (self.first_token,)
         return len(prefix) if self.by_transformers and not forced else 0
 

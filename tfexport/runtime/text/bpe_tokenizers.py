@@ -85,7 +85,7 @@ def read_merged(path: Path, words: str) -> MergedVocabulary:
     values = read_json(path, _NOUN)
     problems = [*_SHAPE("", values)]
     if not problems and values["unknown"] not in values["pieces"]:
-        problems.append(f"unknown: {values['unknown'][:40]!r} is no piece")
+        problems.append(f"unknown: {values['unknown'][:40]!r} is not a piece")
     if not problems and values["words"] != words:
         problems.append(f"words: {values['words']!r} instead of {words!r}")
     if not problems and words == MOSES and values["language"] is None:

@@ -89,7 +89,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"{seen[place][:40]!r} and {piece[:40]!r} both have the id {place}"
         seen[place] = piece
     if values["unknown"] not in values["pieces"]:
-        yield f"unknown: {values['unknown'][:40]!r} is no piece"
+        yield f"unknown: {values['unknown'][:40]!r} is not a piece"
 
 
 def read_json(path: Path, noun: str) -> Any:

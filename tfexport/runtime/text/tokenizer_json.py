@@ -31,7 +31,7 @@ def read_rules(content: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     if not isinstance(values, dict):
-        raise ValueError(f"it holds a {type(values).__name__}, and no object")
+        raise ValueError(f"it holds a {type(values).__name__}, not an object")
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         _check(part, [*_rules(values.get(part))])
     return values

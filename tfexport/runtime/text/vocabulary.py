@@ -1,7 +1,7 @@
-"""Vocabularies of words: their files, and how text is split into words.
+"""Word vocabularies: reading and writing their files, and splitting text into words.
 
-A list of words has one on each line, and text is split at white space. A vocabulary defines how
-text is split, and its words may contain line breaks: ``{"split": "basic_english", "words":
+A word list has one word per line, and text is split at white space. A vocabulary file also defines
+how text is split, and its words may contain line breaks: ``{"split": "basic_english", "words":
 ["<unk>", …]}``.
 """
 
@@ -22,11 +22,11 @@ _SHOWN = 40  # characters of a word in a message
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words of a language, and how text is split into them.
+    """Words, and the rule for splitting text into words.
 
     Attributes:
-        words: distinct; a word's index is its id.
-        split: a name that ``find_splitter`` knows.
+        words: unique words; the index of a word is its id.
+        split: the name of a rule, for ``find_splitter``.
     """
 
     words: Sequence[str]
@@ -43,7 +43,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     """Read a vocabulary that ``Vocabulary.write`` wrote.
 
     Raises:
-        TokenizerError: the file is unreadable, or not of that form.
+        TokenizerError: the file is unreadable, or not a vocabulary.
     """
     content = read_file(path)
     try:
@@ -51,21 +51,21 @@ def read_vocabulary(path: Path) -> Vocabulary:
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path}: not a vocabulary: {error}") from None
     if not isinstance(values, dict) or values.keys() != {"split", "words"}:
-        raise TokenizerError(f"{path}: not a vocabulary: it has other keys than split and words")
+        raise TokenizerError(f"{path}: not a vocabulary: its keys must be split and words")
     words, split = values["words"], values["split"]
     if not isinstance(split, str) or not isinstance(words, list):
-        raise TokenizerError(f"{path}: not a vocabulary: split is no text, or words are no list")
+        raise TokenizerError(f"{path}: not a vocabulary: split must be a string, and words a list")
     if problem := find_word_problem(words):
         raise TokenizerError(f"{path}: {problem}")
     return Vocabulary(words, split)
 
 
 def find_word_problem(words: Sequence[Any]) -> str | None:
-    """The first problem of the words of a vocabulary; None if they are valid."""
+    """Describe the first invalid word of a vocabulary; None if all are valid."""
     seen: dict[str, int] = {}
     for place, word in enumerate(words):
         if not isinstance(word, str):
-            return f"id {place} is {shown(word)}, which is not text"
+            return f"id {place} is {shown(word)}, which is not a string"
         if word in seen:
             return f"{word[:_SHOWN]!r} has the id {seen[word]} and the id {place}"
         if not is_unicode(word):
@@ -75,10 +75,10 @@ def find_word_problem(words: Sequence[Any]) -> str | None:
 
 
 def read_words(path: Path) -> list[str]:
-    """Read a list of words, one on each line; the line number, from 0, is the id.
+    """Read a word list, one word per line; the line number, from 0, is the id.
 
     Raises:
-        TokenizerError: the file is unreadable, or a word is on several lines.
+        TokenizerError: the file is unreadable, or a word occurs twice.
     """
     content = read_file(path)
     try:
@@ -98,17 +98,17 @@ def read_words(path: Path) -> list[str]:
 
 def _twice(word: str, first: int, second: int) -> str:
     if word:
-        return f"{word[:_SHOWN]!r} is on line {first} and on line {second}; every id is one word"
+        return f"{word[:_SHOWN]!r} is on line {first} and on line {second}; words must be unique"
     return (
         f"lines {first} and {second} are both empty; every line is one id. If a word of the "
-        "vocabulary is a line break, write another in its place, such as <newline>"
+        "vocabulary is a line break, replace it by a name such as <newline>"
     )
 
 
 def describe_foreign(path: Path, wanted: str) -> str:
-    """Describe a file that is not ``wanted``, and what it is instead, if known.
+    """Describe a file that is not ``wanted``, and what it is instead, if that is known.
 
-    No code of the file is run: a pickle is recognised by its first bytes.
+    No code from the file is run: a pickle is recognised by its first bytes.
     """
     try:
         with open_file(path) as file:
@@ -117,14 +117,14 @@ def describe_foreign(path: Path, wanted: str) -> str:
         return f"not {wanted}"
     if (begin[:1] == b"\x80" and begin[1:2] in (b"\2", b"\3", b"\4", b"\5")) or begin == b"PK\3\4":
         return (
-            f"not {wanted}, but a pickle, which could run code and is never opened. Where it was "
-            "made, write its words one a line, in the order of their ids (torchtext: "
+            f"not {wanted}, but a pickle, which could run code and is never loaded. Where it was "
+            "created, write its words one per line, in order of id (torchtext: "
             "open('vocab.txt', 'w').write('\\n'.join(vocab.get_itos())))"
         )
     if begin[:1] == b"{" and _is_word_to_id(path):
         return (
-            f"not {wanted}, but an object from words to ids, which does not define the splitting. "
-            'If words are separated by spaces, make a list of words of it: python -c "import json; '
+            f"not {wanted}, but a JSON object from words to ids, without a splitting rule. "
+            'If words are separated by spaces, convert it to a list: python -c "import json; '
             f"v = json.load(open('{path.name}', encoding='utf-8')); open('vocab.txt', 'w', "
             "encoding='utf-8').write('\\n'.join(sorted(v, key=v.get)))\""
         )
@@ -147,11 +147,11 @@ Splitter = Callable[[str], list[str]]
 
 WHITESPACE = "whitespace"
 BASIC_ENGLISH = "basic_english"
-SPACY = "spacy:"  # in front of a language
+SPACY = "spacy:"  # followed by a language
 KNOWN = f"{WHITESPACE}, {BASIC_ENGLISH} or {SPACY}LANGUAGE, such as {SPACY}de"
 
-# torchtext 0.4 to 0.18, torchtext.data.utils; its last replacement, of white space by one space,
-# has no effect before splitting.
+# Source: torchtext 0.4 to 0.18, torchtext.data.utils. Its last replacement, of white space by
+# one space, is omitted: it has no effect on the split.
 _REPLACEMENTS = (
     ("'", " '  "),
     ('"', ""),
@@ -168,15 +168,15 @@ _REPLACEMENTS = (
 
 
 def find_splitter(name: str) -> Splitter:
-    """Find the function from text to words by its name.
+    """Find the function that splits text into words by its name.
 
     Args:
         name: "whitespace"; "basic_english", the tokenizer of torchtext; or "spacy:" and the code
             of a language, for spaCy's tokenizer of that language.
 
     Raises:
-        TokenizerError: an unknown name, or a language that spaCy has no tokenizer for.
-        MissingDependencyError: spaCy is needed, and is not installed.
+        TokenizerError: the name is unknown, or spaCy has no tokenizer for the language.
+        MissingDependencyError: spaCy is not installed.
     """
     if name == WHITESPACE:
         return str.split
@@ -184,7 +184,7 @@ def find_splitter(name: str) -> Splitter:
         return split_basic_english
     if name.startswith(SPACY):
         return _spacy_splitter(name.removeprefix(SPACY))
-    raise TokenizerError(f"{shown(name)} is not a known way to split text; known are {KNOWN}")
+    raise TokenizerError(f"{shown(name)} is not a known rule for splitting text; expected {KNOWN}")
 
 
 def split_basic_english(text: str) -> list[str]:
@@ -197,11 +197,11 @@ def split_basic_english(text: str) -> list[str]:
 
 def _spacy_splitter(language: str) -> Splitter:
     name = SPACY + language
-    # Codes only: spaCy would import the package of a longer name.
+    # Only codes: for a longer name, spaCy would import a package.
     if re.fullmatch("[a-z]{2,3}", language) is None:
         raise TokenizerError(
-            f"{shown(name)} names no language. After {SPACY} comes a code such as de, not the "
-            "name of a pipeline; de_core_news_sm has the tokenizer of de"
+            f"{shown(name)} is not a language. After {SPACY}, give a code such as de, not the name "
+            "of a pipeline; the pipeline de_core_news_sm uses the tokenizer of de"
         )
     try:
         import spacy
@@ -210,7 +210,7 @@ def _spacy_splitter(language: str) -> Splitter:
         raise missing_dependency(need, extra="spacy") from None
     try:
         tokenizer = spacy.blank(language).tokenizer
-    except Exception as error:  # an error of any library that the language needs
+    except Exception as error:  # any error of a library that the language needs
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise TokenizerError(f"{name}: spaCy has no such tokenizer here: {reason}") from None
+        raise TokenizerError(f"{name}: spaCy cannot load this tokenizer: {reason}") from None
     return lambda text: [token.text for token in tokenizer(text)]

@@ -121,5 +121,5 @@ def _pieces(given: Any) -> list[str]:
 
 def _find(token: int | None, piece: str) -> int:
     if token is None:
-        raise InputError(f"{shown(piece)} is no token of the vocabulary")
+        raise InputError(f"{shown(piece)} is not a token of the vocabulary")
     return token

@@ -202,7 +202,7 @@ def _as_integers(name: str, flat: list[Any]) -> NDArray[np.int64]:
     try:
         return np.array(flat, np.int64)
     except OverflowError:
-        raise wrong(f"{name}: holds a number that is no INT64") from None
+        raise wrong(f"{name}: holds a number that is not INT64") from None
 
 
 async def generate(
@@ -310,7 +310,7 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _refuse(request: Request) -> Response:
-    raise RequestError(404, f"{request.url.path}: this server does not have it; /metrics has its "
+    raise RequestError(404, f"{request.url.path}: not available on this server; /metrics has its "
                   "figures, /v1/models its models")  # fmt: skip
 
 

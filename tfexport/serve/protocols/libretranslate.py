@@ -111,7 +111,7 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _refuse(request: Request) -> Response:
-    raise RequestError(404, f"{request.url.path}: this server does not have it; it has /translate, "
+    raise RequestError(404, f"{request.url.path}: not available on this server; it has /translate, "
                   "/detect, /languages and /frontend/settings")  # fmt: skip
 
 

@@ -73,8 +73,8 @@ def other(folder: Path, **settings: Any) -> Path:
             {"tokenizer_class": "MarianTokenizer"},
             r"source\.spm and target\.spm and vocab\.json",
         ),
-        (t5, {"tokenizer_class": "RobertaTokenizer"}, "puts a start token before every text"),
-        (t5, {"extra_special_tokens": [5]}, "neither a text nor a token"),
+        (t5, {"tokenizer_class": "RobertaTokenizer"}, "adds a start token before every text"),
+        (t5, {"extra_special_tokens": [5]}, "neither a string nor a token"),
         (
             t5,
             {"added_tokens_decoder": {"9": {"content": "<x>"}}},
@@ -82,7 +82,7 @@ def other(folder: Path, **settings: Any) -> Path:
         ),
         (t5, {"tokenizer_class": "PreTrainedTokenizerFast"}, r"tokenizer\.json of the tokenizer"),
         (other, {}, r"type 'BPE'; the tokenizer of this model is Unigram"),
-        (nllb, {"src_lang": "xxx_Latn"}, "src_lang 'xxx_Latn' is no language"),
+        (nllb, {"src_lang": "xxx_Latn"}, "src_lang 'xxx_Latn' is not a language"),
         (nllb, {"legacy_behaviour": "yes"}, "legacy_behaviour 'yes' is not of type bool"),
     ],
 )

@@ -37,7 +37,7 @@ def test_fsmt_without_sacremoses_says_what_to_install(
             folders.blenderbot_small_folder,
             "merges.txt",
             b"#\na b\nx\n",
-            "line 3, 'x', holds no two",
+            "line 3, 'x', does not hold two",
         ),
         (folders.blenderbot_small_folder, "merges.txt", b"#\n\xff\n", "not UTF-8"),
         (folders.blenderbot_small_folder, "vocab.json", b'{"a": 0}', "has no '__unk__'"),
@@ -73,7 +73,7 @@ def test_missing_files_are_named_together(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"merges": [["a"]]}, r"merges\[0\]: not a list of two texts"),
-        ({"pieces": {"a": 0}}, "unknown: '__unk__' is no piece"),
+        ({"pieces": {"a": 0}}, "unknown: '__unk__' is not a piece"),
         ({"words": "moses"}, "words: 'moses' instead of 'lower case'"),
         ({"words": "spaces"}, "words: 'spaces' is not one of"),
         ({"pieces": {"__unk__": 10**6}}, "ids go up to 1000000"),

@@ -55,7 +55,7 @@ def test_scale_of_one_side(tmp_path: Path) -> None:
     values["model"]["encoder"]["embeddings"]["scale"] = False
     values["model"]["decoder"]["embeddings"]["scale"] = True
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
-    with pytest.raises(ConfigError, match="a scale of the target's alone"):
+    with pytest.raises(ConfigError, match="a scale of the target only"):
         load_checkpoint(case.path)
 
 

@@ -243,7 +243,7 @@ def test_tables_that_differ(tmp_path: Path) -> None:
     for part in (
         "lm_head.weight is another table than shared.weight, although tie_word_embeddings is true",
         "encoder.embed_tokens.weight is another table than shared.weight; this model has one",
-        "wi.weight and encoder.block.0.layer.1.DenseReluDense.wi_1.weight are both there",
+        "wi.weight and encoder.block.0.layer.1.DenseReluDense.wi_1.weight are both present",
     ):
         assert part in str(caught.value)
 
@@ -252,7 +252,7 @@ def test_without_config_only_what_tensors_cannot_tell_is_asked_for(tmp_path: Pat
     model = make("t5", 10, feed_forward_proj="gated-gelu", untied=True)
     save_folder(model, tmp_path)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(ConfigError, match="needed, and not in the file: activation"):
+    with pytest.raises(ConfigError, match="required, but not in the file: activation"):
         load_checkpoint(tmp_path, layout="t5")
     checkpoint = load_checkpoint(tmp_path, layout="t5", settings=["activation=gelu_tanh"])
     check(checkpoint, model, padded_batch(model, 10))

@@ -107,7 +107,7 @@ def split_weights(module: nn.Module) -> Iterator[None]:
     """Give each ``nn.MultiheadAttention`` the thirds of its weights as buffers, inside the block.
 
     Args:
-        module: whose layers are looked through.
+        module: the module.
     """
     layers = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
     try:
@@ -166,12 +166,12 @@ class Projections:
         num_heads: H.
         weights: of queries, keys and values, each (E, width of its input); or one (3 * E, E) of
             all three.
-        bias: of the same, (3 * E,); None without.
+        bias: the biases of queries, keys and values, (3 * E,); None without.
         out_weight: (E, E).
         out_bias: (E,) or None.
         bias_k: (1, 1, E), one more key for all rows; None without.
-        bias_v: its value.
-        add_zero_attn: one more key and value, of zeros.
+        bias_v: the value of ``bias_k``.
+        add_zero_attn: add one key and value of zeros.
         split: ``weights`` and ``bias`` in thirds, where they are weights of the graph.
     """
 
@@ -263,7 +263,7 @@ def merged_bias(
         attn_mask: (L, S) or (B * H, L, S), boolean (True is masked) or added to the scores.
         key_padding_mask: (B, S), as ``attn_mask``.
         num_heads: H.
-        dtype: of the scores.
+        dtype: the dtype of the scores.
     """
     bias = None
     if attn_mask is not None:
@@ -285,8 +285,8 @@ class Call:
     Attributes:
         attn_mask: see ``merged_bias``.
         key_padding_mask: see ``merged_bias``.
-        need_weights: the weights are a result.
-        average_attn_weights: their mean over the heads.
+        need_weights: whether to return the weights.
+        average_attn_weights: whether to return the mean over the heads.
         is_causal: a hint that ``attn_mask`` is causal.
     """
 
@@ -300,7 +300,7 @@ class Call:
 def attention_module(
     own: Callable[..., Any], layer: nn.MultiheadAttention, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Replaces ``nn.MultiheadAttention.forward``, which is ``own``."""
+    """Replaces ``nn.MultiheadAttention.forward``; ``own`` is the original."""
     given = inspect.signature(own).bind(layer, *args, **kwargs)
     given.apply_defaults()
     inputs = (given.arguments["query"], given.arguments["key"], given.arguments["value"])
@@ -314,7 +314,7 @@ def attention_module(
 def attention_function(
     own: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Replaces ``torch.nn.functional.multi_head_attention_forward``, which is ``own``."""
+    """Replaces ``torch.nn.functional.multi_head_attention_forward``; ``own`` is the original."""
     bound = inspect.signature(own).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -434,7 +434,7 @@ def is_causal_hint(
 ) -> bool:
     """Replaces torch's check whether a mask is causal, which depends on its values.
 
-    A mask that is given is used as it is.
+    A given mask is used unchanged.
     """
     return is_causal is True
 
@@ -447,7 +447,7 @@ def encoder_layer(
     src_key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """Replaces ``nn.TransformerEncoderLayer.forward``, which is ``own``."""
+    """Replaces ``nn.TransformerEncoderLayer.forward``; ``own`` is the original."""
     if not _takes_fast_path(layer, src):
         result: Tensor = own(layer, src, src_mask, src_key_padding_mask, is_causal)
         return result
@@ -503,7 +503,7 @@ def encoder(
     src_key_padding_mask: Tensor | None = None,
     is_causal: bool | None = None,
 ) -> Tensor:
-    """Replaces ``nn.TransformerEncoder.forward``, which is ``own``.
+    """Replaces ``nn.TransformerEncoder.forward``; ``own`` is the original.
 
     Where torch packs the rows without their padding, the padded positions are zeros before the
     last norm. It does so only if every row is padded on the right, which is decided as the graph

@@ -36,7 +36,7 @@ _REMEDIES = (
         "torch.triu, torch.einsum), which keep sizes",
     ),
     (r"\b[A-Z]\w*Tensor\(", "torch.tensor([x.size(1)]) keeps sizes, torch.LongTensor does not"),
-    (r"\bint\(", "int(x.size(1)) takes the number of the example: leave int out"),
+    (r"\bint\(", "int(x.size(1)) takes the value of the example: omit int"),
 )
 
 
@@ -47,7 +47,7 @@ class Baked:
         self._locations: list[str] = []
 
     def record(self, own: Any, env: Any, symbol: Any, target: Any, message: str) -> None:
-        """Replaces ``ShapeEnv._set_replacement``, which is ``own``."""
+        """Replaces ``ShapeEnv._set_replacement``; ``own`` is the original."""
         if getattr(target, "is_number", False) and (location := _users_line()) is not None:
             self._locations.append(location)
         own(env, symbol, target, message)
@@ -99,11 +99,11 @@ def recorded_lines(baked: Baked) -> Iterator[None]:
 def replaced_if_there(
     name: str, form: Callable[..., Any]
 ) -> contextlib.AbstractContextManager[None]:
-    """As ``replaced``, of one of ``torch_names``; does nothing where torch has no such function.
+    """Like ``replaced``, for one of ``torch_names``; does nothing if torch has no such function.
 
     Args:
-        name: of the function.
-        form: takes its place.
+        name: the name of the function.
+        form: the replacement.
     """
     place = torch_names.owner_of(name)
     return contextlib.nullcontext() if place is None else replaced(*place, form)
@@ -126,7 +126,7 @@ def conditions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def of_tensors(own: Any, *args: Any, **kwargs: Any) -> bool:
-    """Replaces a function that makes a truth value, which is ``own``."""
+    """Replaces a function that makes a truth value; ``own`` is the original."""
     found = _without_effect()
     return bool(own(*args, **kwargs)) if found is None else found
 

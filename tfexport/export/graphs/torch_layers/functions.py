@@ -54,9 +54,9 @@ def adaptive_pool(
 
     Args:
         inputs: (..., the pooled axes).
-        output_size: of each pooled axis, or of all; None keeps an axis.
-        axes: how many are pooled.
-        maximum: the maximum instead of the mean.
+        output_size: the size of each pooled axis, or one size for all; None keeps an axis.
+        axes: the number of pooled axes.
+        maximum: take the maximum instead of the mean.
     """
     wanted = [output_size] * axes if isinstance(output_size, int) else list(output_size)
     if len(wanted) == 1:
@@ -92,7 +92,7 @@ def _windows_pooled(inputs: Tensor, count: int, maximum: bool) -> Tensor:
 
 
 def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:
-    """Replaces ``unsqueeze``, which is ``own``."""
+    """Replaces ``unsqueeze``; ``own`` is the original."""
     if not values.is_complex():
         result: Tensor = own(values, dim)
         return result
@@ -100,7 +100,7 @@ def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:
 
 
 def get_item(own: Any, values: Tensor, index: Any) -> Tensor:
-    """Replaces indexing, which is ``own``."""
+    """Replaces indexing; ``own`` is the original."""
     if not values.is_complex():
         result: Tensor = own(values, index)
         return result
@@ -117,7 +117,7 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
     """Each function's form.
 
     Args:
-        lengths: of the sequences that are packed while exporting.
+        lengths: the lengths of the sequences that are packed during the export.
     """
     return {
         F.scaled_dot_product_attention: _without_own(attention.scaled_dot_product_attention),

@@ -1,8 +1,8 @@
-"""GRU, LSTM and RNN as ONNX's own operators, which loop over time inside.
+"""Export of nn.GRU, nn.LSTM and nn.RNN as ONNX's GRU, LSTM and RNN operators.
 
-torch's exporter writes a GRU and an LSTM with their weights reordered at every run, and an RNN once
-for every time step of the example. Here the weights are reordered before exporting.
-Source: ONNX, docs/Operators.md: GRU, LSTM, RNN.
+torch's exporter adds nodes that reorder the weights of a GRU or LSTM at every run, and unrolls an
+RNN over the time steps of the example. Here weights are reordered before the export, and nothing is
+unrolled. Source: ONNX, docs/Operators.md: GRU, LSTM, RNN.
 
 Axes: T time, B batch, I input size, H hidden size, D directions, G gates.
 """
@@ -19,26 +19,26 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from tfexport.export.graphs.torch_layers.replaced import refusal, replaced
 
-# Packed sequences: while exporting, a padded tensor and its lengths replace one.
+# Packed sequences: during the export, a padded tensor and its lengths replace each of them.
 #
 # torch packs rows of unequal length into one axis whose size depends on the lengths; ONNX's
-# recurrent operators take padded rows and their lengths. So ``pack_padded_sequence`` keeps the rows
-# padded here, and the layers give the operator the lengths.
+# recurrent operators take padded rows and their lengths. So ``pack_padded_sequence`` leaves the
+# rows padded here, and the layers pass the lengths to the operator.
 #
 # Axes: T time, B batch.
 
 
 class PackedLengths:
-    """The lengths of the sequences that were packed while exporting."""
+    """The lengths of all sequences that were packed during the export."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Tensor, Tensor]] = []
 
     def of(self, sequence: PackedSequence) -> Tensor:
-        """(B,) lengths, in the order of the packed rows.
+        """The lengths of a packed sequence, (B,), in the order of its rows.
 
         Raises:
-            ExportError: it was not made by ``pack_padded_sequence``.
+            ExportError: ``pack_padded_sequence`` did not create the sequence.
         """
         return self._find(sequence.batch_sizes)
 
@@ -49,7 +49,7 @@ class PackedLengths:
         raise refusal(
             "PackedSequence",
             "it was not made by pack_padded_sequence, or its batch_sizes were changed",
-            "make it of padded rows and a tensor of lengths with pack_padded_sequence",
+            "create it with pack_padded_sequence from padded rows and a tensor of lengths",
         )
 
     def pack(self, rows: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
@@ -58,11 +58,11 @@ class PackedLengths:
         Args:
             rows: (T, B, ...), or (B, T, ...) if ``batch_first``.
             lengths: (B,) int64.
-            batch_first: which of the two.
+            batch_first: whether the batch is the first axis of ``rows``.
 
         Returns:
             data: (longest, B, ...).
-            batch_sizes: (longest,) rows that are as long as this or longer.
+            batch_sizes: (longest,), the number of rows that have each time step.
         """
         data = rows.transpose(0, 1) if batch_first else rows
         longest = lengths.max().item()
@@ -100,9 +100,9 @@ class PackedLengths:
 
 
 class ListedLengths(Sequence[int]):
-    """The list that ``tolist`` gives of a tensor whose values are not known while exporting.
+    """The result of ``Tensor.tolist`` during the export, when the values are not known.
 
-    ``pack_padded_sequence`` makes a tensor of it again; its values cannot be read.
+    ``pack_padded_sequence`` converts it back to a tensor. Reading a value raises an error.
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -116,7 +116,7 @@ class ListedLengths(Sequence[int]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[int]: ...
     def __getitem__(self, index: Any) -> Any:
-        """Refused, as every way of reading the list."""
+        """Raise an error: the values are not known."""
         raise self._refused()
 
     def __iter__(self) -> Iterator[int]:
@@ -125,18 +125,18 @@ class ListedLengths(Sequence[int]):
     def _refused(self) -> Exception:
         return refusal(
             "Tensor.tolist",
-            "the values of a list would be those of the example",
-            "compute with the tensor; pack_padded_sequence takes it too",
+            "the graph would contain the values of the example inputs as constants",
+            "use the tensor instead of a list; pack_padded_sequence accepts it",
         )
 
 
 def listed(own: Any, values: Tensor) -> Any:
-    """Replaces the ``tolist`` of a tensor that is traced, which is ``own``."""
+    """Replaces ``Tensor.tolist`` during tracing; ``own`` is the original."""
     return ListedLengths(values) if values.dim() == 1 else own(values)
 
 
 def unlisted(own: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replaces ``torch.as_tensor`` and ``torch.tensor``, which are ``own``."""
+    """Replaces ``torch.as_tensor`` and ``torch.tensor``; ``own`` is the original."""
     if isinstance(values, ListedLengths):
         dtype = kwargs.get("dtype")
         return values.values if dtype is None else values.values.to(dtype)
@@ -144,7 +144,7 @@ def unlisted(own: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _OPERATORS = {"GRU": "GRU", "LSTM": "LSTM", "RNN_TANH": "RNN", "RNN_RELU": "RNN"}
-# Where ONNX's gates are among torch's: update, reset, new; input, output, forget, cell.
+# The index in torch of each of ONNX's gates: update, reset, new; input, output, forget, cell.
 _GATES = {"GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2), "RNN_TANH": (0,), "RNN_RELU": (0,)}
 _CLASSES = (nn.GRU, nn.LSTM, nn.RNN)
 _BUFFER = "onnx_{kind}_l{layer}"  # kind: W input, R recurrent, B bias, as ONNX names them
@@ -152,14 +152,14 @@ _BUFFER = "onnx_{kind}_l{layer}"  # kind: W input, R recurrent, B bias, as ONNX 
 
 @contextlib.contextmanager
 def recurrent_operators(module: nn.Module, lengths: PackedLengths) -> Iterator[None]:
-    """Make the recurrent layers of a module ONNX operators inside the block.
+    """Within the block, export the recurrent layers of a module as ONNX operators.
 
     Args:
-        module: its layers get their reordered weights as buffers, inside the block.
-        lengths: of the sequences that are packed inside the block.
+        module: the module; within the block its layers have buffers with reordered weights.
+        lengths: the lengths of the sequences that are packed within the block.
 
     Raises:
-        ExportError: a layer has an option that ONNX lacks.
+        ExportError: a layer has an option that ONNX does not support.
     """
     layers = {name: part for name, part in module.named_modules() if isinstance(part, nn.RNNBase)}
     for name, layer in layers.items():
@@ -180,11 +180,11 @@ def recurrent_operators(module: nn.Module, lengths: PackedLengths) -> Iterator[N
 def _check(name: str, layer: nn.RNNBase) -> None:
     kind = f"{name or 'the module'} (nn.{_OPERATORS.get(layer.mode, layer.mode)})"
     if layer.mode not in _OPERATORS:
-        raise refusal(kind, "its kind of cell is not known", "use nn.GRU, nn.LSTM or nn.RNN")
+        raise refusal(kind, "this kind of cell is not supported", "use nn.GRU, nn.LSTM or nn.RNN")
     if layer.proj_size:
         raise refusal(
             kind,
-            f"proj_size={layer.proj_size} has no operator in ONNX",
+            f"ONNX has no operator for proj_size={layer.proj_size}",
             "use proj_size=0 and an nn.Linear on the output, or loop over nn.LSTMCell in step",
         )
     if layer.training and layer.dropout:
@@ -234,7 +234,7 @@ def _forward(
     if _BUFFER.format(kind="W", layer=0) not in layer._buffers:
         raise refusal(
             f"nn.{_OPERATORS[layer.mode]}",
-            "it is not a part of the module that is exported",
+            "the layer is not a submodule of the exported module",
             "assign it to an attribute of the module, or keep it in an nn.ModuleList",
         )
     if isinstance(inputs, PackedSequence):
@@ -261,7 +261,7 @@ def _forward(
 
 
 def _states(hx: Any) -> list[Tensor]:
-    """The initial states: none, one, or the two of an LSTM."""
+    """The initial states as a list: none, one, or the two of an LSTM."""
     if hx is None:
         return []
     return [hx] if isinstance(hx, Tensor) else list(hx)
@@ -274,12 +274,12 @@ def _like_torch(finals: list[Tensor]) -> Any:
 def _run(
     layer: nn.RNNBase, x: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers of one module.
+    """Run all layers of one module.
 
     Args:
         layer: the module.
         x: (T, B, I).
-        lengths: (B,) int64; None if all rows have T steps.
+        lengths: (B,) int64; None if every row has T time steps.
         states: each (layers * D, B, H); empty for zeros.
 
     Returns:
@@ -307,7 +307,7 @@ def _run(
 def _operator(
     layer: nn.RNNBase, number: int, x: Tensor, counts: Tensor | None, states: Sequence[Tensor]
 ) -> Sequence[Tensor]:
-    """One layer, both directions: output (T, D, B, H) and final states, each (D, B, H)."""
+    """Run one layer, all directions: output (T, D, B, H) and final states, each (D, B, H)."""
     directions = 2 if layer.bidirectional else 1
     attributes: dict[str, Any] = {
         "hidden_size": layer.hidden_size,

@@ -15,7 +15,7 @@ def replaced(owner: Any, name: str, form: Callable[..., Any]) -> Iterator[None]:
 
     Args:
         owner: the class or module.
-        name: of the function.
+        name: the name of the function.
         form: the replacement. Its first argument is the function itself.
     """
     own = getattr(owner, name)
@@ -42,8 +42,8 @@ def refusal(layer: str, found: str, remedy: str) -> ExportError:
     """The error for a layer that has no equal form in ONNX.
 
     Args:
-        layer: its name in torch.
-        found: the option or the use that is refused.
+        layer: the name of the layer in torch.
+        found: the unsupported option or use.
         remedy: what to do instead.
     """
     return ExportError(f"{layer}: {found}; {remedy}")

@@ -18,7 +18,7 @@ class BuiltTokenizer:
     """A tokenizer as files of a bundle, not yet written.
 
     Attributes:
-        kind: as in the manifest.
+        kind: the kind of tokenizer, as in the manifest.
         file: the name of the file that the manifest names.
         files: name to content, or to the file that is copied; ``file`` among them.
     """
@@ -45,8 +45,8 @@ class BuiltTokenizer:
 
         Args:
             subject: the folder that it was found in, for messages.
-            vocab_size: of the model's source or target side.
-            unk_id: of the model.
+            vocab_size: the size of the model's vocabulary on this side.
+            unk_id: the id of the model's unknown token.
 
         Raises:
             TokenizerError: its files do not make a tokenizer, or it has ids that the model lacks.
@@ -81,9 +81,9 @@ class ModelTokenizers:
     """The tokenizers of a Hugging Face folder.
 
     Attributes:
-        folder: of the model.
-        source: of the source side.
-        target: of the target side.
+        folder: the folder of the model.
+        source: the tokenizer of the source.
+        target: the tokenizer of the target.
         paths: the files that were read.
         languages: that the tokenizer has tokens for, in the form of the manifest's ``languages``;
             None if there are none.

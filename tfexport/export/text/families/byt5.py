@@ -1,4 +1,4 @@
-"""byT5's tokenizer: bytes, and tokens around them; it needs no file."""
+"""The tokenizer of ByT5, which encodes bytes and needs no vocabulary file."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,10 +14,10 @@ _FILE = "bytes.json"
 
 
 def find_byt5(folder: ModelFolder) -> ModelTokenizers:
-    """The tokenizer of a byT5 folder, for both sides.
+    """Build the tokenizer of a ByT5 folder, for source and target.
 
     Raises:
-        TokenizerError: its settings contradict each other.
+        TokenizerError: the settings in the folder contradict each other.
     """
     count: int = folder.count("extra_ids", 125)
     special = folder.special_tokens(_SPECIAL, [f"<extra_id_{i}>" for i in range(count)])
@@ -42,7 +42,7 @@ def find_byt5(folder: ModelFolder) -> ModelTokenizers:
 
 
 def _strips(folder: ModelFolder, name: str) -> dict[str, Any]:
-    """Whether a token takes the white space around it; true by default."""
+    """Read how a token matches text; by default it includes the white space around it."""
     value = folder.settings.get(f"{name}_token")
     values = value if isinstance(value, dict) else {"lstrip": True, "rstrip": True}
     return {flag: values.get(flag) is True for flag in ("lstrip", "rstrip", "single_word")}

@@ -23,7 +23,7 @@ class ModelFolder:
     """A folder with a config.json and perhaps files of a tokenizer.
 
     Attributes:
-        path: of the folder.
+        path: the path of the folder.
         config: the values of its config.json.
     """
 
@@ -38,7 +38,7 @@ class ModelFolder:
         """Require files.
 
         Raises:
-            TokenizerError: naming all that are missing.
+            TokenizerError: files are missing; all are listed.
         """
         missing = [name for name in names if not self.has(name)]
         if missing:
@@ -48,7 +48,7 @@ class ModelFolder:
             )
 
     def read(self, name: str) -> Any:
-        """The value of a JSON file.
+        """Read a JSON file.
 
         Raises:
             TokenizerError: it is unreadable.
@@ -56,10 +56,10 @@ class ModelFolder:
         return read_json(self.path / name, "JSON")
 
     def read_object(self, name: str) -> dict[str, Any]:
-        """The object of a JSON file; none if there is no such file.
+        """Read the object of a JSON file; empty if there is no such file.
 
         Raises:
-            TokenizerError: it is unreadable, or no object.
+            TokenizerError: it is unreadable, or not an object.
         """
         values = self.read(name) if self.has(name) else {}
         if not isinstance(values, dict):
@@ -67,14 +67,14 @@ class ModelFolder:
         return values
 
     def read_vocabulary(self, name: str, whole: bool = True) -> dict[str, int]:
-        """An object from pieces to ids.
+        """Read an object from pieces to ids.
 
         Args:
-            name: of its file.
-            whole: the ids are all from 0 on, each once.
+            name: the name of the file.
+            whole: whether the ids must be 0, 1, 2, … without gaps.
 
         Raises:
-            TokenizerError: it is something else.
+            TokenizerError: the file has other content.
         """
         values = self.read_object(name)
         wrong = [key for key, value in values.items() if type(value) is not int or value < 0]
@@ -112,7 +112,7 @@ class ModelFolder:
         """One of the settings.
 
         Raises:
-            TokenizerError: it is not of the kind of its default.
+            TokenizerError: it has another type than the default.
         """
         value = self.settings.get(name)
         if value is None:
@@ -128,7 +128,7 @@ class ModelFolder:
         """A setting that is a number of tokens.
 
         Raises:
-            TokenizerError: it is none.
+            TokenizerError: it is not a valid number.
         """
         number: int = self.setting(name, default, int)
         if not 0 <= number <= _MOST_TOKENS:
@@ -202,8 +202,8 @@ class ModelFolder:
         """All special tokens, each once, in the order of transformers.
 
         Args:
-            defaults: of the tokenizer's class, by names such as "eos".
-            extra: those that have no name, if the folder lists none.
+            defaults: the default tokens of the tokenizer's class, by names such as "eos".
+            extra: unnamed tokens, if the folder lists none.
 
         Raises:
             TokenizerError: an entry is no token.
@@ -218,20 +218,20 @@ class ModelFolder:
         found += extra if self.extra is None else self.extra
         contents = [_content(value) for value in found if value is not None]
         if None in contents:
-            raise TokenizerError(f"{self.path}: a special token is neither a text nor a token.")
+            raise TokenizerError(f"{self.path}: a special token is neither a string nor a token.")
         return [content for content in dict.fromkeys(contents) if content]
 
     def named(self, name: str, default: str | None) -> str | None:
         """The special token of a name, such as "eos".
 
         Raises:
-            TokenizerError: it is none.
+            TokenizerError: the value is not a token.
         """
         value = self.settings.get(f"{name}_token", default)
         content = _content(value)
         if content is None and value is not None:
             raise TokenizerError(
-                f"{self.path}: {name}_token, {shown(value)}, is neither a text nor a token."
+                f"{self.path}: {name}_token, {shown(value)}, is neither a string nor a token."
             )
         return content
 

@@ -80,7 +80,7 @@ def _merges(folder: ModelFolder, skipped: int) -> list[tuple[str, str]]:
     for number, line in enumerate(lines, skipped + 1):
         parts = line.split()
         if len(parts) < 2:
-            raise TokenizerError(f"{path}: line {number}, {shown(line)}, holds no two pieces.")
+            raise TokenizerError(f"{path}: line {number}, {shown(line)}, does not hold two pieces.")
         found.append((parts[0], parts[1]))
     return found
 

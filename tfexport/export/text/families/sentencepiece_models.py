@@ -19,7 +19,7 @@ def added_tokens(
     """The tokens that are found before a text is split.
 
     Args:
-        folder: which may list some of them.
+        folder: the folder, which may list some of them.
         special: all special tokens, in order; those without an id get the next ones.
         known: pieces to ids.
     """
@@ -49,7 +49,7 @@ def built_pieces(
     """A tokenizer of a table and the models that it names.
 
     Args:
-        table: of pieces.
+        table: the table of pieces.
         models: the names in the bundle to the files that are copied; others are left out.
         file: the name of the table in the bundle.
     """
@@ -62,7 +62,7 @@ def one_of_codes(folder: ModelFolder, known: Mapping[str, list[str]], default: s
     """The languages of the set that the setting ``language_codes`` names.
 
     Raises:
-        TokenizerError: it names none.
+        TokenizerError: the setting names no known set.
     """
     name: str = folder.setting("language_codes", default, str)
     if name not in known:
@@ -78,13 +78,13 @@ def default_language(
     """The language that a setting names, such as "src_lang".
 
     Raises:
-        TokenizerError: it is none of the tokenizer's.
+        TokenizerError: it is not a language of the tokenizer.
     """
     named: str | None = folder.setting(setting, default, str)
     code = named.removeprefix("__").removesuffix("__") if named else None
     if code is not None and code not in codes:
         raise TokenizerError(
-            f"{folder.path}: {setting} {shown(named)} is no language of the tokenizer."
+            f"{folder.path}: {setting} {shown(named)} is not a language of the tokenizer."
         )
     return code
 
@@ -222,9 +222,7 @@ def find_plbart(folder: ModelFolder) -> ModelTokenizers:
     listed = [values["content"] for values in folder.listed.values()]
     unknown = [token for token in (*special, *listed) if token not in (*fixed, "<mask>")]
     if unknown:
-        raise TokenizerError(
-            f"{folder.path}: {unknown[0]!r} is a token that PLBart's tokenizer does not have."
-        )
+        raise TokenizerError(f"{folder.path}: {unknown[0]!r} is not a token of PLBart's tokenizer.")
     table = {piece: i + 1 for i, (piece, _, _) in enumerate(pieces) if i}
     # The languages of programs have no mask: it is found in text, and unknown.
     found = sorted(dict.fromkeys((*special, *tokens)), key=lambda token: token == "<unk>")

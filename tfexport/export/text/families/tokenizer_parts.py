@@ -25,7 +25,7 @@ class SpecialTokens:
     Attributes:
         defaults: names such as "eos" to tokens.
         mask: how the mask is found in text, as keywords of AddedToken; None for the default.
-        extra: tokens without a name, where tokenizer_config.json lists none.
+        extra: unnamed tokens, if tokenizer_config.json lists none.
     """
 
     defaults: Mapping[str, str]
@@ -39,10 +39,10 @@ def add_special_tokens(
     """Add the special tokens that a folder and the tokenizer's class name.
 
     Args:
-        tokenizer: of the library.
+        tokenizer: a tokenizer of the library.
         library: the module ``tokenizers``.
-        folder: of the model.
-        special: of the class.
+        folder: the folder of the model.
+        special: the special tokens of the class.
 
     Raises:
         TokenizerError: the folder lists a token with an id that it does not get.
@@ -105,7 +105,7 @@ def _given(library: Any, folder: ModelFolder, value: Any) -> Any:
         return _added(library, {"special": True, **value} if "__type" not in value else value)
     if isinstance(value, str) or hasattr(value, "content"):
         return value
-    raise TokenizerError(f"{folder.path}: a special token is neither a text nor a token.")
+    raise TokenizerError(f"{folder.path}: a special token is neither a string nor a token.")
 
 
 def _added(library: Any, values: Mapping[str, Any]) -> Any:
@@ -143,7 +143,7 @@ def read_pieces(path: Path) -> Pieces:
     """Read a .model file.
 
     Raises:
-        TokenizerError: it is none.
+        TokenizerError: it is not a SentencePiece model.
         MissingDependencyError: sentencepiece or protobuf is not installed.
     """
     try:
@@ -175,11 +175,11 @@ class Parts:
     """A vocabulary and the rules of normalization.
 
     Attributes:
-        path: of the file they are from, for messages.
+        path: the path of the file, for messages.
         paths: all files.
         scored: the pieces of a Unigram model, by id; none of another.
         vocabulary: piece to id of a BPE model; none of another.
-        merges: of a BPE model.
+        merges: the merges of a BPE model.
         charsmap: the compiled rules of normalization; None if there are none.
         in_order: the pieces are already in the order of the model's ids: from a tokenizer.json.
         marked: control and user-defined pieces of a .model file, with whether they are special;
@@ -200,8 +200,8 @@ def read_tokenizer_json(folder: ModelFolder, kind: str) -> Parts:
     """The parts of a tokenizer.json.
 
     Args:
-        folder: with the file.
-        kind: of its model, "Unigram" or "BPE".
+        folder: the folder with the file.
+        kind: the type of the model, "Unigram" or "BPE".
 
     Raises:
         TokenizerError: it is damaged, or of another kind.
@@ -242,7 +242,7 @@ def _charsmap(folder: ModelFolder) -> bytes | None:
                 return base64.b64decode(each["precompiled_charsmap"], validate=True)
             except (KeyError, TypeError, binascii.Error) as error:
                 path = folder.path / "tokenizer.json"
-                raise TokenizerError(f"{path}: no rules of normalization: {error}") from None
+                raise TokenizerError(f"{path}: invalid normalization rules: {error}") from None
     return None
 
 
@@ -250,7 +250,7 @@ def read_model_file(folder: ModelFolder, name: str) -> Parts:
     """The parts of a SentencePiece .model.
 
     Raises:
-        TokenizerError: it is none.
+        TokenizerError: it is not a SentencePiece model.
     """
     path = folder.path / name
     found = read_pieces(path)

@@ -1,4 +1,4 @@
-"""Tokenizers of the library ``tokenizers``: as a file holds them, or made of their parts."""
+"""Tokenizers of the library ``tokenizers``: read from tokenizer.json, or built from other files."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,8 +39,8 @@ class Recipe:
     """How a class of tokenizers is made.
 
     Attributes:
-        kind: of the model, "Unigram" or "BPE".
-        files: that it is made of where there is no tokenizer.json; none if it needs one.
+        kind: the type of the model, "Unigram" or "BPE".
+        files: the files to use without a tokenizer.json; empty if that is required.
         build: the library, parts and folder to a tokenizer without special tokens.
         special: parts and folder to the special tokens of the class.
     """
@@ -260,7 +260,7 @@ def find_rebuilt(name: str, folder: ModelFolder) -> ModelTokenizers:
 
 
 def find_as_it_is(folder: ModelFolder) -> ModelTokenizers:
-    """The tokenizer of a tokenizer.json, as it is; for both sides.
+    """The tokenizer of an unchanged tokenizer.json, for both sides.
 
     Raises:
         TokenizerError: the file is missing or unreadable.
@@ -289,9 +289,8 @@ def _read(folder: ModelFolder, recipe: Recipe, library: Any) -> Parts:
         return read_tokenizer_json(folder, recipe.kind)
     if not recipe.files:
         raise TokenizerError(
-            f"{folder.path}: {_JSON} is missing. Of other files transformers itself makes no such "
-            "tokenizer, or one without languages; it writes the file where it has one, with "
-            "save_pretrained."
+            f"{folder.path}: {_JSON} is missing. This tokenizer cannot be built from other "
+            f"files, or only without its languages; save_pretrained of transformers writes {_JSON}."
         )
     if recipe.kind == "BPE":
         return read_merges(folder, library)

@@ -30,7 +30,7 @@ def require_layout_name(name: str | None) -> None:
     """Refuse a name that no layout has.
 
     Raises:
-        ConfigError: naming those there are.
+        ConfigError: the name is unknown; known names are listed.
     """
     if name is not None and name not in LAYOUTS:
         choices = ", ".join(repr(choice) for choice in LAYOUTS)

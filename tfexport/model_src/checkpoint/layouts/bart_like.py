@@ -58,8 +58,8 @@ def share_tables(
     A .safetensors file holds a tensor once, under one of its names; a .bin file under all.
 
     Args:
-        tensors: of the file.
-        tables: of the family.
+        tensors: the tensors of the file.
+        tables: the embedding tables of the family.
         prefix: "model." or "".
         config: values of config.json and its class's defaults.
     """
@@ -82,7 +82,7 @@ def share_tables(
     found = _resolve(tensors, names, shared if one else None, tied, head)
     if one or shared not in tensors:
         return found
-    alone = f"{shared} has no use in a model with a separate table on each side"
+    alone = f"{shared} is not used by a model with separate tables for each side"
     kept = {name: tensor for name, tensor in found.tensors.items() if name != shared}
     return Prepared(kept, {**found.read, shared: ()}, problems=(alone,), notes=found.notes)
 
@@ -113,7 +113,7 @@ def _resolve(
     present = [name for name in (shared, *names) if name is not None and name in tensors]
     if tied and shared is not None and not all(_equal(tensors, present[0], it) for it in present):
         notes.append(
-            f"{', '.join(present)} differ, although config.json ties them: each is used as it is"
+            f"{', '.join(present)} differ, although config.json ties them: each is used unchanged"
         )
     return Prepared(made, read, notes=tuple(notes))
 
@@ -129,7 +129,7 @@ def read_positions(
     """Drop saved sinusoids, which are computed again; other tables stay, as learned.
 
     Args:
-        tensors: of the file.
+        tensors: the tensors of the file.
         facts: config values of the family.
         prefix: "model." or "".
         first: row of tensor2tensor's sinusoids for the first token.
@@ -144,7 +144,7 @@ def read_positions(
               if (it := _distance(tensors, name, kind, first)) is not None}  # fmt: skip
     saved = {name: it for name in (f"{stem}.weight" for stem in stems)
              if (it := _distance(tensors, name, kind, first)) is not None}  # fmt: skip
-    problems = [f"{name} is no table of sinusoids" for name, it in unread.items() if it > _NEAR]
+    problems = [f"{name} is not a sinusoidal table" for name, it in unread.items() if it > _NEAR]
     others = [name for name, distance in saved.items() if distance > _SAME]
     dropped = {**unread, **({} if others else saved)}
     values: dict[str, Any] = {"positions": "learned"} if others else {}
@@ -153,7 +153,7 @@ def read_positions(
     kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
     if others:
         kept |= {name: tensors[name][first:] for name in saved}
-    note = f"{', '.join(others)} are not sinusoids to {_SAME}, and used as they are"
+    note = f"{', '.join(others)} are not sinusoids to {_SAME}, and used unchanged"
     return Prepared(
         kept, dict.fromkeys(dropped, ()), values, tuple(problems), (note,) if others else ()
     )
@@ -224,15 +224,15 @@ class BartLike:
     """One family.
 
     Attributes:
-        name: of the layout.
-        title: as people call it.
-        model_type: of its config.json.
-        facts: config values that its class decides, besides those of all families.
+        name: the name of the layout.
+        title: the name in messages.
+        model_type: the ``model_type`` of its config.json.
+        facts: config values that its class fixes, in addition to those of all families.
         class_defaults: values of its config class where config.json has none.
-        framing: config values for the special tokens around a source text.
-        skipped_rows: of a learned position table, before that of the first token.
-        writes_padding: decoding may write the padding token, as any other.
-        has_start_alone: decoding starts from an id that is no bos.
+        framing: config values of the special tokens around a source text.
+        skipped_rows: the rows of a learned position table before that of the first token.
+        writes_padding: whether decoding may write the padding token.
+        has_start_alone: whether decoding starts from an id other than bos.
         reads_texts: see ``Layout``.
         tables: names of its embedding tables.
         source_vocabulary: the key of config.json with the source's size.
@@ -274,7 +274,7 @@ class BartLike:
         """The values of a config.json as tfexport's config values.
 
         Raises:
-            ConfigError: naming all that is not supported, or contradicts the class.
+            ConfigError: values are not supported or contradict the class; all are listed.
         """
         given = self._given(config)
         if problems := [*self._contradictions(config), *_unsupported(given, self._counts_padding)]:
@@ -441,14 +441,14 @@ def _unsupported(given: Mapping[str, Any], counted: bool) -> list[str]:
     activation = given["activation_function"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        problems.append(f"activation_function: {shown(activation)} is not supported; {known} are")
+        problems.append(f"activation_function: {shown(activation)} is not supported; use {known}")
     if given.get("is_encoder_decoder") is False or given.get("is_decoder") is True:
-        problems.append("it describes a decoder alone, and encoder-decoders are exported")
+        problems.append("it describes a decoder only; only encoder-decoders are supported")
     if given.get("quantization_config") is not None:
         problems.append("quantization_config: quantized weights are not read; save it in float")
     eos = given.get("eos_token_id")
     if isinstance(eos, list) and len(eos) != 1:
-        problems.append(f"eos_token_id: {shown(eos)} is not one id")
+        problems.append(f"eos_token_id: {shown(eos)} is not a single id")
     return problems
 
 

@@ -101,7 +101,7 @@ def read_fairseq_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from the ``args`` of a checkpoint, or the ``cfg`` of its model.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("fairseq", _flat(values.get("args")))
     name = given.values.get("arch") or given.values.get("_name") or "transformer"
@@ -141,7 +141,7 @@ def _positions(given: Options) -> dict[str, Any]:
         return {"positions": "none", "max_positions": 1024}
     learned = [given.flag(f"{stack}_learned_pos") for stack in ("encoder", "decoder")]
     if learned[0] != learned[1]:
-        given.problems.append("learned positions on one side alone are not supported")
+        given.problems.append("learned positions on only one side are not supported")
     if learned[0]:
         return {"positions": "learned", "first_position": 0}  # unread rows are cut off the table
     longest = [given.integer(f"max_{side}_positions", 1024) or 1 for side in ("source", "target")]

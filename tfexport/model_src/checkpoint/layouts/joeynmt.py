@@ -48,7 +48,7 @@ def read_joey_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from a ``config.yaml``.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("JoeyNMT", values)
     model = given.inside("model")
@@ -62,7 +62,7 @@ def read_joey_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     source = encoder.inside("embeddings").flag("scale")
     target = source if tied else decoder.inside("embeddings").flag("scale")
     if target and not source:
-        given.problems.append("embeddings: a scale of the target's alone is not supported")
+        given.problems.append("embeddings: a scale of the target only is not supported")
     heads = [stack.integer("num_heads") for stack in (encoder, decoder)]
     found = {
         "num_heads": heads[0],

@@ -75,7 +75,7 @@ def read_marian_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from ``special:model.yml``.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("Marian-NMT", values.get("options"))
     given.refuse(_REFUSED_OPTIONS)

@@ -83,7 +83,7 @@ def read_opennmt_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from the ``opt`` of a checkpoint, and the ids of its special words.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("OpenNMT-py", values.get("opt"))
     given.refuse(_REFUSED_OPTIONS)
@@ -129,9 +129,9 @@ def _relative(given: Options) -> dict[str, Any]:
         return {"relative_positions": "shaw", "relative_max_distance": distance}
     if distance == -1:
         if not given.flag("rotary_interleave", True):
-            given.problems.append("rotary_interleave: false: pairs of halves are not supported")
+            given.problems.append("rotary_interleave: false is not supported")
         if (base := given.number("rotary_theta", 1e4)) != 1e4:
-            given.problems.append(f"rotary_theta: {base} is not supported; 10000 is")
+            given.problems.append(f"rotary_theta: {base} is not supported; only 10000 is")
         given.refuse({"rotary_dim": "turning a part of a head"})
         return {"relative_positions": "rotary"}
     if distance:

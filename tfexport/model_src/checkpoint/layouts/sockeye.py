@@ -66,7 +66,7 @@ def read_sockeye_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Config values from a ``config``.
 
     Raises:
-        ConfigError: naming all options that are not supported.
+        ConfigError: options are not supported; all are listed.
     """
     given = Options("Sockeye", values)
     given.refuse(_REFUSED)

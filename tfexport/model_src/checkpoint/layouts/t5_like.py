@@ -48,7 +48,7 @@ def two_feed_forwards(tensors: Mapping[str, Tensor]) -> list[str]:
     plain = [name for name in tensors if name.endswith(".DenseReluDense.wi.weight")]
     gated = [name.replace(".wi.", ".wi_1.") for name in plain]
     return [
-        f"{name} and {other} are both there; a feed-forward has one of them"
+        f"{name} and {other} are both present; a feed-forward has only one of them"
         for name, other in zip(plain, gated, strict=True)
         if other in tensors
     ]
@@ -132,7 +132,7 @@ _RENAMED = {
     "eos_token_id": "eos_id",
     "decoder_start_token_id": "bos_id",
 }
-# Keys that change the mathematics, with the values that leave it as it is.
+# Keys that change the computation, with the only supported values.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (True,),
     "is_decoder": (False, None),
@@ -147,8 +147,8 @@ class T5Family:
     """One of the three families.
 
     Attributes:
-        name: of the layout, and the ``model_type``.
-        title: as people call it.
+        name: the name of the layout, and the ``model_type``.
+        title: the name in messages.
         tied: ``tie_word_embeddings`` where a config.json lacks it.
         scaled_by_5: whether version 5 of transformers scales the output; None where the config.json
             that it writes has the answer.
@@ -204,7 +204,7 @@ class T5Family:
         """A config.json of Hugging Face to config values.
 
         Raises:
-            ConfigError: naming every value that this layout does not support.
+            ConfigError: values are not supported; all are listed.
         """
         problems: list[str] = []
         for key, allowed in _ONLY.items():
@@ -226,7 +226,7 @@ class T5Family:
         if isinstance(ends, list):
             read["eos_id"] = ends[0] if len(ends) == 1 else None
             if len(ends) != 1:
-                problems.append(f"eos_token_id: {shown(ends)} is not one id")
+                problems.append(f"eos_token_id: {shown(ends)} is not a single id")
         read |= _read_feed_forward({"feed_forward_proj": self.feed_forward, **values}, problems)
         if problems:
             subject = f"config.json of a {self.title}"
