@@ -9,28 +9,10 @@ import pydantic
 from fastapi import APIRouter
 
 from tfexport.serve.bodies import FORM, JSON, Fields
-from tfexport.serve.error_formats import (
-    DEEPL,
-    KSERVE,
-    LIBRETRANSLATE,
-    OWN,
-    ErrorFormat,
-    error_format_of,
-    is_work,
-    needs_key,
-)
+from tfexport.serve.error_formats import ErrorFormat, error_format_of, is_work, needs_key
 from tfexport.serve.failures import RequestError
 
 _REFERENCE = "#/components/schemas/{model}"
-_BEARER = {"type": "http", "scheme": "bearer"}
-_SCHEMES = {
-    OWN.name: _BEARER,
-    KSERVE.name: _BEARER,
-    DEEPL.name: {"type": "apiKey", "in": "header", "name": "Authorization",
-                 "description": "DeepL-Auth-Key, a space, and the key"},
-    LIBRETRANSLATE.name: {"type": "apiKey", "in": "query", "name": "api_key",
-                          "description": "in the body of a POST"},
-}  # fmt: skip
 
 
 def describe(kind: type[Fields], summary: str, *, forms: bool = False) -> dict[str, Any]:
@@ -70,9 +52,20 @@ def complete(
             if is_work(path):
                 responses.update(_errors(error_format_of(path), keys and needs_key(path)))
             if keys and needs_key(path):
-                described["security"] = [{error_format_of(path).name: []}]
-    if keys:
-        parts["securitySchemes"] = _SCHEMES
+                described["security"] = [{(form := error_format_of(path)).name: []}]
+                parts.setdefault("securitySchemes", {})[form.name] = _key_scheme(form)
+
+
+def _key_scheme(error_format: ErrorFormat) -> dict[str, str]:
+    """How a caller sends a key."""
+    if error_format.scheme is None:
+        where = "in the body of a POST"
+        return {"type": "apiKey", "in": "query", "name": "api_key", "description": where}
+    scheme = error_format.scheme.decode()
+    if scheme == "Bearer":
+        return {"type": "http", "scheme": "bearer"}
+    how = f"{scheme}, a space, and the key"
+    return {"type": "apiKey", "in": "header", "name": "Authorization", "description": how}
 
 
 def _errors(error_format: ErrorFormat, keys: bool) -> dict[str, Any]:
