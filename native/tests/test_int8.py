@@ -1,6 +1,8 @@
 """int8 weights against the plain formula: rows rounded to integers, whole sums, two scales."""
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +19,8 @@ BYTES = 255
 WORDS = 32767
 # Instruction sets whose rows are words, of both signs; rows of the others are bytes, from the least
 # value to the largest.
-OF_WORDS = {"avx512", "avx2", "portable", "neon"}
+PAGE = Path(__file__).parents[1] / "README.md"
+OF_WORDS = set(re.findall(r"^\| `(\w+)` \|.*\| up to 16 bits \|$", PAGE.read_text(), re.M))
 
 
 class WholeLinear(nn.Module):

@@ -1,4 +1,4 @@
-"""native/README.md: the table of the sources."""
+"""native/README.md: the tables of the sources and of the instruction sets."""
 
 import re
 from pathlib import Path
@@ -30,3 +30,12 @@ def test_the_table_has_every_source_and_about_its_lines() -> None:
     assert stems | kernels <= set(listed)
     assert {name: lines(name) for name, said in listed.items()
             if abs(lines(name) - said) > FAR * lines(name) + 5} == {}  # fmt: skip
+
+
+def test_the_tables_have_every_instruction_set() -> None:
+    built = re.findall(r"^ *add_set\((\w+) ", (NATIVE / "CMakeLists.txt").read_text(), re.M)
+    page = (NATIVE / "README.md").read_text()
+    assert len(built) > 3
+    assert re.findall(r"^\| `(\w+)` \| `\1\.cpp` \|", page, re.M) == built
+    tested = page.partition("| Sets | How they are tested |")[2].partition("\n\n")[0]
+    assert set(built) <= set(re.findall(r"`(\w+)`", tested))

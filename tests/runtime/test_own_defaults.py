@@ -143,6 +143,26 @@ def test_defaults_that_mean_nothing_any_more_are_left_out(
         assert all(result.hypotheses for result in results)
 
 
+@pytest.mark.parametrize(
+    ("defaults", "given"),
+    [
+        ({"beam_size": 4, "patience": 2.0}, {"beam_size": 1}),
+        ({"beam_size": 4, "coverage_penalty": 0.2}, {"sampling": True}),
+        ({"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5}, {"beam_size": 1}),
+        ({"beam_size": 4, "patience": 2.0}, {"beam_size": 3, "search_rules": "transformers"}),
+        ({"sampling": True, "seed": 3, "top_k": 5}, {"sampling": False}),
+    ],
+)
+def test_a_servers_defaults_do_not_contradict_a_request(
+    opened: Opened, defaults: dict[str, Any], given: dict[str, Any]
+) -> None:
+    resolver = opened().engine.resolver.with_defaults(defaults)
+    resolved, _ = resolver.resolve(given)
+    assert resolved.given == {
+        name: value for name, value in given.items() if value != DEFAULTS[name]
+    }
+
+
 def test_a_contradiction_of_the_callers_own_is_still_one(opened: Opened) -> None:
     translator = opened(**BEAM)
     cases: list[tuple[dict[str, Any], str]] = [

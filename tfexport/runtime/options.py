@@ -52,13 +52,14 @@ GIVING_MORE = (
     "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
 )  # fmt: skip
 ATTENTION_OPTIONS = frozenset({"return_attention", "replace_unknowns", "coverage_penalty"})
-_NEEDS_BEAM = (
+NEEDS_BEAM = (
     "patience", "early_stopping", "exhaustive", "coverage_penalty", "beam_groups",
     "renormalize_logits",
 )  # fmt: skip
-# Beam search by the rules of transformers supports none of these.
-_OWN_BEAMS = ("patience", "coverage_penalty", "beam_groups")
-_NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+# Options that only one of the two ``search_rules`` has.
+OWN_RULES = ("patience", "coverage_penalty", "beam_groups")
+TRANSFORMERS_RULES = ("exhaustive", "renormalize_logits")
+NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
@@ -596,13 +597,11 @@ def _search_contradictions(
         if beam > 1:
             yield Message(Option("beam_size"), f" {beam} excludes ", Option("sampling"))
     else:
-        yield from (_needs(name, "sampling") for name in _NEEDS_SAMPLING if name in changed)
+        yield from (_needs(name, "sampling") for name in NEEDS_SAMPLING if name in changed)
         if count > beam and not values["return_alternatives"]:
             yield _two("num_hypotheses", count, "exceeds", "beam_size", beam)
     if beam == 1:
-        yield from (
-            _needs(name, "beam_size", " above 1") for name in _NEEDS_BEAM if name in changed
-        )
+        yield from (_needs(name, "beam_size", " above 1") for name in NEEDS_BEAM if name in changed)
     elif values["callback"] is not None:
         yield Message(
             Option("callback"), " excludes ", Option("beam_size"),
@@ -614,13 +613,11 @@ def _rules_contradictions(
     values: Mapping[str, Any], changed: AbstractSet[str]
 ) -> Iterator[Message]:
     """Contradictions between ``search_rules`` and options that only one set of rules has."""
-    if values["search_rules"] == "tfexport":
-        for name in sorted(changed & {"exhaustive", "renormalize_logits"}):
-            yield Message(Option(name), " needs ", Option("search_rules", "transformers"))
-    else:
-        for name in _OWN_BEAMS:
-            if name in changed:
-                yield Message(Option(name), " needs ", Option("search_rules", "tfexport"))
+    own = values["search_rules"] == "tfexport"
+    needed = "transformers" if own else "tfexport"
+    for name in TRANSFORMERS_RULES if own else OWN_RULES:
+        if name in changed:
+            yield Message(Option(name), " needs ", Option("search_rules", needed))
     if "exhaustive" in changed and values["early_stopping"]:
         yield Message(Option("exhaustive"), " needs ", Option("early_stopping", False))
 

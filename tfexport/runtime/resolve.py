@@ -26,7 +26,11 @@ from tfexport.runtime.model.interface import ModelShape
 from tfexport.runtime.options import (
     ATTENTION_OPTIONS,
     DEFAULTS,
+    NEEDS_BEAM,
+    NEEDS_SAMPLING,
+    OWN_RULES,
     SUBJECT,
+    TRANSFORMERS_RULES,
     Token,
     check_options,
     is_integer,
@@ -42,11 +46,7 @@ from tfexport.runtime.text.codec import (
 
 _TOKEN_LISTS = ("suppress_tokens", "end_tokens", "suppress_first_tokens")
 _SINGLE_TOKENS = ("first_token", "last_token")
-_OF_BEAMS = ("early_stopping", "exhaustive", "renormalize_logits")
-_OF_SAMPLING = ("temperature", "top_k", "top_p")
-# Options of beam search that the rules of transformers do not have.
-_OF_OWN_RULES = ("patience", "coverage_penalty", "beam_groups", "diversity_penalty")
-_OF_OTHER_RULES = ("exhaustive", "renormalize_logits")
+_OF_GROUPS = "diversity_penalty"  # needs ``beam_groups``
 Prefix = str | Sequence[int] | None
 
 
@@ -325,18 +325,20 @@ def _without_search(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[s
 
 
 def _without_rules(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The rules of transformers, if the caller's options need others."""
-    if any(given.get(name, DEFAULTS[name]) != DEFAULTS[name] for name in _OF_OWN_RULES):
-        return ("search_rules", "early_stopping", *_OF_OTHER_RULES)
-    return _OF_OTHER_RULES if _value("search_rules", own, given) == "tfexport" else ()
+    """The rules that the caller's options exclude, and the options of those rules."""
+    of_own_rules = (*OWN_RULES, _OF_GROUPS)
+    if any(given.get(name, DEFAULTS[name]) != DEFAULTS[name] for name in of_own_rules):
+        return ("search_rules", "early_stopping", *TRANSFORMERS_RULES)
+    by_own_rules = _value("search_rules", own, given) == "tfexport"
+    return TRANSFORMERS_RULES if by_own_rules else of_own_rules
 
 
 def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
     """Options of beam search without a beam, and of sampling without sampling."""
     beam, sampling = _value("beam_size", own, given), _value("sampling", own, given)
-    dropped = [] if sampling is True else [*_OF_SAMPLING]
+    dropped = [] if sampling is True else [*NEEDS_SAMPLING]
     if not _above_one(beam):
-        dropped += _OF_BEAMS
+        dropped += [*NEEDS_BEAM, _OF_GROUPS]
     if given.get("early_stopping") is True:
         dropped.append("exhaustive")
     several = _value("num_hypotheses", own, given)

@@ -10,25 +10,9 @@ from fastapi import APIRouter
 
 from tfexport.serve.access import path_rules
 from tfexport.serve.bodies import FORM, JSON, Fields
-from tfexport.serve.failures import (
-    DEEPL,
-    KSERVE,
-    LIBRETRANSLATE,
-    OWN,
-    ErrorFormat,
-    RequestError,
-)
+from tfexport.serve.failures import ErrorFormat, RequestError
 
 _REFERENCE = "#/components/schemas/{model}"
-_BEARER = {"type": "http", "scheme": "bearer"}
-_SCHEMES = {
-    OWN.name: _BEARER,
-    KSERVE.name: _BEARER,
-    DEEPL.name: {"type": "apiKey", "in": "header", "name": "Authorization",
-                 "description": "DeepL-Auth-Key, a space, and the key"},
-    LIBRETRANSLATE.name: {"type": "apiKey", "in": "query", "name": "api_key",
-                          "description": "in the body of a POST"},
-}  # fmt: skip
 
 
 def describe(kind: type[Fields], summary: str, *, forms: bool = False) -> dict[str, Any]:
@@ -69,9 +53,23 @@ def complete(
             if rules.is_work:
                 responses.update(_errors(rules.error_format, keys and rules.needs_key))
             if keys and rules.needs_key:
-                described["security"] = [{rules.error_format.name: []}]
-    if keys:
-        parts["securitySchemes"] = _SCHEMES
+                error_format = rules.error_format
+                described["security"] = [{error_format.name: []}]
+                parts.setdefault("securitySchemes", {})[error_format.name] = _key_scheme(
+                    error_format
+                )
+
+
+def _key_scheme(error_format: ErrorFormat) -> dict[str, str]:
+    """How a caller sends a key."""
+    if error_format.scheme is None:
+        where = "in the body of a POST"
+        return {"type": "apiKey", "in": "query", "name": "api_key", "description": where}
+    scheme = error_format.scheme.decode()
+    if scheme == "Bearer":
+        return {"type": "http", "scheme": "bearer"}
+    how = f"{scheme}, a space, and the key"
+    return {"type": "apiKey", "in": "header", "name": "Authorization", "description": how}
 
 
 def _errors(error_format: ErrorFormat, keys: bool) -> dict[str, Any]:

@@ -33,7 +33,6 @@ DRAWN = int(os.environ.get("DRAWN_CONFIGS", "30"))  # a family
 TOLERANCE = 1e-4  # relative to max(1, |value|)
 ACTIVATIONS = ["relu", "gelu", "gelu_new", "swish", "silu", "quick_gelu", "gelu_pytorch_tanh"]
 COUNTED_PADDING = ("m2m_100", "fsmt")  # positions there count ids that are not padding
-LEARNED = ("bart", "plbart", "mbart", "blenderbot", "blenderbot-small")
 
 
 def draw_config(family: str, seed: int) -> tuple[bool, dict[str, Any]]:

@@ -21,7 +21,7 @@ _FILES = (
     "tokenizer.model", "vocab.txt",
 )  # fmt: skip
 # Model type to tokenizer class, for folders that do not name a class.
-_CLASSES = {
+CLASSES = {
     "marian": "MarianTokenizer",
     "bart": "RobertaTokenizer",
     "plbart": "PLBartTokenizer",
@@ -83,17 +83,17 @@ def find_model_tokenizers(
     Raises:
         TokenizerError: the files are incomplete, contradict each other, or belong to another model.
     """
-    if model_type not in _CLASSES:
+    if model_type not in CLASSES:
         return None
     found = ModelFolder(folder, config)
     named = found.settings.get("tokenizer_class") or config.get("tokenizer_class")
     if named != "ByT5Tokenizer" and not any(map(found.has, _FILES)):
         return None
-    name = named.removesuffix("Fast") if isinstance(named, str) else _CLASSES[model_type]
+    name = named.removesuffix("Fast") if isinstance(named, str) else CLASSES[model_type]
     if name == "M2M100Tokenizer" and named is None and not found.has("vocab.json"):
         name = "NllbTokenizer"
-    if _CLASSES[model_type] in _AS_IT_IS:
-        name = _CLASSES[model_type]
+    if CLASSES[model_type] in _AS_IT_IS:
+        name = CLASSES[model_type]
     if name not in _FINDERS:
         raise TokenizerError(Message(
             f"{folder}: the tokenizer class {shown(named)} is not supported. Supported classes: "

@@ -10,10 +10,12 @@ import click
 import pytest
 import torch
 
+from tests.support.hf_models import FAMILIES
 from tests.support.paths import REPOSITORY
 from tests.support.toy_family import CONFIG, TOY, TOY_CONFIG, save_toy
 from tfexport.cli.console import checkpoint_options
 from tfexport.errors import CheckpointError, ConfigError
+from tfexport.export.text.model_tokenizers import CLASSES
 from tfexport.model_src import (
     Layout,
     build_transformer,
@@ -153,6 +155,13 @@ def test_table_makes_every_weight_of_a_model_from_one_key(name: str) -> None:
         pieces = rule.convert(torch.zeros(original))
         rows = config.num_heads if "*" in key else 1
         assert {(rows * piece.shape[0], *piece.shape[1:]) for piece in pieces} == {shape}
+
+
+def test_every_folder_of_hugging_face_has_a_peer_and_a_tokenizer() -> None:
+    of_folders = [layout for layout in LAYOUTS.values() if layout.generation is not None]
+    kinds = {kind for layout in of_folders for kind in layout.model_types}
+    assert kinds == set(FAMILIES), "tests/system/peers compare each with transformers"
+    assert kinds == set(CLASSES)
 
 
 def test_command_line_and_docs_name_every_layout() -> None:
