@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from tests.conftest import Once, compare_few_shapes
+from tests.conftest import WORKER, Once, compare_few_shapes
 from tests.support import tutorial
 from tests.support.paths import REPOSITORY
 from tfexport.export import export
@@ -76,9 +76,9 @@ def rows(pairs: list[list[str]], tokenizer: Tokenizer) -> list[list[int]]:
 
 
 @pytest.fixture(scope="session")
-def expected(rows: list[list[int]], once: Once, worker_id: str) -> list[list[int]]:
+def expected(rows: list[list[int]], once: Once) -> list[list[int]]:
     """Eager's tokens. Each worker begins at another part, so that none waits for another."""
-    first = 0 if worker_id == "master" else int(worker_id.removeprefix("gw")) * PARTS // 2 % PARTS
+    first = 0 if WORKER == "master" else int(WORKER.removeprefix("gw")) * PARTS // 2 % PARTS
     found: dict[int, list[list[int]]] = {}
     for part in [*range(first, PARTS), *range(first)]:
 
