@@ -8,9 +8,13 @@ from _pytest.mark.structures import ParameterSet
 
 
 def few_of(values: Iterable[Any], *few: object) -> list[ParameterSet]:
-    """Parameters; all but a few are exhaustive."""
+    """Parameters; all but a few are exhaustive. A tuple holds values of several parameters."""
     found = list(values)
     assert all(value in found for value in few), few
     return [
-        pytest.param(value, marks=() if value in few else pytest.mark.exhaustive) for value in found
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=() if value in few else pytest.mark.exhaustive,
+        )
+        for value in found
     ]
