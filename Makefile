@@ -20,8 +20,9 @@ CASES ?= 2000
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
 	@echo "make ready-bundle  make examples/de-en.bundle again, which ships with the repository"
-	@echo "make test   run the tests, but those that repeat a path with further combinations"
-	@echo "make test-all  run all tests, as a release and the nightly run do"
+	@echo "make test   run the tests, but the exhaustive ones; at most 10 minutes on two cores"
+	@echo "make test-all  run all tests, as a release and the nightly run do: further combinations of"
+	@echo "               what make test runs, all pages of one kind, long forms of runs that are killed"
 	@echo "make check  ruff, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
@@ -46,18 +47,23 @@ ready-bundle: .venv/ready
 
 test test-native: CHOSEN = -m "not exhaustive"
 test-all: CHOSEN =
+test-all: SERVED = tests/serve
 
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
 	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1 $(CHOSEN)
-	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native CHOSEN='$(CHOSEN)'; \
+	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
+		CHOSEN='$(CHOSEN)' SERVED='$(SERVED)'; \
 	else echo "The native engine could not be built: its tests are left out." >&2; fi
 
-# What the native engine computes instead of onnxruntime where it is installed.
-BY_ENGINE := native/tests tests/runtime tests/serve tests/export/parity tests/cli/test_translate.py \
-	tests/cli/test_optimize.py tests/system/demo/test_ready_bundle.py
+# What the native engine computes instead of onnxruntime where it is installed: all that decodes,
+# and of the server the tests that look at results; connections and limits know no engine.
+BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text tests/export/parity \
+	tests/cli/test_translate.py tests/cli/test_optimize.py tests/system/demo/test_ready_bundle.py
+SERVED = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
+	tests/serve/test_choice.py
 test-native: .venv/ready build/native/ready
-	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) -n auto --dist load \
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(SERVED) -n auto --dist load \
 		--maxschedchunk 1 $(CHOSEN)
 
 check: .venv/ready

@@ -1,27 +1,27 @@
 """What all tests share: small exported models, each made once for all workers."""
 
+from __future__ import annotations
+
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import pytest
-import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from torch import nn
 
-from tests.support import tutorial
 from tests.support.paths import REPOSITORY
-from tests.support.traces import trace_key
-from tfexport.export import export
-from tfexport.export.graphs import exporter
-from tfexport.export.parity import eager_run
 from tfexport.graph_io import GraphSpec
 
+# Torch takes seconds to import, and tests of the runtime need none: what needs it imports it.
+if TYPE_CHECKING:
+    from tests.support import tutorial
+
 Once = Callable[[str, Callable[[Path], object]], Path]
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "master")  # set in those of pytest-xdist
 SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
 # Of the tutorial model. A test that takes it with this config finds it traced already.
 CONFIG: dict[str, Any] = {**SETTINGS, "unk_id": 3, "add_source_eos": True}
@@ -39,18 +39,25 @@ settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_core(worker_id: str) -> None:
+def _one_core() -> None:
     # Workers run side by side. Threads on cores of another would wait for them, and spin.
-    torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity") and worker_id != "master":
+    if hasattr(os, "sched_setaffinity") and WORKER != "master":
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[int(worker_id.removeprefix("gw")) % len(cores)]})
+        os.sched_setaffinity(0, {cores[int(WORKER.removeprefix("gw")) % len(cores)]})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _torch_as_collected(request: pytest.FixtureRequest) -> None:
+    if "torch" in sys.modules:
+        request.getfixturevalue("torch_once")
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _seed(request: pytest.FixtureRequest) -> None:
     # Every test draws the same inputs alone as it does in company.
-    torch.manual_seed(0)
+    if "torch" in sys.modules:
+        request.getfixturevalue("torch_once")
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +82,8 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:
     """Compare one batch of two rows, and twelve tokens."""
+    from tfexport.export.parity import eager_run
+
     patch.setattr(eager_run, "BATCHES", (2,))
     patch.setattr(eager_run, "SOURCE_LENGTHS", (7,))
     patch.setattr(eager_run, "LONGEST_SOURCE", 7)
@@ -82,10 +91,10 @@ def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     """Make a file or folder if no worker has done so yet."""
     base = tmp_path_factory.getbasetemp()
-    base = (base if worker_id == "master" else base.parent) / "once"
+    base = (base if WORKER == "master" else base.parent) / "once"
 
     def get(name: str, make: Callable[[Path], object]) -> Path:
         made, unfinished = base / name, base / "unfinished" / name
@@ -100,13 +109,20 @@ def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
     return get
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _traced_once(once: Once) -> Iterator[None]:
-    """Let torch trace each module once a run; see ``traces``."""
+@pytest.fixture(scope="session")
+def torch_once(once: Once) -> Iterator[None]:
+    """Let torch take one thread, and trace each module once a run; see ``traces``."""
+    import onnx_ir as ir
+    import torch
+
+    from tests.support.traces import trace_key
+    from tfexport.export.graphs import exporter
+
+    torch.set_num_threads(1)
     trace = exporter.export_graph_module
 
     def again(
-        module: nn.Module,
+        module: torch.nn.Module,
         spec: GraphSpec,
         opset: int,
         sizes: Sequence[Mapping[str, int]] | None = None,
@@ -128,7 +144,9 @@ def demo_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tutorial_model() -> tutorial.TutorialModel:
+def tutorial_model(torch_once: None) -> tutorial.TutorialModel:
+    from tests.support import tutorial
+
     # Chosen by its outputs: they differ from input to input, in tokens and in length.
     return tutorial.make(
         seed=38, scale=3.0, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12
@@ -154,6 +172,8 @@ def tiny_bundle(
     target.write_text("\n".join([*words, "w17", "w18"]) + "\n", encoding="utf-8")
 
     def make(path: Path) -> None:
+        from tfexport.export import export
+
         export(
             tutorial_model, path, config=CONFIG, source_tokenizer=source, target_tokenizer=target
         )
@@ -169,6 +189,8 @@ def tiny_graph(
     """The tutorial model's generate graph, fused.onnx and portable.onnx. Do not change it."""
 
     def make(path: Path) -> None:
+        from tfexport.export import export
+
         portable = request.param == "portable"
         export(tutorial_model, path, graph="generate", config=CONFIG, portable=portable)
 
@@ -180,6 +202,8 @@ def tiny_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, tutorial_model: tutorial.TutorialModel
 ) -> Path:
     """The same model's state dict as a file."""
+    import torch
+
     path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
     torch.save(tutorial_model.state_dict(), path)
     return path

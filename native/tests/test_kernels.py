@@ -86,6 +86,7 @@ def test_no_other_code_runs_with_the_instructions_of_a_set(here: Path) -> None:
         assert len(names) == 1, f"{path.name} gives others {names}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not X86, reason="emulates instructions of x86-64 beside its own AVX2")
 def test_instruction_sets_of_other_x86_machines(tmp_path: Path) -> None:
     program = build(tmp_path, TFN_EMULATED="ON", CMAKE_CXX_FLAGS_RELEASE=QUICKLY)
@@ -95,6 +96,7 @@ def test_instruction_sets_of_other_x86_machines(tmp_path: Path) -> None:
     assert list(found) == sets_of("x86_64", "AMD64")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not X86, reason="tunes for processors of x86-64")
 def test_results_do_not_depend_on_what_the_compiler_tunes_for(tmp_path: Path) -> None:
     """Some tunings leave products and sums apart in loops of a single sum."""
@@ -103,6 +105,7 @@ def test_results_do_not_depend_on_what_the_compiler_tunes_for(tmp_path: Path) ->
     assert found["avx2"].endswith(" 0 failed")
 
 
+@pytest.mark.exhaustive
 def test_64_bit_arm(tmp_path: Path) -> None:
     compiler = "aarch64-linux-gnu-g++"
     need(compiler, "qemu-aarch64")
@@ -119,6 +122,7 @@ def test_64_bit_arm(tmp_path: Path) -> None:
     assert list(old) == ["neon", "portable"], "a processor without dot products"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not X86, reason="runs programs for x86-64")
 def test_windows(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = "x86_64-w64-mingw32-g++-posix"

@@ -8,12 +8,16 @@ import torch
 
 from tests.conftest import SETTINGS
 from tests.support import tutorial
-from tests.support.command import invoke, run
+from tests.support.command import invoke
 from tfexport.cli.demo_command import DEMO, DemoFiles, find_demo
 from tfexport.errors import ConfigError
 
 
-def test_demo_runs_on_a_model_of_the_right_form(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.usefixtures("few_shapes")
+def test_demo_runs_on_a_model_of_the_right_form(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfexport.cli.demo_command.START_RUNS", 1)
     model = tutorial.make(
         scale=3.0, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12,
         source_size=len(words), target_size=len(words),
@@ -22,12 +26,11 @@ def test_demo_runs_on_a_model_of_the_right_form(tmp_path: Path, words: list[str]
     (tmp_path / "config.json").write_text(json.dumps({"num_heads": 2, "unk_id": 3, **SETTINGS}))
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     (tmp_path / "test.tsv").write_text("w12 w4\tw6 w7\nw4 w5\tw16\n")
-    done = run("demo", "--model", tmp_path, "-o", tmp_path / "d.bundle")
-    assert done.returncode == 0, done.stderr
-    text = done.stdout.decode()
-    assert "torch blocked" in text
-    assert "BLEU" in text
-    assert "process start to first translation" in text
+    done = invoke("demo", "--model", tmp_path, "-o", tmp_path / "d.bundle")
+    assert done.exit_code == 0, done.output
+    assert "torch blocked" in done.stdout
+    assert "BLEU" in done.stdout
+    assert "process start to first translation" in done.stdout
 
 
 def test_demo_outside_a_clone_says_where_its_model_is(tmp_path: Path) -> None:

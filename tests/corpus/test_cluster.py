@@ -11,6 +11,7 @@ from tests.support.paths import REPOSITORY
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(sys.platform != "linux", reason="kills processes by their names"),
 ]
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
 from tfexport.runtime import Translator
 
@@ -67,7 +68,10 @@ def write_input(folder: Path) -> None:
     (folder / ".hidden.txt").write_text("w4\n")
 
 
-@pytest.mark.parametrize(("first", "then"), [("ray", "auto"), ("local", "ray")])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    few_of([("ray", "auto"), ("local", "ray")], ("ray", "auto")),
+)
 def test_a_folder_is_translated_and_gone_on_with(
     tiny_bundle: Path, tmp_path: Path, first: str, then: str
 ) -> None:

@@ -10,6 +10,7 @@ from tests.support.paths import REPOSITORY
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_train_and_ship_learns_and_decodes_without_torch() -> None:
     done = subprocess.run(
         [sys.executable, REPOSITORY / "examples" / "train_and_ship.py", "annotated"],

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.support import tutorial_text
+from tests.support.combinations import few_of
 from tests.support.documents import Block, read_blocks, run_in_shell
 from tests.support.originals import annotated
 from tests.support.originals.weights import shake
@@ -140,7 +141,7 @@ WAYS_IN: dict[str, tuple[Callable[[Path], None], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS_IN)
+@pytest.mark.parametrize("name", few_of(WAYS_IN, "pytorch-tutorial", "any-module"))
 def test_way_in_ends_in_a_bundle_that_decodes(name: str, tmp_path: Path) -> None:
     make, bundle, lines = WAYS_IN[name]
     make(tmp_path)

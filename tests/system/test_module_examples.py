@@ -20,6 +20,7 @@ from onnxruntime import InferenceSession
 
 from tests.conftest import Once
 from tests.support.browser import open_page, wait_for_status
+from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
 from tfexport.export import export
 from tfexport.runtime import Translator
@@ -69,7 +70,7 @@ def load(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.fixture(params=STEPS)
+@pytest.fixture(params=few_of(STEPS, "digits/digits.py", "rotary.py"))
 def trained(request: pytest.FixtureRequest, once: Once) -> tuple[str, Path]:
     """An example, and the folder in which it left all that it writes."""
     return request.param, train(request.param, once)

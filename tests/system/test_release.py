@@ -99,6 +99,7 @@ def test_versions_come_from_tags_and_do_without(tmp_path: Path) -> None:
     assert versions() == ["0.1.0.dev0"] * 2
 
 
+@pytest.mark.exhaustive
 @needs_tools
 def test_lines_of_the_page_work_from_the_wheel(dist: Path, tmp_path: Path) -> None:
     (block,) = [

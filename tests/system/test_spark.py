@@ -30,7 +30,7 @@ found = [row.asDict() for row in spark.read.parquet("translated").collect()]
 json.dump(found, open("found.json", "w"))
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture

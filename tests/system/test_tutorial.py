@@ -19,6 +19,7 @@ import torch
 
 from tests.support import tutorial, tutorial_text
 from tests.support.browser import TRANSLATE, open_example, wait_for_status
+from tests.support.combinations import few_of
 from tests.support.command import invoke
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
@@ -92,7 +93,10 @@ FORMS: dict[str, Callable[[Path, list[str]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", [*FORMS, "torchtext.pt", "torchtext.pkl"])
+@pytest.mark.parametrize(
+    "form",
+    few_of([*FORMS, "torchtext.pt", "torchtext.pkl"], "list.txt", "ordered.pt", "torchtext.pt"),
+)
 def test_vocabulary_in_every_form_gives_the_tutorials_translations(
     tmp_path: Path, model: tutorial.TutorialModel, form: str
 ) -> None:

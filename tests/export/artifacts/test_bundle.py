@@ -46,6 +46,7 @@ def at_most_two_layers(options: dict[str, Any]) -> dict[str, Any]:
 
 # One function-scoped fixture for all examples does no harm: it changes no files.
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("few_shapes")
 @given(options=stock_models.map(at_most_two_layers))
 @settings(max_examples=2, suppress_health_check=list(HealthCheck))

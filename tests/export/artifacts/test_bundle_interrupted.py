@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CONFIG
+from tests.support.combinations import few_of
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
 from tfexport.runtime import TranslationResult, Translator
@@ -155,8 +156,9 @@ def check_what_is_left(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rounds", few_of([1, 4], 1))
 def test_killed_export_leaves_the_old_bundle_or_a_new_one(
-    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
+    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path, rounds: int
 ) -> None:
     """Kill at random moments; what stands there decodes as before or as after, never otherwise."""
     output = tmp_path / "a.bundle"
@@ -167,8 +169,8 @@ def test_killed_export_leaves_the_old_bundle_or_a_new_one(
         commands.begin()
         assert commands.end() == 0, commands.log.read_text()
         duration = time.perf_counter() - start
-        generator = random.Random(0)
-        for how in [signal.SIGKILL, signal.SIGTERM, signal.SIGINT] * 4:
+        generator = random.Random(rounds)
+        for how in [signal.SIGKILL, signal.SIGTERM, signal.SIGINT] * rounds:
             shutil.rmtree(output)
             shutil.copytree(tiny_bundle, output)
             process = commands.begin()

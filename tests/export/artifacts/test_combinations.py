@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import SETTINGS
+from tests.support.combinations import few_of
 from tests.support.originals.weights import shake
 from tfexport.export import export
 from tfexport.export.parity import eager_run
@@ -64,10 +65,7 @@ PAIRS = pairwise()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "i",
-    [*range(4), *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(4, len(PAIRS)))],
-)
+@pytest.mark.parametrize("i", few_of(range(len(PAIRS)), 0, 1))
 def test_combinations_are_equal_through_onnx_and_torchscript(
     tmp_path: Path, i: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tests.conftest import SETTINGS
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tests.support.node import in_node
 from tests.support.originals import annotated, rebuilt, rmsnorm
 from tests.support.originals.weights import shake
@@ -83,7 +84,7 @@ def greedy(scores: Callable[[Tensor, Tensor], Tensor], row: list[int]) -> list[i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few_of(FAMILIES, "annotated-res_post", "rmsnorm"))
 def test_family_goes_from_state_dict_to_torch_free_tokens(family: str, tmp_path: Path) -> None:
     model, scores, settings, reference = FAMILIES[family]
     torch.save(model.state_dict(), tmp_path / "model.pt")

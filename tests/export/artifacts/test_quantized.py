@@ -78,6 +78,7 @@ def test_a_tied_table_is_in_the_file_once(tmp_path: Path) -> None:
     assert content.count(table.tobytes()) == 0
 
 
+@pytest.mark.exhaustive
 def test_what_hurts_stays_float32_in_the_file_too(
     tmp_path: Path,
     wide: tutorial.TutorialModel,
@@ -117,6 +118,7 @@ def test_what_hurts_stays_float32_in_the_file_too(
     assert facts["quantization"] == made.manifest.quantization
 
 
+@pytest.mark.exhaustive
 def test_failing_the_gate_leaves_nothing(
     tmp_path: Path, wide: tutorial.TutorialModel, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tests.conftest import CONFIG
 from tests.export.text.test_wrap import byte_level
 from tests.support import own_forwards, tutorial
+from tests.support.combinations import few_of
 from tfexport.bundle import read_manifest
 from tfexport.errors import ConfigError, ParityError
 from tfexport.export import ExportResult, export, read_info, verify
@@ -115,7 +116,7 @@ def test_code_that_looks_ahead_is_refused_where_a_whole_target_is_given(
 
 
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", few_of(EXPORTS, "a.bundle", "generate.onnx", "model.ts"))
 def test_code_that_is_handed_in_is_what_everything_is_compared_with(
     tmp_path: Path,
     tiny_checkpoint: Path,

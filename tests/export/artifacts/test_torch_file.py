@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.conftest import SETTINGS, Once
 from tests.export.artifacts.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
 from tests.support.paths import REPOSITORY
@@ -95,7 +96,7 @@ def test_generate_equals_the_tutorials_loop(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize("kind", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kind", few_of(KINDS, "torchscript"))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_generates(family: str, kind: str, tmp_path: Path) -> None:
     model, scores, settings, _ = FAMILIES[family]
@@ -201,7 +202,7 @@ def test_metadata_travels_inside_and_no_path_of_this_machine(path: Path) -> None
     assert b"site-packages" not in content
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few_of(KINDS, "torchscript"))
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool, kind: str) -> None:
     config = TransformerConfig(

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from tests.conftest import SETTINGS
 from tests.export.artifacts.test_torch_file import KINDS
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ParityError
 from tfexport.export import export, verify
@@ -43,7 +44,7 @@ except OSError as error:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such limit")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few_of(KINDS, "torchscript"))
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, kind: str) -> None:
     """Torch's own writer would abort the process, past every handler."""
     done = subprocess.run(

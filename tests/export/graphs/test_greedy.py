@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tests.conftest import CONFIG, SETTINGS, Once
 from tests.export.artifacts.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tests.support.node import in_node
 from tfexport.export import export
 from tfexport.runtime import Translator
@@ -133,8 +134,8 @@ def export_family(family: str, once: Once) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["Python", pytest.param("Node", marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("where", few_of(["Python", "Node"], "Python"))
+@pytest.mark.parametrize("family", few_of(FAMILIES, "annotated-res_post"))
 def test_every_family_decodes_in_one_portable_call(family: str, where: str, once: Once) -> None:
     """The fused graph of each is in its bundle, which test_originals decodes with."""
     path = export_family(family, once)

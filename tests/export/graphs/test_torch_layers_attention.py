@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from tests.support.layer_export import Axes, Called, check, export, normal, operators
 from tfexport.errors import ExportError
 
+pytestmark = pytest.mark.usefixtures("opset")
 ROWS = normal("B", "S", 8)
 TARGET = normal("B", "T", 8)
 PADDING = Axes(("B", "S"), "padding")

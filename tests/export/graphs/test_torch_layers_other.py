@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 
 from tests.support.layer_export import Axes, check, normal
 
+pytestmark = pytest.mark.usefixtures("opset")
 ROWS = normal("B", "S", 8)
 TARGET = normal("B", "T", 8)
 CHANNELS = normal("B", 8, "S")

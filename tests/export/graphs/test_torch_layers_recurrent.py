@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from tests.support.combinations import few_of
 from tests.support.layer_export import (
     EXAMPLE,
     Axes,
@@ -21,16 +22,29 @@ from tests.support.layer_export import (
 )
 from tfexport.errors import ExportError
 
+pytestmark = pytest.mark.usefixtures("opset")
 ROWS = normal("B", "S", 8)
 LENGTHS = Axes(("B",), "lengths")
 KINDS = [nn.GRU, nn.LSTM, nn.RNN]
 Kind = type[nn.GRU] | type[nn.LSTM] | type[nn.RNN]
+KIND = pytest.mark.parametrize("kind", few_of(KINDS, nn.GRU, nn.LSTM))
 OPTIONS: dict[str, dict[str, Any]] = {
     "one layer": {},
     "time first": {"batch_first": False},
     "two layers, both directions": {"num_layers": 2, "bidirectional": True, "dropout": 0.5},
     "no bias": {"num_layers": 2, "bias": False},
 }
+# Every kind and every option once; the other pairs repeat them.
+PAIRS = ["GRU-one layer", "LSTM-time first", "LSTM-two layers, both directions", "RNN-no bias"]
+PAIR = pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        pytest.param(kind, options, id=pair, marks=() if pair in PAIRS else pytest.mark.exhaustive)
+        for kind in KINDS
+        for name, options in OPTIONS.items()
+        for pair in [f"{kind.__name__}-{name}"]
+    ],
+)
 
 
 def layer(kind: Kind, **options: Any) -> nn.RNNBase:
@@ -47,8 +61,7 @@ def with_state(module: nn.RNNBase, rows: Tensor, *state: Tensor) -> Any:
     return module(rows, state[0] if len(state) == 1 else state)
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@PAIR
 def test_layer_is_one_operator_for_any_length(
     kind: Kind, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +74,7 @@ def test_layer_is_one_operator_for_any_length(
     assert operators(longer) == operators(model)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KIND
 def test_initial_state_is_given(kind: Kind) -> None:
     module = layer(kind, num_layers=2, bidirectional=True)
     check(module, [ROWS, *states(kind, 4)], with_state)
@@ -77,14 +90,14 @@ def test_rows_without_a_batch_axis(batch_first: bool) -> None:
     check(module, [normal("S", 8), normal(1, 6)], with_state)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KIND
 def test_step_of_a_decoder_is_the_operator_alone(kind: Kind) -> None:
     model = check(layer(kind), [normal("B", 1, 8), *states(kind, 1)], with_state)
     assert operators(model).count(kind.__name__) == 1
     assert set(operators(model)) <= {kind.__name__, "Squeeze", "Transpose"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KIND
 def test_weights_are_stored_as_the_operator_takes_them(kind: Kind) -> None:
     module = kind(640, 512, batch_first=True)  # large ones are not folded by torch's exporter
     model = export(Called(module).eval(), [normal("B", "S", 640)])
@@ -122,8 +135,7 @@ def packed(
     return padded, state
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@PAIR
 def test_packed_sequences(kind: Kind, options: dict[str, Any]) -> None:
     module = layer(kind, **options)
     rows = ROWS if module.batch_first else normal("S", "B", 8)
@@ -147,7 +159,7 @@ def test_packed_sequences_sorted_by_the_caller() -> None:
     check(layer(nn.LSTM), [ROWS, LENGTHS], call)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@KIND
 def test_packed_sequences_with_an_initial_state(kind: Kind) -> None:
     def call(module: nn.RNNBase, rows: Tensor, lengths: Tensor, *state: Tensor) -> Any:
         sequence = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)

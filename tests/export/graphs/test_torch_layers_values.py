@@ -61,6 +61,7 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.usefixtures("opset")
 @pytest.mark.parametrize("call", CONDITIONS)
 def test_a_condition_without_an_effect_is_left_out(call: Callable[..., Tensor]) -> None:
     check(nn.Identity(), [ROWS, IDS], call)

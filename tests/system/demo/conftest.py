@@ -1,8 +1,8 @@
 """The demo model in every form that it ships in, and eager PyTorch's answer to its test set.
 
 The oracle is torch.nn.Transformer on the shipped weights upcast to float32, with the tutorial's
-uncached greedy loop, one sentence at a time. What takes long is made once for all workers, and not
-compared on the way where a test compares it on the whole test set.
+uncached greedy loop, one sentence at a time. ``make test`` takes an eighth of the test set. What
+takes long is made once for all workers, and not compared on the way where a test compares it.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from tests.conftest import Once, compare_few_shapes
+from tests.conftest import WORKER, Once, compare_few_shapes
 from tests.support import tutorial
 from tests.support.paths import REPOSITORY
 from tfexport.export import export
@@ -57,9 +57,20 @@ def program(once: Once) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pairs() -> list[list[str]]:
+def all_pairs() -> list[list[str]]:
     lines = (FOLDER / "test.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 913
     return [line.split("\t") for line in lines]
+
+
+@pytest.fixture(
+    scope="session",
+    params=[8, pytest.param(1, marks=pytest.mark.exhaustive)],
+    ids=["an eighth", "all"],
+)
+def pairs(request: pytest.FixtureRequest, all_pairs: list[list[str]]) -> list[list[str]]:
+    """Those of the test set that are decoded."""
+    return all_pairs[:: request.param]
 
 
 @pytest.fixture(scope="session")
@@ -70,22 +81,20 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def rows(pairs: list[list[str]], tokenizer: Tokenizer) -> list[list[int]]:
     """Source ids of the test set."""
-    found = [[2, *tokenizer.encode(pair[0]).ids, 3] for pair in pairs]
-    assert len(found) == 913
-    return found
+    return [[2, *tokenizer.encode(pair[0]).ids, 3] for pair in pairs]
 
 
 @pytest.fixture(scope="session")
-def expected(rows: list[list[int]], once: Once, worker_id: str) -> list[list[int]]:
+def expected(rows: list[list[int]], once: Once) -> list[list[int]]:
     """Eager's tokens. Each worker begins at another part, so that none waits for another."""
-    first = 0 if worker_id == "master" else int(worker_id.removeprefix("gw")) * PARTS // 2 % PARTS
+    first = 0 if WORKER == "master" else int(WORKER.removeprefix("gw")) * PARTS // 2 % PARTS
     found: dict[int, list[list[int]]] = {}
     for part in [*range(first, PARTS), *range(first)]:
 
         def make(path: Path, rows: list[list[int]] = rows[part::PARTS]) -> None:
             path.write_text(json.dumps(eager(rows)))
 
-        found[part] = json.loads(once(f"eager/{part}.json", make).read_text())
+        found[part] = json.loads(once(f"eager/{len(rows)}/{part}.json", make).read_text())
     tokens = [found[i % PARTS][i // PARTS] for i in range(len(rows))]
     assert max(map(len, tokens)) < LIMIT, "so that a higher limit makes no difference"
     return tokens

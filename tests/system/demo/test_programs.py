@@ -1,4 +1,4 @@
-"""The programs in examples/ that embed a model, each on the whole test set."""
+"""The programs in examples/ that embed a model, each on the test set."""
 
 import os
 import shutil
@@ -16,6 +16,7 @@ from tests.export.artifacts.test_originals import LIMIT as SHORT
 from tests.export.graphs.test_greedy import export_family
 from tests.export.graphs.test_greedy import pad as padded
 from tests.support.browser import TRANSLATE, open_example, wait_for_status
+from tests.support.combinations import few_of
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 from tests.system.demo.conftest import FOLDER
@@ -109,7 +110,7 @@ def page(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
         yield browser
 
 
-def test_web_page_translates_and_draws_the_attention(page: Any, texts: list[str]) -> None:
+def test_web_page_translates_and_draws_the_attention(page: Any) -> None:
     wait_for_status(page, "Ready")
     box = page.find_element("id", "source")
     box.send_keys("Ich habe ein neues Buch gekauft.")
@@ -143,7 +144,7 @@ def test_browser_gives_eagers_tokens(page: Any, pairs: list[list[str]], expected
     assert [tokens for tokens, _ in found] == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few_of(FAMILIES, "annotated-res_post"))
 def test_browser_decodes_every_family(page: Any, family: str, once: Once) -> None:
     """Random models of every architecture, and rows that end at different steps."""
     served = Path(page.folder) / f"{family}.onnx"

@@ -68,12 +68,12 @@ def test_it_is_what_the_checkpoint_gives(fresh: Path, bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["onnxruntime", "native"])
-def test_it_translates_well(engine: Any, pairs: list[list[str]]) -> None:
+def test_it_translates_well(engine: Any, all_pairs: list[list[str]]) -> None:
     if engine == "native":
         pytest.importorskip("tfexport_native")
     with Translator(READY, engine=engine) as translator:
-        results = translator.translate([pair[0] for pair in pairs])
-    bleu = sacrebleu.corpus_bleu([str(r.text) for r in results], [[pair[1] for pair in pairs]])
+        results = translator.translate([pair[0] for pair in all_pairs])
+    bleu = sacrebleu.corpus_bleu([str(r.text) for r in results], [[pair[1] for pair in all_pairs]])
     gate = manifest_of(READY)["quantization"]["gate"]
     assert bleu.score == pytest.approx(gate["bleu"], abs=0.5)  # the gate is of onnxruntime
     assert gate["bleu"] > 53.7  # float32: 54.0

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tests.support.combinations import few_of
 from tests.support.hf_models import (
     BART_LIKE,
     Padded,
@@ -30,6 +31,7 @@ transformers = pytest.importorskip("transformers", reason="make optional install
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
 DRAWN = int(os.environ.get("DRAWN_CONFIGS", "30"))  # a family
+FEW = 6  # every kind of file and of lengths
 TOLERANCE = 1e-4  # relative to max(1, |value|)
 ACTIVATIONS = ["relu", "gelu", "gelu_new", "swish", "silu", "quick_gelu", "gelu_pytorch_tanh"]
 COUNTED_PADDING = ("m2m_100", "fsmt")  # positions there count ids that are not padding
@@ -90,8 +92,9 @@ def read_back(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("family", BART_LIKE)
-def test_drawn_configurations(tmp_path: Path, family: str) -> None:
-    for seed in range(DRAWN):
+@pytest.mark.parametrize("seeds", few_of([range(FEW), range(FEW, DRAWN)], range(FEW)), ids=str)
+def test_drawn_configurations(tmp_path: Path, family: str, seeds: range) -> None:
+    for seed in seeds:
         untied, values = draw_config(family, seed)
         deviation = (1.0, 0.03)[seed % 2]
         model = make_model(family, seed, untied=untied, embeddings=deviation, **values)
