@@ -39,8 +39,14 @@ class VerifyKeywords(TypedDict, total=False):
         source_language: of the samples, and of the sources in ``expect``, for a model that is told
             it.
         target_language: of their references, and of the texts in ``expect``.
-        inputs: of a module of your own: the inputs of its ``encode``, in the order of the
-            parameters.
+        inputs: of a module of your own: the inputs of its ``encode``, or of its ``forward`` but
+            the target ids, in the order of the parameters.
+        forward: of a module of your own that is taken by its forward: ``forward(model, *inputs,
+            target)`` where ``model(*inputs, target)`` is not how it is called. It gives logits or
+            log-probabilities (B, T, V), in the order of the target's axes, flattened, as the first
+            of a tuple, or as ``.logits``.
+        target: of such a module: its target ids, start token first; by default ``Input("target",
+            "int64", ("batch", "target_length"))``.
         examples: of a module of your own: rows of real inputs, without the batch axis; they are
             compared too.
     """
@@ -54,6 +60,8 @@ class VerifyKeywords(TypedDict, total=False):
     source_language: str | None
     target_language: str | None
     inputs: Sequence[Input]
+    forward: Callable[..., Any] | None
+    target: Input
     examples: Iterable[Mapping[str, Any]]
 
 

@@ -104,6 +104,9 @@ def verify_module(
     numbers = ModuleIds(manifest.special_ids, longest)
     check_arguments("verify", model, numbers)
     given = ExportKeywords(examples=options.get("examples", ()))
+    for name in ("forward", "target"):
+        if name in options:
+            given[name] = options[name]  # type: ignore[literal-required]
     with in_eval(model), suited_threads(model):
         contents = read_module(model, options["inputs"], numbers, level, given, tell)
         _require_same(contents, path, manifest)
@@ -117,7 +120,7 @@ def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> N
     Raises:
         BundleError: they are not.
     """
-    found, name = contents.build.found, type(contents.build.found.module.model).__name__
+    found, name = contents.build.found, contents.build.found.module.name
     ours, theirs = manifest.module or {}, found.io.to_dict()
     unlike = [
         f"{key}: {shown(ours.get(key))} there and {shown(theirs[key])} in the module"
