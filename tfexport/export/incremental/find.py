@@ -9,15 +9,16 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.program import (
     BATCHES,
+    FIRST,
     LENGTHS,
     MORE_SOURCE,
+    OTHER_ROW,
     OTHER_TOKENS,
     RUNS,
-    SAME,
     Example,
     Program,
 )
-from tfexport.export.incremental.steps import Found, FoundSteps, WholeForward
+from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, WholeForward
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
 from tfexport.export.modules.probes import Runner
@@ -31,7 +32,7 @@ _CHECKED = 7  # tokens of a row, by which found steps are compared with the forw
 
 def find_steps(
     own: OwnForward, examples: Sequence[Mapping[str, Array]], ids: SpecialIds
-) -> FoundSteps:
+) -> FoundSteps | WholeForward:
     """Find the encoder and the step of a module by its forward.
 
     Args:
@@ -39,23 +40,38 @@ def find_steps(
         examples: rows of real inputs.
         ids: of the vocabularies.
 
+    Returns:
+        The module of what was found; if no step was found, one that calls the forward over the
+        whole prefix for every token, with the reason as ``why``.
+
     Raises:
-        ModuleError: the forward fails, cannot be exported, or is not causal; the message names the
-            line.
+        ModuleError: the forward fails, cannot be exported, or cannot be decoded step by step; the
+            message names the line.
     """
-    inputs = own.batch_first
-    whole = UserModule(WholeForward(own, ids.decoder_start), len(inputs))
-    runner = Runner(whole, inputs, ids.decoder_start, max(LENGTHS))
+    inputs, whole = own.batch_first, WholeForward(own, ids.decoder_start)
+    runner = Runner(UserModule(whole, len(inputs)), inputs, ids.decoder_start, max(LENGTHS))
     settings = runner.settings(examples)
     runs = _examples(runner, settings, ids)
+    _refuse_probabilities(own, runs[0])
     try:
         program = Program(own, runs)
     except Exception as error:
         reason = export_failure(own.model, ("forward",), error)
         raise ModuleError(f"forward cannot be exported: {reason}") from error
-    steps = Found.of(program).module()
-    _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
+    try:
+        steps = Found.of(program).module()
+        _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
+    except NoStepsError as error:
+        whole.why = str(error)
+        return whole
     return steps
+
+
+@torch.no_grad()
+def _refuse_probabilities(own: OwnForward, example: Example) -> None:
+    found = own(example.inputs, example.target)
+    if bool((found >= 0).all()) and torch.allclose(found.sum(-1), torch.ones(1), atol=1e-3):
+        raise own.wrong("gives probabilities; give logits, or the logarithms of probabilities")
 
 
 def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> list[Example]:
@@ -68,15 +84,16 @@ def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> lis
         target = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids)
         if run == OTHER_TOKENS:
             others = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids, seed=1)
-            target[:, LENGTHS[SAME] :] = others[:, LENGTHS[SAME] :]
+            target[:, LENGTHS[FIRST] :] = others[:, LENGTHS[FIRST] :]
+        if run == OTHER_ROW:
+            rows[1:] = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=2)[1:]
+            target[1:] = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids, seed=2)[1:]
         given = as_tensors(runner.inputs, stack_rows(rows))
         found.append(Example(given, target[:, : LENGTHS[run]].contiguous()))
     return found
 
 
-def draw_ids(
-    vocab_size: int, batch: int, length: int, ids: SpecialIds, seed: int = 0
-) -> Tensor:
+def draw_ids(vocab_size: int, batch: int, length: int, ids: SpecialIds, seed: int = 0) -> Tensor:
     """Target ids (B, T): the start token, then others than that of padding."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(vocab_size, (batch, length), generator=generator)
@@ -95,7 +112,7 @@ def _check(
     """Compare the steps with the forward over the whole prefix, at once.
 
     Raises:
-        ModuleError: they differ.
+        NoStepsError: they differ.
     """
     tokens = draw_ids(vocab_size, inputs[0].size(0), _CHECKED, ids, seed=2)
     with torch.no_grad():
@@ -111,12 +128,11 @@ def _check(
         gap = difference(made.numpy(), wanted.numpy())
         if gap <= LEAST_ALLOWED:
             return
-        (noise,) = Rounding(own.model).measure(
-            lambda: [own(inputs, tokens)], [wanted.numpy()], []
-        )
+        (noise,) = Rounding(own.model).measure(lambda: [own(inputs, tokens)], [wanted.numpy()], [])
     if not gap <= allow(noise):
-        raise own.wrong(
-            f"the steps that were found differ from it by {gap:.1e}, of {allow(noise):.1e} allowed"
+        raise NoStepsError(
+            f"the step that was found differs from forward by {gap:.1e}, of {allow(noise):.1e} "
+            "allowed"
         )
 
 
@@ -124,6 +140,6 @@ def uses_forward(model: nn.Module, num_inputs: int) -> bool:
     """Whether a module is taken by its forward: it has not the methods of the contract."""
     try:
         UserModule(model, num_inputs)
-    except Exception:  # noqa: BLE001
+    except Exception:
         return type(model).forward is not nn.Module.forward
     return False

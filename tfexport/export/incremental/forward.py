@@ -90,7 +90,8 @@ class OwnForward:
                 f"gives logits of shape {tuple(logits.shape)}, not {(*sizes, 'V')} = {expected} "
                 "or these flattened"
             )
-        return (logits if batch_first else logits.transpose(0, 1)).float()
+        of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
+        return of_rows.float()
 
 
 def check_target(target: Any, forward: Any) -> None:

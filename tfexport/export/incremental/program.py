@@ -9,7 +9,8 @@ Axes: B batch, S source, T target, V vocabulary.
 import contextlib
 import io
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,16 +19,17 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
+from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 from tfexport.graph_io import BATCH
 
-# The runs: what is larger in each than in the first.
-SAME, LONGER, OTHER_TOKENS, MORE_ROWS, MORE_SOURCE = range(5)
-RUNS = 5
-LENGTHS = (3, 5, 5, 3, 3)  # T of each run
-BATCHES = (2, 2, 2, 3, 2)  # B
+# The runs, and what is different in each from the first.
+FIRST, LONGER, OTHER_TOKENS, MORE_ROWS, MORE_SOURCE, OTHER_ROW, AGAIN = range(7)
+LENGTHS = (3, 5, 5, 3, 3, 3, 3)  # T of each run
+BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
+RUNS = len(LENGTHS)
 Size = tuple[int, ...]  # of an axis in each run
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
 
@@ -103,19 +105,55 @@ class Program:
 
     def _run_all(self, examples: Sequence[Example]) -> None:
         found = [self._run(example) for example in examples]
-        self.values = found[SAME]
+        self.values = found[FIRST]
         self._shapes = {
             node: tuple(_shape(values.get(node)) for values in found) for node in self.graph.nodes
         }
-        self.stable = {
+        self._unlike = {
+            AGAIN: self._changed(found[FIRST], found[AGAIN], lambda node: (0, None)),
+            OTHER_ROW: self._changed(found[FIRST], found[OTHER_ROW], self._first_row),
+            LONGER: self._changed(found[FIRST], found[LONGER], self._first_tokens),
+            OTHER_TOKENS: self._changed(found[FIRST], found[OTHER_TOKENS], self._first_tokens),
+        }
+
+    def _first_row(self, node: fx.Node) -> tuple[int, int | None] | None:
+        axis = self.batch_axis(node)
+        return None if axis is None else (axis, 1)
+
+    def _first_tokens(self, node: fx.Node) -> tuple[int, int | None] | None:
+        axes = self.pure_axes(node)
+        return (axes[0], LENGTHS[FIRST]) if len(axes) == 1 else None
+
+    def _changed(
+        self,
+        one: Mapping[fx.Node, Any],
+        two: Mapping[fx.Node, Any],
+        part: Callable[[fx.Node], tuple[int, int | None] | None],
+    ) -> list[fx.Node]:
+        """Nodes whose values differ in two runs, in a part of an axis that both have."""
+        return [
             node
             for node in self.graph.nodes
-            if len(axes := self.pure_axes(node)) == 1
-            and all(
-                _kept(found[SAME][node], found[run][node], axes[0], LENGTHS[SAME])
-                for run in (LONGER, OTHER_TOKENS)
-            )
+            if (of_node := part(node)) is not None
+            and not _alike(one.get(node), two.get(node), *of_node)
+        ]
+
+    @cached_property
+    def stable(self) -> set[fx.Node]:
+        """Nodes with a row for each token, whose rows stay when later tokens come."""
+        changed = {*self._unlike[LONGER], *self._unlike[OTHER_TOKENS]}
+        return {
+            node
+            for node in self.graph.nodes
+            if len(self.pure_axes(node)) == 1 and node not in changed
         }
+
+    def cause(self, *runs: int) -> fx.Node | None:
+        """The first node that differs in a run; None if the logits do not."""
+        changed = [node for run in runs for node in self._unlike[run]]
+        if self.logits not in changed:
+            return None
+        return min(changed, key=list(self.graph.nodes).index)
 
     @torch.no_grad()
     def _run(self, example: Example) -> dict[fx.Node, Any]:
@@ -130,7 +168,9 @@ class Program:
                     values[n] = found = super().run_node(n)
                 return found
 
-        given = dict(zip((*self.inputs, self.target), (*example.inputs, example.target), strict=True))
+        given = dict(
+            zip((*self.inputs, self.target), (*example.inputs, example.target), strict=True)
+        )
         held = self.tensors | given
         Recorder(self.exported.graph_module).run(
             *(held[node] for node in self.graph.find_nodes(op="placeholder"))
@@ -159,8 +199,7 @@ class Program:
         for node in self.graph.nodes:
             size = node.target is torch.ops.aten.sym_size.int
             if any(each in found for each in node.all_input_nodes) and (
-                not size
-                or (through_sizes and self.depends_on_length(self.number_sizes(node)))
+                not size or (through_sizes and self.depends_on_length(self.number_sizes(node)))
             ):
                 found.add(node)
         return found
@@ -174,7 +213,7 @@ class Program:
 
     def number_sizes(self, node: fx.Node) -> Size:
         """A number in every run."""
-        return tuple(int(shape[0]) for shape in self._shapes[node])
+        return tuple(0 if shape is None else int(shape[0]) for shape in self._shapes[node])
 
     @staticmethod
     def lengths() -> Size:
@@ -189,7 +228,7 @@ class Program:
     @staticmethod
     def depends_on_length(size: Size) -> bool:
         """Whether a size changes with the number of target ids."""
-        return size[LONGER] != size[SAME]
+        return size[LONGER] != size[FIRST]
 
     @staticmethod
     def is_length(size: Size) -> bool:
@@ -221,12 +260,28 @@ class Program:
         )
 
     def line_of(self, node: fx.Node) -> str:
-        """The operator and the line of the user's file that a node comes from."""
-        from tfexport.export.graphs.kernels import source_line  # noqa: PLC0415
-
+        """The operator of a node and the user's line: ``softmax at a.py:1 in f: …``."""
         trace = node.meta.get("stack_trace")
-        name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
-        return name if trace is None else f"{name} at {source_line(trace)}"
+        return _operator(node) if trace is None else f"{_operator(node)} at {source_line(trace)}"
+
+    def place_of(self, node: fx.Node) -> str:
+        """The operator of a node, and where it is: ``softmax, a.py:1``."""
+        trace = node.meta.get("stack_trace")
+        if node is self.target:
+            return "target ids"
+        if trace is None:
+            return _operator(node)
+        return f"{_operator(node)}, {source_line(trace).partition(' in ')[0]}"
+
+
+def _operator(node: fx.Node) -> str:
+    """The name of an operator; of ``getitem`` that of the operator which gives several tensors."""
+    if node.target is operator.getitem:
+        return _operator(node.all_input_nodes[0])
+    if is_recurrent(node):
+        return str(node.args[1])
+    name = getattr(node.target, "__name__", str(node.target))
+    return name.partition(".")[0].rstrip("_")
 
 
 def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram:
@@ -239,10 +294,11 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
         axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
     traced = _Traced(own).eval()
     with torch.no_grad(), exportable_layers(traced), contextlib.redirect_stderr(io.StringIO()):
-        program = torch.export.export(
+        program: Any = torch.export.export(
             traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
         )
-        return program.run_decompositions({})
+        functional: torch.export.ExportedProgram = program.run_decompositions({})
+    return functional
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
@@ -255,13 +311,14 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _kept(short: Any, longer: Any, axis: int, length: int) -> bool:
-    """Whether the first rows of a tensor stay the same when others are added."""
-    if not isinstance(short, Tensor) or not isinstance(longer, Tensor):
+def _alike(one: Any, two: Any, axis: int, length: int | None) -> bool:
+    """Whether the first rows of two tensors are equal, but for rounding."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+        return True
+    if length is not None:
+        one, two = one.narrow(axis, 0, length), two.narrow(axis, 0, length)
+    if one.shape != two.shape:
         return False
-    first = longer.narrow(axis, 0, length)
-    if first.shape != short.shape:
-        return False
-    if not short.is_floating_point():
-        return torch.equal(first, short)
-    return torch.allclose(first, short, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+    if not one.is_floating_point():
+        return torch.equal(one, two)
+    return torch.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

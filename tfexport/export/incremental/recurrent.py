@@ -29,8 +29,8 @@ def sequence(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         symbolic: Any = torch.ops.onnx_symbolic._symbolic_multi_out.default
         found: tuple[Tensor, ...] = symbolic(*args, **kwargs)
         return found
-    tensors, kind = args[:2]
-    x, w, r, b, lengths, *states = (*tensors, *[None] * (7 - len(tensors)))
+    tensors, kind = list(args[0]), args[1]
+    x, w, r, b, lengths, *states = padded(tensors)
     directions = [
         _direction(
             kind,
@@ -48,10 +48,15 @@ def sequence(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
     )
 
 
+def padded(tensors: list[Any]) -> list[Any]:
+    """All seven tensors of a layer; None for those that it has not."""
+    return [*tensors, *[None] * (7 - len(tensors))]
+
+
 def one_step(
     kind: str, activation: str, tensors: Tensors, states: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    """x (1, B, I), W, R, B and states (1, B, H) to the next states."""
+    """X (1, B, I), W, R, B and states (1, B, H) to the next states."""
     x, w, r, b = tensors[:4]
     assert x is not None
     assert w is not None

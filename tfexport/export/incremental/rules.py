@@ -73,7 +73,7 @@ class InputSize:
 
 
 TOTAL = Total()
-Rule = Callable[[Program, fx.Node, Rows], Any]
+Rule = Callable[[Program, Any, Rows], Any]
 RULES: dict[Any, Rule] = {}
 # Operators that move values only: a cache is made before them, which is smaller or better placed.
 _PASSED = {
@@ -104,14 +104,12 @@ def rule_of(node: fx.Node) -> Rule | None:
     return found
 
 
-def is_passed(program: Program, node: fx.Node) -> bool:
+def is_passed(program: Program, node: Any) -> bool:
     """Whether a cache is made of a node's input rather than of the node."""
     if node.target not in _PASSED:
         return False
     if node.target in (aten.expand.default, aten.repeat.default):
         return True
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
     # Keys (B, H, d, T) grow along their last axis; (B, H, T, d) grow by rows.
     last = len(program.sizes(node)) - 1
     return program.target_axes(node) == (last,) and last > 1
@@ -147,7 +145,7 @@ def _ask(program: Program, value: Any, rows: Rows = ()) -> Any:
     return Ask(value, rows) if isinstance(value, fx.Node) else value
 
 
-def _with(node: fx.Node, *args: Any) -> Call:
+def _with(node: Any, *args: Any) -> Call:
     """The node's operator with other first arguments."""
     others = node.args[len(args) :]
     return Call(node.target, (*args, *_asked(others)), _asked(node.kwargs))
@@ -155,29 +153,30 @@ def _with(node: fx.Node, *args: Any) -> Call:
 
 def _asked(value: Any) -> Any:
     """Arguments with all rows of the tensors among them."""
-    return fx.map_arg(value, lambda node: Ask(node))
+    ask: Any = Ask
+    return fx.map_arg(value, ask)
 
 
-def plain(node: fx.Node) -> Call:
+def plain(node: Any) -> Call:
     """A node computed from all rows of its inputs."""
     if is_recurrent(node):
         return Call(sequence, _asked(node.args), _asked(node.kwargs))
     return Call(node.target, _asked(node.args), _asked(node.kwargs))
 
 
-def _rank(program: Program, node: fx.Node) -> int:
+def _rank(program: Program, node: Any) -> int:
     return len(program.sizes(node))
 
 
-def _kept(program: Program, node: fx.Node, rows: Rows) -> Call:
+def _kept(program: Program, node: Any, rows: Rows) -> Call:
     """A result whose axes are those of the first argument."""
-    return _with(node, Ask(node.args[0], rows))  # type: ignore[arg-type]
+    return _with(node, Ask(node.args[0], rows))
 
 
-def _pointwise(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _pointwise(program: Program, node: Any, rows: Rows) -> Any:
     rank = _rank(program, node)
 
-    def ask(value: fx.Node) -> Any:
+    def ask(value: Any) -> Any:
         if program.is_number(value):
             return Ask(value)
         shift = rank - _rank(program, value)
@@ -188,28 +187,29 @@ def _pointwise(program: Program, node: fx.Node, rows: Rows) -> Any:
 
 
 for _name in (
-    "dropout", "contiguous", "clone", "detach", "alias", "to.dtype", "to.dtype_layout", "to.device",
-    "_to_copy", "lift_fresh_copy", "type_as", "zeros_like", "ones_like", "full_like",
-    "masked_fill.Scalar", "masked_fill.Tensor", "gelu", "silu", "softplus", "clamp", "celu", "elu",
-    "where.ScalarSelf", "where.ScalarOther", "where.Scalar", "relu", "leaky_relu", "mish", "hardtanh", "hardswish", "prelu", "logaddexp", "expand_as",
-    "__and__.Tensor", "__or__.Tensor", "__xor__.Tensor", "__and__.Scalar", "__or__.Scalar",
+    "dropout", "contiguous", "clone", "detach", "alias", "to.dtype", "to.dtype_layout",
+    "to.device", "_to_copy", "lift_fresh_copy", "type_as", "zeros_like", "ones_like", "full_like",
+    "masked_fill.Scalar", "masked_fill.Tensor", "gelu", "silu", "softplus", "clamp", "celu",
+    "elu", "where.ScalarSelf", "where.ScalarOther", "where.Scalar", "relu", "leaky_relu", "mish",
+    "hardtanh", "hardswish", "prelu", "logaddexp", "expand_as", "__and__.Tensor", "__or__.Tensor",
+    "__xor__.Tensor", "__and__.Scalar", "__or__.Scalar",
 ):  # fmt: skip
     rule(_name)(_pointwise)
 
 
 @rule("linear")
-def _linear(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _linear(program: Program, node: Any, rows: Rows) -> Any:
     return _kept(program, node, rows) if _rank(program, node) - 1 not in rows else None
 
 
 @rule("layer_norm", "rms_norm")
-def _norm(program: Program, node: fx.Node, rows: Rows) -> Any:
-    first = _rank(program, node) - len(node.args[1])  # type: ignore[arg-type]
+def _norm(program: Program, node: Any, rows: Rows) -> Any:
+    first = _rank(program, node) - len(node.args[1])
     return _kept(program, node, rows) if all(axis < first for axis in rows) else None
 
 
 @rule("embedding")
-def _embedding(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _embedding(program: Program, node: Any, rows: Rows) -> Any:
     table, ids, *others = node.args
     return Call(node.target, (_ask(program, table), _ask(program, ids, rows), *others), node.kwargs)
 
@@ -219,16 +219,15 @@ def _embedding(program: Program, node: fx.Node, rows: Rows) -> Any:
     "var.correction", "std.correction", "var.dim", "std.dim", "amax", "amin", "argmax", "argmin",
     "logsumexp", "linalg_vector_norm", "any.dim", "all.dim", "prod.dim_int", "cumprod", "cumsum",
 )  # fmt: skip
-def _reduction(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _reduction(program: Program, node: Any, rows: Rows) -> Any:
     source = node.args[0]
-    assert isinstance(source, fx.Node)
     name = str(node.target).split(".")[1]
     place = 2 if name == "linalg_vector_norm" else 1
     given = node.args[place] if len(node.args) > place else node.kwargs.get("dim")
     if given is None:
         return None
     rank = _rank(program, source)
-    dims = [axis % rank for axis in (given if isinstance(given, list | tuple) else [given])]  # type: ignore[operator]
+    dims = [axis % rank for axis in (given if isinstance(given, list | tuple) else [given])]
     if _rank(program, node) == rank:
         back = rows
     else:
@@ -236,22 +235,18 @@ def _reduction(program: Program, node: fx.Node, rows: Rows) -> Any:
         back = tuple(left[axis] for axis in rows)
     if any(axis in dims for axis in back):
         if name == "cumsum" and back == (dims[0],):
-            return RunningSum(Ask(source, back), node.kwargs.get("dtype"))  # type: ignore[arg-type]
+            return RunningSum(Ask(source, back), node.kwargs.get("dtype"))
         return None
     return _with(node, Ask(source, back))
 
 
 @rule("matmul", "bmm", "mm")
-def _matmul(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _matmul(program: Program, node: Any, rows: Rows) -> Any:
     left, right = node.args
-    assert isinstance(left, fx.Node)
-    assert isinstance(right, fx.Node)
     return _product(program, node, rows, left, right)
 
 
-def _product(
-    program: Program, node: fx.Node, rows: Rows, left: fx.Node, right: fx.Node
-) -> Call | None:
+def _product(program: Program, node: Any, rows: Rows, left: Any, right: Any) -> Call | None:
     rank, of_left, of_right = (_rank(program, each) for each in (node, left, right))
     if of_left < 2 or of_right < 2:
         return None
@@ -265,11 +260,8 @@ def _product(
 
 
 @rule("addmm", "baddbmm")
-def _added_product(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _added_product(program: Program, node: Any, rows: Rows) -> Any:
     added, left, right = node.args[:3]
-    assert isinstance(added, fx.Node)
-    assert isinstance(left, fx.Node)
-    assert isinstance(right, fx.Node)
     product = _product(program, node, rows, left, right)
     if product is None:
         return None
@@ -280,86 +272,85 @@ def _added_product(program: Program, node: fx.Node, rows: Rows) -> Any:
 
 
 @rule("einsum")
-def _einsum(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _einsum(program: Program, node: Any, rows: Rows) -> Any:
     equation, tensors = node.args[:2]
     left, _, right = str(equation).replace(" ", "").partition("->")
     if "." in left or not right:
         return None
     asked = {right[axis] for axis in rows}
     given = []
-    for letters, tensor in zip(left.split(","), tensors, strict=True):  # type: ignore[arg-type]
+    for letters, tensor in zip(left.split(","), tensors, strict=True):
         axes = program.target_axes(tensor)
-        given.append(Ask(tensor, tuple(i for i, c in enumerate(letters) if c in asked and i in axes)))
+        given.append(
+            Ask(tensor, tuple(i for i, c in enumerate(letters) if c in asked and i in axes))
+        )
     return Call(node.target, (equation, given))
 
 
 @rule("scaled_dot_product_attention")
-def _attention(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _attention(program: Program, node: Any, rows: Rows) -> Any:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     query, key, value = (given[name] for name in names[:3])
-    assert isinstance(query, fx.Node)
     rank = _rank(program, node)
     if rank - 1 in rows:
         return None
     asked = (
         Ask(query, rows),
-        *(Ask(each, tuple(axis for axis in rows if axis < rank - 2)) for each in (key, value)),  # type: ignore[arg-type]
+        *(Ask(each, tuple(axis for axis in rows if axis < rank - 2)) for each in (key, value)),
     )
     others = {name: _asked(given[name]) for name in given if name not in names}
     mask, causal = given.get("attn_mask"), bool(given.get("is_causal", False))
     if rank - 2 in rows:
-        if causal and not program.pure_axes(key):  # type: ignore[arg-type]
+        if causal and not program.pure_axes(key):
             return None
         causal = False  # the last row sees all of them
     if isinstance(mask, fx.Node):
         shift = rank - _rank(program, mask)
         axes = program.target_axes(mask)
-        mask = Ask(mask, tuple(axis - shift for axis in rows if axis - shift in axes))  # type: ignore[assignment]
+        mask = Ask(mask, tuple(axis - shift for axis in rows if axis - shift in axes))
     return Call(node.target, (*asked, mask, 0.0, causal), others)
 
 
 @rule("permute")
-def _permute(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _permute(program: Program, node: Any, rows: Rows) -> Any:
     source, order = node.args
     rank = _rank(program, node)
-    back = sorted(order[axis] % rank for axis in rows)  # type: ignore[index,operator]
-    return Call(node.target, (Ask(source, tuple(back)), order))  # type: ignore[arg-type]
+    back = sorted(order[axis] % rank for axis in rows)
+    return Call(node.target, (Ask(source, tuple(back)), order))
 
 
 @rule("transpose.int", "t")
-def _transpose(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _transpose(program: Program, node: Any, rows: Rows) -> Any:
     source, *axes = node.args
     rank = _rank(program, node)
-    one, two = (int(axis) % rank for axis in axes) if axes else (0, 1)  # type: ignore[arg-type]
+    one, two = (int(axis) % rank for axis in axes) if axes else (0, 1)
     swapped = {one: two, two: one}
     back = tuple(sorted(swapped.get(axis, axis) for axis in rows))
-    return Call(node.target, (Ask(source, back), *axes))  # type: ignore[arg-type]
+    return Call(node.target, (Ask(source, back), *axes))
 
 
 @rule("unsqueeze")
-def _unsqueeze(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _unsqueeze(program: Program, node: Any, rows: Rows) -> Any:
     source, axis = node.args
-    new = int(axis) % _rank(program, node)  # type: ignore[arg-type]
+    new = int(axis) % _rank(program, node)
     back = tuple(each - (each > new) for each in rows)
-    return Call(node.target, (Ask(source, back), axis))  # type: ignore[arg-type]
+    return Call(node.target, (Ask(source, back), axis))
 
 
 @rule("squeeze.dim")
-def _squeeze(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _squeeze(program: Program, node: Any, rows: Rows) -> Any:
     source, axis = node.args
-    assert isinstance(source, fx.Node)
     if _rank(program, source) == _rank(program, node):
         return None
-    gone = int(axis) % _rank(program, source)  # type: ignore[arg-type]
+    gone = int(axis) % _rank(program, source)
     back = tuple(each + (each >= gone) for each in rows)
     return Call(node.target, (Ask(source, back), axis))
 
 
 @rule("view", "reshape", "_unsafe_view", "unflatten.int", "flatten.using_ints", "_reshape_copy")
-def _reshape(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _reshape(program: Program, node: Any, rows: Rows) -> Any:
     source = node.args[0]
-    assert isinstance(source, fx.Node)
     before, after = program.sizes(source), program.sizes(node)
     back = axes_before(before, after)
     if back is None or any(axis not in back for axis in rows):
@@ -378,7 +369,7 @@ def axes_before(before: Sequence[Size], after: Sequence[Size]) -> dict[int, int]
     found: dict[int, int] = {}
     i = j = 0
     while i < len(before) or j < len(after):
-        ins, outs = [], []
+        ins, outs = list[int](), list[int]()
         one, two = [1] * len(Program.lengths()), [1] * len(Program.lengths())
         while True:
             if one == two and (ins or outs):
@@ -417,9 +408,8 @@ def _product_of(sizes: Sequence[Size], axes: Sequence[int], end: int) -> Size:
 
 
 @rule("expand", "repeat")
-def _expand(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _expand(program: Program, node: Any, rows: Rows) -> Any:
     source = node.args[0]
-    assert isinstance(source, fx.Node)
     sizes, before = program.sizes(node), program.sizes(source)
     shift = len(sizes) - len(before)
     repeated = node.target is aten.repeat.default
@@ -430,7 +420,7 @@ def _expand(program: Program, node: fx.Node, rows: Rows) -> Any:
             wanted.append(1 if repeated else -1)
             continue
         if repeated and own is not None:
-            size = tuple(a // b for a, b in zip(size, own, strict=True))  # noqa: PLW2901
+            size = tuple(a // b for a, b in zip(size, own, strict=True))
         wanted.append(size_of(size, axis in rows))
     if any(each is None for each in wanted):
         return None
@@ -440,17 +430,20 @@ def _expand(program: Program, node: fx.Node, rows: Rows) -> Any:
 
 
 @rule("slice.Tensor")
-def _slice(program: Program, node: fx.Node, rows: Rows) -> Any:
-    source, *others = node.args
-    assert isinstance(source, fx.Node)
-    axis, start, end, step = (*others, *(0, None, None, 1)[len(others) :])
-    axis = int(axis) % _rank(program, node)  # type: ignore[arg-type]
+def _slice(program: Program, node: Any, rows: Rows) -> Any:
+    source, given = node.args[0], list(node.args[1:])
+    axis, start, _, step = given + [0, None, None, 1][len(given) :]
+    axis = int(axis) % _rank(program, node)
     start = 0 if start is None else start
     if axis in program.target_axes(source):
         whole = start == 0 and program.sizes(source)[axis] == program.sizes(node)[axis]
         return Ask(source, rows) if whole else None
     if axis in program.target_axes(node):  # a part of a table, such as positions[:, :T]
-        if not isinstance(start, int) or step != 1 or not program.is_length(program.sizes(node)[axis]):
+        if (
+            not isinstance(start, int)
+            or step != 1
+            or not program.is_length(program.sizes(node)[axis])
+        ):
             return None
         begin = Call(operator.add, (TOTAL, start - 1)) if axis in rows else start
         stop = Call(operator.add, (TOTAL, start))
@@ -460,55 +453,53 @@ def _slice(program: Program, node: fx.Node, rows: Rows) -> Any:
 
 
 @rule("select.int")
-def _select(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _select(program: Program, node: Any, rows: Rows) -> Any:
     source, axis = node.args[:2]
-    assert isinstance(source, fx.Node)
-    gone = int(axis) % _rank(program, source)  # type: ignore[arg-type]
+    gone = int(axis) % _rank(program, source)
     if gone in program.target_axes(source):
         return None
     return _with(node, Ask(source, tuple(each + (each >= gone) for each in rows)))
 
 
-@rule("cat", "stack")
-def _cat(program: Program, node: fx.Node, rows: Rows) -> Any:
+@rule("cat", "concat", "concatenate", "stack")
+def _cat(program: Program, node: Any, rows: Rows) -> Any:
     tensors = node.args[0]
-    axis = int(node.args[1]) % _rank(program, node) if len(node.args) > 1 else 0  # type: ignore[arg-type]
+    axis = int(node.args[1]) % _rank(program, node) if len(node.args) > 1 else 0
     if axis in rows:
         return None
     stacked = node.target is aten.stack.default
     back = tuple(each - (stacked and each > axis) for each in rows)
-    given = [Ask(each, tuple(a for a in back if a in program.target_axes(each))) for each in tensors]  # type: ignore[union-attr]
+    given = [
+        Ask(each, tuple(a for a in back if a in program.target_axes(each))) for each in tensors
+    ]
     return Call(node.target, (given, axis))
 
 
 @rule("chunk", "split.Tensor", "split_with_sizes", "split.sizes")
-def _split(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _split(program: Program, node: Any, rows: Rows) -> Any:
     source = node.args[0]
-    assert isinstance(source, fx.Node)
     axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
-    if int(axis) % _rank(program, source) in program.target_axes(source):  # type: ignore[arg-type]
+    if int(axis) % _rank(program, source) in program.target_axes(source):
         return None
     return _with(node, Ask(source, rows))
 
 
 @rule("unbind.int")
-def _unbind(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _unbind(program: Program, node: Any, rows: Rows) -> Any:
     source = node.args[0]
-    assert isinstance(source, fx.Node)
-    axis = int(node.args[1]) % _rank(program, source) if len(node.args) > 1 else 0  # type: ignore[arg-type]
+    axis = int(node.args[1]) % _rank(program, source) if len(node.args) > 1 else 0
     if axis in program.target_axes(source):
         return None
     return _with(node, Ask(source, tuple(each + (each >= axis) for each in rows)))
 
 
-def _item(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _item(program: Program, node: Any, rows: Rows) -> Any:
     """One of the tensors that ``chunk``, ``split`` or ``unbind`` give; all have the same axes."""
     several, number = node.args
-    assert isinstance(several, fx.Node)
     if is_recurrent(several):
         causal = number != 0 or node in program.stable
         ready = (number == 0 and rows == (0,)) or (number != 0 and not rows)
-        return Carried(several, int(number)) if ready and causal else None  # type: ignore[arg-type]
+        return Carried(several, int(number)) if ready and causal else None
     if several.target not in _SEVERAL:
         return None
     return Call(operator.getitem, (Ask(several, rows), number))
@@ -521,21 +512,32 @@ RULES[operator.getitem] = _item
 
 
 @rule("index.Tensor")
-def _index(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _index(program: Program, node: Any, rows: Rows) -> Any:
     source, indices = node.args
-    assert isinstance(source, fx.Node)
-    given = [i for i, each in enumerate(indices) if each is not None]  # type: ignore[arg-type]
+    given = [i for i, each in enumerate(indices) if each is not None]
     if given != [0] or program.target_axes(source):
         return None
-    ids = indices[0]  # type: ignore[index]
+    ids = indices[0]
     return Call(node.target, (Ask(source), [Ask(ids, rows)]))
 
 
+@rule("index_put")
+def _index_put(program: Program, node: Any, rows: Rows) -> Any:
+    """``x[mask] = number``, as a ``where`` of rows."""
+    source, indices, value = node.args[:3]
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or program.sizes(value) or program.values[mask].dtype != torch.bool:
+        return None
+    if program.sizes(mask) != program.sizes(source) or (len(node.args) > 3 and node.args[3]):
+        return None
+    of_mask = Ask(mask, tuple(axis for axis in rows if axis in program.target_axes(mask)))
+    return Call(aten.masked_fill.Tensor, (Ask(source, rows), of_mask, Ask(value)))
+
+
 @rule("gather", "scatter_add", "scatter.src", "scatter.value")
-def _gather(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _gather(program: Program, node: Any, rows: Rows) -> Any:
     source, axis, *others = node.args
-    assert isinstance(source, fx.Node)
-    if int(axis) % _rank(program, node) in rows:  # type: ignore[arg-type]
+    if int(axis) % _rank(program, node) in rows:
         return None
     given = [
         Ask(each, tuple(a for a in rows if a in program.target_axes(each)))
@@ -549,7 +551,7 @@ def _gather(program: Program, node: fx.Node, rows: Rows) -> Any:
 
 
 @rule("arange", "arange.start")
-def _arange(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _arange(program: Program, node: Any, rows: Rows) -> Any:
     start = node.args[0] if node.target is aten.arange.start else 0
     if not rows or not isinstance(start, int) or not program.is_length(program.sizes(node)[0]):
         return None
@@ -558,7 +560,7 @@ def _arange(program: Program, node: fx.Node, rows: Rows) -> Any:
 
 
 @rule("full", "zeros", "ones", "empty.memory_format")
-def _constant(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _constant(program: Program, node: Any, rows: Rows) -> Any:
     sizes = [size_of(size, i in rows) for i, size in enumerate(program.sizes(node))]
     if any(size is None for size in sizes):
         return None
@@ -566,19 +568,18 @@ def _constant(program: Program, node: fx.Node, rows: Rows) -> Any:
 
 
 @rule("new_full", "new_zeros", "new_ones", "new_empty")
-def _new_constant(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _new_constant(program: Program, node: Any, rows: Rows) -> Any:
     sizes = [size_of(size, i in rows) for i, size in enumerate(program.sizes(node))]
     if any(size is None for size in sizes):
         return None
     like = node.args[0]
-    assert isinstance(like, fx.Node)
     return Call(
         node.target, (Ask(like, program.target_axes(like)), sizes, *node.args[2:]), node.kwargs
     )
 
 
 @rule("tril", "triu")
-def _triangle(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _triangle(program: Program, node: Any, rows: Rows) -> Any:
     source = node.args[0]
     diagonal = node.args[1] if len(node.args) > 1 else 0
     rank = _rank(program, node)
@@ -592,21 +593,17 @@ def _triangle(program: Program, node: fx.Node, rows: Rows) -> Any:
     of_kind = program.values[node].dtype
     nothing = False if of_kind == torch.bool else 0.0 if of_kind.is_floating_point else 0
     kept = Call(compare, (from_row, diagonal))
-    return Call(aten.where.ScalarOther, (kept, Ask(source, rows), nothing))  # type: ignore[arg-type]
+    return Call(aten.where.ScalarOther, (kept, Ask(source, rows), nothing))
 
 
 @rule("constant_pad_nd", "pad")
-def _pad(program: Program, node: fx.Node, rows: Rows) -> Any:
+def _pad(program: Program, node: Any, rows: Rows) -> Any:
     source, pads = node.args[:2]
-    assert isinstance(source, fx.Node)
     rank = _rank(program, node)
     for axis in rows:
         before_last = rank - 1 - axis
-        of_axis = pads[2 * before_last : 2 * before_last + 2]  # type: ignore[index]
+        of_axis = pads[2 * before_last : 2 * before_last + 2]
         if len(of_axis) == 2 and of_axis[1] != 0:
             return None
-    cut = [
-        0 if rank - 1 - i // 2 in rows else amount
-        for i, amount in enumerate(pads)  # type: ignore[arg-type]
-    ]
+    cut = [0 if rank - 1 - i // 2 in rows else amount for i, amount in enumerate(pads)]
     return Call(node.target, (Ask(source, rows), cut, *node.args[2:]), node.kwargs)

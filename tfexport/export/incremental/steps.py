@@ -8,7 +8,7 @@ Axes: B batch, S source, T target.
 """
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,22 @@ from torch import Tensor, fx, nn
 
 from tfexport.errors import ExportError
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.incremental.program import SAME, Program, Size
-from tfexport.export.incremental.recurrent import activation_of, is_recurrent, one_step, sequence
+from tfexport.export.incremental.program import (
+    AGAIN,
+    FIRST,
+    LONGER,
+    OTHER_ROW,
+    OTHER_TOKENS,
+    Program,
+    Size,
+)
+from tfexport.export.incremental.recurrent import (
+    activation_of,
+    is_recurrent,
+    one_step,
+    padded,
+    sequence,
+)
 from tfexport.export.incremental.rules import (
     TOTAL,
     Ask,
@@ -35,6 +49,12 @@ from tfexport.export.incremental.rules import (
 
 aten: Any = torch.ops.aten
 _END = (1 << 63) - 1
+_REFUSED = {
+    (AGAIN,): "its logits differ each time that it is called, as with random numbers or dropout",
+    (OTHER_ROW,): "the logits of a row depend on other rows of its batch",
+    (LONGER, OTHER_TOKENS): "the logits of a token change when later ones come, so that it cannot "
+    "be decoded step by step; is its mask missing?",
+}
 _AGAIN: Rows = (-1,)  # all rows, computed from all rows of the inputs
 
 
@@ -84,31 +104,21 @@ class Found:
         """Search a program.
 
         Raises:
-            NoStepsError: the logits of a token change when later ones come, or an operator has no
-                rule where it needs one.
+            ModuleError: the forward cannot be decoded step by step.
+            NoStepsError: an operator has no rule where it needs one.
         """
         found = cls(program)
-        found._check_causal()
+        found._check_forward()
         found._search()
         return found
 
-    def _check_causal(self) -> None:
+    def _check_forward(self) -> None:
+        """Refuse random numbers, rows that depend on others, and tokens that see later ones."""
         program = self.program
-        if program.logits in program.stable:
-            return
-        raise NoStepsError(
-            f"the logits of a token change when later ones come: {self._first_unstable()}"
-        )
-
-    def _first_unstable(self) -> str:
-        """The first tensor whose rows change, and its line."""
-        program = self.program
-        for node in program.graph.nodes:
-            if node not in program.of_tokens or len(program.pure_axes(node)) != 1:
-                continue
-            if len(program.target_axes(node)) == 1 and node not in program.stable:
-                return program.line_of(node)
-        return program.line_of(program.logits)
+        for runs, text in _REFUSED.items():
+            cause = program.cause(*runs)
+            if cause is not None:
+                raise program.own.wrong(f"{text}: {program.line_of(cause)}")
 
     def _search(self) -> None:
         program = self.program
@@ -151,35 +161,43 @@ class Found:
             (axis,) = axes
             self.states.append(State(node, axis, program.values[node].dtype))
             return _Grown(Ask(node, (axis,)), len(self.states) - 1)
-        found = rule_of(node)
-        expression = None if found is None else found(program, node, rows)
-        if isinstance(expression, Carried):
-            expression = self._carry(expression)
-        if isinstance(expression, RunningSum):
-            if node not in program.stable:
-                expression = None
-            else:
-                dtype = program.values[node].dtype
-                self.states.append(State(node, None, dtype))
-                return _Summed(expression.row, len(self.states) - 1, expression.dtype)
+        expression = self._by_rule(node, rows)
         if expression is not None:
             return expression
-        if rows:
-            if any(axis not in program.pure_axes(node) for axis in rows):
-                raise NoStepsError(f"no step is known for {program.line_of(node)}")
-            if node in program.of_tokens:
-                self.again.append(node)
-            last: Any = Ask(node, _AGAIN if self._is_cache(node) else ())
-            for axis in rows:
-                last = Call(aten.slice.Tensor, (last, axis, -1, _END))
-            return last
-        return plain(node)
+        if not rows:
+            return plain(node)
+        return self._last_of_all(node, rows)
+
+    def _by_rule(self, node: fx.Node, rows: Rows) -> Any:
+        """An expression by the rule of the operator; None without one."""
+        program, found = self.program, rule_of(node)
+        expression = None if found is None else found(program, node, rows)
+        if isinstance(expression, Carried):
+            return self._carry(expression)
+        if not isinstance(expression, RunningSum):
+            return expression
+        if node not in program.stable:
+            return None
+        self.states.append(State(node, None, program.values[node].dtype))
+        return _Summed(expression.row, len(self.states) - 1, expression.dtype)
+
+    def _last_of_all(self, node: fx.Node, rows: Rows) -> Any:
+        """The last row, of a node that is computed from all rows of its inputs."""
+        program = self.program
+        if any(axis not in program.pure_axes(node) for axis in rows):
+            raise NoStepsError(f"there is no rule for {program.line_of(node)}")
+        if node in program.of_tokens:
+            self.again.append(node)
+        last: Any = Ask(node, _AGAIN if self._is_cache(node) else ())
+        for axis in rows:
+            last = Call(aten.slice.Tensor, (last, axis, -1, _END))
+        return last
 
     def _carry(self, result: Carried) -> "_Stepped | None":
         """A recurrent layer, one step of it; None if its first state depends on the target."""
         program, layer = self.program, result.layer
         tensors: Any = layer.args[0]
-        x, w, r, b, lengths, *begun = (*tensors, *[None] * (7 - len(tensors)))
+        x, w, r, b, lengths, *begun = padded(list(tensors))
         count = 2 if layer.args[1] == "LSTM" else 1
         begun = begun[:count]
         if lengths is not None or any(each in program.of_target for each in begun if each):
@@ -227,7 +245,7 @@ class Found:
                 continue
             holder = next((each for each in program.inputs if size in program.sizes(each)), None)
             if holder is None:
-                raise NoStepsError(f"a size of {size[SAME]} follows from no input")
+                raise NoStepsError(f"a size of {size[FIRST]} follows from no input")
             self.memory.append(holder)
         self.memory.sort(key=list(program.graph.nodes).index)
         if not self.memory:
@@ -243,7 +261,9 @@ class Found:
 
     def module(self) -> "FoundSteps":
         """The encoder and the step as a module."""
-        return FoundSteps(self, _Emitter(self).step(), _encoder(self))
+        made = FoundSteps(self, _Emitter(self).step(), _encoder(self))
+        self.program.values = {}  # as large as everything that was computed
+        return made
 
 
 @dataclass(frozen=True)
@@ -311,7 +331,7 @@ class _Emitter:
         self.stepped: dict[fx.Node, fx.Node] = {}
 
     def step(self) -> fx.GraphModule:
-        """token (B, 1), state, memory -> logits (B, V), next state."""
+        """Token (B, 1), state, memory -> logits (B, V), next state."""
         found, program = self.found, self.program
         self.token = self.graph.placeholder("token")
         self.past = [self.graph.placeholder(f"state_{i}") for i in range(len(found.states))]
@@ -324,9 +344,7 @@ class _Emitter:
             # The last row and all rows computed again are asked for by a node itself.
             for rows in sorted(plans, key=_order):
                 self._make(node, rows)
-        logits = self.graph.call_function(
-            aten.select.int, (self.made[program.logits, (1,)], 1, 0)
-        )
+        logits = self.graph.call_function(aten.select.int, (self.made[program.logits, (1,)], 1, 0))
         after = tuple(self.after[i] for i in range(len(found.states)))
         self.graph.output((logits, after))
         self.graph.eliminate_dead_code()
@@ -445,21 +463,21 @@ def _holder(program: Program) -> nn.Module:
 
 
 def _encoder(found: Found) -> fx.GraphModule:
-    """inputs -> memory."""
+    """Inputs -> memory."""
     program, graph, made = found.program, fx.Graph(), dict[fx.Node, fx.Node]()
     for node in program.inputs:
         made[node] = graph.placeholder(node.name)
     for node in program.graph.nodes:
         if node in program.tensors:
             made[node] = graph.get_attr(_attribute(program, node))
-        elif node.target is aten.sym_size.int and node.args[0] is program.target:
-            if node not in program.of_target:  # of the batch, which all inputs have
-                made[node] = graph.call_function(aten.sym_size.int, (made[program.inputs[0]], 0))
-        elif node.op == "call_function" and node not in program.of_target:
-            if all(each in made for each in node.all_input_nodes):
-                made[node] = graph.node_copy(node, lambda each: made[each])
-                if is_recurrent(node):
-                    made[node].target = sequence
+        elif node.op != "call_function" or node in program.of_target:
+            continue
+        elif node.all_input_nodes == [program.target]:  # the batch, which all inputs have
+            made[node] = graph.call_function(aten.sym_size.int, (made[program.inputs[0]], 0))
+        elif all(each in made for each in node.all_input_nodes):
+            made[node] = graph.node_copy(node, lambda each: made[each])
+            if is_recurrent(node):
+                made[node].target = sequence
     graph.output(tuple(made[node] for node in found.memory))
     graph.eliminate_dead_code()
     return fx.GraphModule(_holder(program), graph)
@@ -489,7 +507,7 @@ class FoundSteps(nn.Module):
             for tensor, axes in zip(memory, sizes, strict=True):
                 if wanted in axes:
                     return tensor.size(axes.index(wanted))
-            raise NoStepsError(f"a state has a size of {wanted[SAME]}, which no memory has")
+            raise NoStepsError(f"a state has a size of {wanted[FIRST]}, which no memory has")
 
         made = []
         for state in self.found.states:
@@ -521,11 +539,16 @@ class FoundSteps(nn.Module):
 
 
 class WholeForward(nn.Module):
-    """A module with ``encode`` and ``decode`` of docs/modules.md, which computes all again."""
+    """A module with ``encode`` and ``decode`` of docs/modules.md, which computes all again.
+
+    Attributes:
+        why: no step was found.
+    """
 
     def __init__(self, own: OwnForward, start_id: int) -> None:
         super().__init__()
-        self.own, self.start_id = own, start_id
+        self.own, self.start_id, self.why = own, start_id, ""
+        self.model = own.model
 
     def encode(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The inputs themselves, if the forward takes them."""
@@ -537,11 +560,25 @@ class WholeForward(nn.Module):
         return self.own(inputs, tokens)
 
 
-def describe(found: Found) -> Mapping[str, Any]:
-    """What was found, for ``inspect``: memory, caches, what is computed again."""
-    program = found.program
+def describe(model: FoundSteps | WholeForward) -> dict[str, list[str]]:
+    """What was found in a forward, for the manifest: each tensor's operator and line.
+
+    Returns:
+        memory: of each of its tensors.
+        state: of each of its tensors, with its kind.
+        again: what is computed for all tokens in every step.
+    """
+    if isinstance(model, WholeForward):
+        return {"memory": [], "state": [], "again": [model.why]}
+    found, program = model.found, model.found.program
+
+    def kind(state: State) -> str:
+        if state.carried is not None:
+            return "recurrent state"
+        return "running sum" if state.axis is None else "cache"
+
     return {
-        "memory": [program.line_of(node) for node in found.memory],
-        "states": [program.line_of(state.node) for state in found.states],
-        "again": sorted({program.line_of(node) for node in found.again}),
+        "memory": [program.place_of(node) for node in found.memory],
+        "state": [f"{kind(state)}: {program.place_of(state.node)}" for state in found.states],
+        "again": sorted({program.place_of(node) for node in found.again}),
     }

@@ -233,7 +233,10 @@ class EagerModule:
         """From prefixes of ``beams`` (K) for each row, (B * K, T), to logits (B * K, V)."""
         if self.module.own is not None:
             return lambda prefixes: torch.stack(
-                [self._own_logits(rows[i // beams], tokens)[-1] for i, tokens in enumerate(prefixes)]
+                [
+                    self._own_logits(rows[i // beams], tokens)[-1]
+                    for i, tokens in enumerate(prefixes)
+                ]
             )
         encoded = [self._encode([row]) for row in rows]
         # The state after every prefix of a row that was run: a longer one takes one more step.
