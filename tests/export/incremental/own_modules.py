@@ -1,5 +1,6 @@
 """Modules in the styles of public code: only `forward`, as their users wrote them."""
 
+from tests.export.incremental.attention_modules import ATTENTION_CASES
 from tests.export.incremental.input_modules import INPUT_CASES
 from tests.export.incremental.own_case import (
     BOS,
@@ -31,6 +32,7 @@ __all__ = [
 
 CASES: tuple[Case, ...] = (
     *TUTORIAL_CASES,
+    *ATTENTION_CASES,
     *POSITION_CASES,
     *RUNNING_CASES,
     *INPUT_CASES,

@@ -97,6 +97,22 @@ class DropoutActive(Base):
         return F.dropout(super().hidden(src, tgt), p=0.3)
 
 
+class DropoutMadeInForward(Base):
+    """A layer that forward itself makes is in training mode."""
+
+    def positions(self, tgt: Tensor) -> Tensor:
+        dropout = nn.Dropout(0.1)
+        out: Tensor = dropout(super().positions(tgt))
+        return out
+
+
+class Probabilities(Base):
+    """Neither logits nor their logarithms: sums of them are no scores of sequences."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return F.softmax(super().forward(src, tgt), dim=-1)
+
+
 class RandomNumbers(Base):
     def hidden(self, src: Tensor, tgt: Tensor) -> Tensor:
         x = super().hidden(src, tgt)
@@ -140,6 +156,18 @@ class LoopOverSteps(nn.Module):
         return torch.stack(outputs, dim=1)
 
 
+class PositionsInLoops(Base):
+    """Each number of a table of positions is computed and written by itself."""
+
+    def positions(self, tgt: Tensor) -> Tensor:
+        seq_len, dim = tgt.size(1), 8
+        table = torch.zeros([seq_len, dim])
+        for pos in range(seq_len):
+            for i in range(dim):
+                table[pos][i] = torch.sin(torch.tensor(pos / (100 ** (i / dim))))
+        return table
+
+
 class FixedTable(Base):
     """A table of positions that is added whole: right for twelve tokens only."""
 
@@ -169,10 +197,10 @@ class NormOverTime(Base):
 
 
 class NormBeforeAttention(Base):
-    """Torch's norm over the length, before keys and values are made: none of them is a cache."""
+    """The largest of the whole length divides what keys and values are made of."""
 
     def attend(self, x: Tensor) -> Tensor:
-        x = F.instance_norm(x.transpose(1, 2)).transpose(1, 2)
+        x = x / x.abs().amax(dim=1, keepdim=True)
         return super().attend(x)
 
 
@@ -222,10 +250,18 @@ REFUSED: tuple[RefusedCase, ...] = (
     refused(NotCausal, "not_causal", "softmax", "F.softmax(q @ k.transpose(1, 2), dim=-1)"),
     refused(RowsMixed, "rows_mixed", "mean", "x.mean(dim=0, keepdim=True)"),
     refused(DropoutActive, "dropout_active", "dropout", "F.dropout(super().hidden(src, tgt), p=0"),
+    refused(
+        DropoutMadeInForward,
+        "dropout_made_in_forward",
+        "dropout",
+        "out: Tensor = dropout(super().positions(tgt))",
+    ),
+    refused(Probabilities, "probabilities", "softmax", "F.softmax(super().forward(src, tgt), dim"),
     refused(RandomNumbers, "random_numbers", "randn_like", "noise = torch.randn_like(x)"),
     refused(LoopUntilSmall, "loop_until_small", "max", "while x.abs().max() > 3:"),
     refused(BranchOnIds, "branch_on_ids", "item", "if (src == 5).any().item():"),
     refused(LoopOverSteps, "loop_over_steps", "range", "for t in range(tgt.size(1)):"),
+    refused(PositionsInLoops, "positions_in_loops", "range", "for pos in range(seq_len):"),
     refused(FixedTable, "fixed_table", "add", "x = x + self.table"),
     refused(FixedView, "fixed_view", "view", "self.norm(x).view(-1, 12, 2, 4)"),
     refused(
@@ -238,8 +274,8 @@ REFUSED: tuple[RefusedCase, ...] = (
     refused(
         NormBeforeAttention,
         "norm_before_attention",
-        "instance_norm",
-        "F.instance_norm(x.transpose(1, 2))",
+        "amax",
+        "x = x / x.abs().amax(dim=1, keepdim=True)",
         kind="recomputed",
     ),
     refused(

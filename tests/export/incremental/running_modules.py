@@ -5,6 +5,8 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tests.export.incremental.own_case import PAD, Case, drawn
 from tests.export.incremental.position_modules import CrossAttention, SmallEncoder
@@ -121,6 +123,35 @@ class AttentionThenGRU(nn.Module):
         return out
 
 
+class PackedGRU(nn.Module):
+    """Rows of the source are packed by their lengths, which the padding gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.src_embed, self.tgt_embed = nn.Embedding(20, 8), nn.Embedding(19, 8)
+        self.encoder = nn.GRU(8, 6, bidirectional=True, batch_first=True)
+        self.fc = nn.Linear(12, 10)
+        self.decoder = nn.GRU(8, 10, batch_first=True)
+        self.attn, self.out = nn.Linear(12, 10), nn.Linear(30, 19)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        mask = src != PAD
+        lengths = mask.sum(dim=1)
+        packed = pack_padded_sequence(
+            self.src_embed(src), lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        packed_outputs, hidden = self.encoder(packed)
+        outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=src.size(1))
+        hidden = torch.tanh(self.fc(torch.cat((hidden[-2], hidden[-1]), dim=1)))
+        embedded = self.tgt_embed(tgt)
+        states, _ = self.decoder(embedded, hidden.unsqueeze(0))
+        energy = torch.bmm(states, self.attn(outputs).permute(0, 2, 1))
+        energy = energy.masked_fill(~mask.unsqueeze(1), -1e10)
+        weighted = torch.bmm(F.softmax(energy, dim=2), outputs)
+        out: Tensor = self.out(torch.cat((states, weighted, embedded), dim=2))
+        return out
+
+
 # ---- convolutional ------------------------------------------------------------------------------
 
 
@@ -137,7 +168,9 @@ class ConvolutionalSeq2Seq(nn.Module):
         self.emb2hid, self.hid2emb = nn.Linear(8, 12), nn.Linear(12, 8)
         self.attn_hid2emb, self.attn_emb2hid = nn.Linear(12, 8), nn.Linear(8, 12)
         self.enc_conv = nn.Conv1d(12, 24, kernel_size=3, padding=1)
-        self.convs = nn.ModuleList([nn.Conv1d(12, 24, kernel_size=3) for _ in range(2)])
+        self.convs = nn.ModuleList(
+            [weight_norm(nn.Conv1d(12, 24, kernel_size=3)) for _ in range(2)]
+        )
         self.fc_out = nn.Linear(8, 24)
         self.register_buffer("scale", torch.sqrt(torch.FloatTensor([0.5])))
 
@@ -295,8 +328,15 @@ RUNNING_CASES = (
         state=("keys and values", "hidden, (1, B, H)"),
     ),
     Case(
+        "packed_gru",
+        lambda: drawn(PackedGRU, 6),
+        (SOURCE,),
+        pads_source=True,
+        state=("hidden, (1, B, H)",),
+    ),
+    Case(
         "convolutional",
-        lambda: drawn(ConvolutionalSeq2Seq, 2),
+        lambda: drawn(ConvolutionalSeq2Seq, 5),
         (SOURCE,),
         state=("the last two columns of the input of each convolution, or all of them",),
     ),

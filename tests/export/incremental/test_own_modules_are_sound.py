@@ -207,7 +207,7 @@ def test_rows_are_mixed() -> None:
     assert not torch.allclose(together[:1], alone, atol=1e-2)
 
 
-@pytest.mark.parametrize("name", ["dropout_active", "random_numbers"])
+@pytest.mark.parametrize("name", ["dropout_active", "dropout_made_in_forward", "random_numbers"])
 def test_two_runs_differ(name: str) -> None:
     case = of(name)
     model, inputs, target = (
@@ -230,7 +230,9 @@ def test_one_length_runs(name: str) -> None:
         logits(case, model, inputs, draw_target(case, 2, 11, 1))
 
 
-@pytest.mark.parametrize("name", ["loop_until_small", "branch_on_ids", "loop_over_steps"])
+@pytest.mark.parametrize(
+    "name", ["loop_until_small", "branch_on_ids", "loop_over_steps", "positions_in_loops"]
+)
 def test_python_decides(name: str) -> None:
     """They run, at any size: what they do cannot be one graph."""
     case = of(name)
@@ -239,3 +241,9 @@ def test_python_decides(name: str) -> None:
         inputs = draw_inputs(case, batch, LENGTHS, 1)
         scores = logits(case, model, inputs, draw_target(case, batch, length, 1))
         assert scores.shape[:2] == (batch, length)
+
+
+def test_probabilities_sum_to_one() -> None:
+    case = of("probabilities")
+    scores = logits(case, case.make(), draw_inputs(case, 2, LENGTHS, 1), draw_target(case, 2, 4, 1))
+    torch.testing.assert_close(scores.sum(-1), torch.ones(2, 4))
