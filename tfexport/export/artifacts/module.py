@@ -57,7 +57,7 @@ RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expe
 
 
 def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
-    """Export a module that has the methods of docs/modules.md to a bundle or graph.
+    """Export a module to a bundle or graph, by its forward or by the methods of docs/modules.md.
 
     Its axes are found by running it, its graphs are compared with its own code, one row at a time.
     See ``export``.

@@ -23,6 +23,7 @@ from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
+from tfexport.export.quiet import quiet
 from tfexport.graph_io import BATCH
 
 # The runs, and what is different in each from the first.
@@ -293,7 +294,8 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
         names = each.axes if each is not own.target else (BATCH, "target_length")
         axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
     traced = _Traced(own).eval()
-    with torch.no_grad(), exportable_layers(traced), contextlib.redirect_stderr(io.StringIO()):
+    stderr = contextlib.redirect_stderr(io.StringIO())  # torch prints the graph when it fails
+    with quiet(), torch.no_grad(), exportable_layers(traced), stderr:
         program: Any = torch.export.export(
             traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
         )
