@@ -3,17 +3,27 @@
 Axes: B batch, S source, T target, V vocabulary.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tests.export.incremental.own_case import Case, draw_inputs, draw_target, in_its_order, logits
+from tests.export.incremental.own_case import (
+    Case,
+    draw_inputs,
+    draw_target,
+    drawn,
+    in_its_order,
+    logits,
+)
 from tests.export.incremental.own_modules import BOS, CASES, EOS, PAD
 from tests.export.incremental.refused_modules import REFUSED, RefusedCase
 from tfexport.bundle import SpecialIds
+from tfexport.export import Input
 from tfexport.export.incremental.find import find_steps
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.incremental.steps import FoundSteps, describe
+from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")
@@ -29,15 +39,18 @@ SHORT = ("tutorial", "gru", "lstm_with_attention", "average", "batch_second", "r
 
 def cases(short: tuple[str, ...] = SHORT) -> list[object]:
     return [
-        pytest.param(
-            case, id=case.name, marks=() if case.name in short else pytest.mark.exhaustive
-        )
+        pytest.param(case, id=case.name, marks=() if case.name in short else pytest.mark.exhaustive)
         for case in CASES
     ]
 
 
+def steps_of(case: Case, max_length: int = 12) -> FoundSteps | WholeForward:
+    own = OwnForward(case.make(), case.inputs, case.target, case.forward)
+    return find_steps(own, [], IDS, max_length)
+
+
 def found_in(case: Case) -> FoundSteps:
-    found = find_steps(OwnForward(case.make(), case.inputs, case.target, case.forward), [], IDS)
+    found = steps_of(case)
     assert isinstance(found, FoundSteps), found.why
     return found
 
@@ -108,7 +121,7 @@ def test_an_average_carries_its_sum() -> None:
 
 def outcome(case: RefusedCase) -> str:
     try:
-        steps = find_steps(OwnForward(case.make(), case.inputs, case.target, case.forward), [], IDS)
+        steps = steps_of(case)
     except ModuleError as error:
         return str(error)
     assert isinstance(steps, FoundSteps)
@@ -138,3 +151,52 @@ def test_what_has_no_steps_is_refused_with_its_line(case: RefusedCase) -> None:
     assert said.count("\n") == 0
     assert type(case.make()).__name__ in said
     assert "refused_modules.py" in said
+
+
+class Branches(nn.Module):
+    """Other code for targets of more than eight tokens, and for the first token alone."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(17, 8), nn.Embedding(17, 8)
+        self.out, self.first = nn.Linear(8, 17), first
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        y = self.target(tgt) + self.source(src).mean(1, keepdim=True)
+        if not self.first and tgt.size(1) > 8:
+            y = y * 2
+        if self.first and tgt.size(1) == 1:
+            y = y * 2
+        logits: Tensor = self.out(y)
+        return logits
+
+
+def branching(first: bool) -> Case:
+    inputs = (Input("input_ids", "int64", ("batch", "source_length")),)
+    return Case("branches", lambda: drawn(lambda: Branches(first), 5), inputs)
+
+
+def test_another_branch_for_long_targets_is_refused() -> None:
+    with pytest.raises(ModuleError, match="target_length is more than 8"):
+        steps_of(branching(first=False))
+
+
+def test_a_branch_that_is_never_reached_does_not_matter() -> None:
+    assert isinstance(steps_of(branching(first=False), max_length=8), FoundSteps)
+
+
+def test_another_branch_for_the_first_token_finds_no_step() -> None:
+    steps = steps_of(branching(first=True))
+    assert isinstance(steps, WholeForward)
+    assert "differs from forward" in steps.why
+
+
+class Softmaxed(Branches):
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return super().forward(src, tgt).softmax(-1)
+
+
+def test_probabilities_are_refused() -> None:
+    case = replace(branching(first=False), make=lambda: drawn(lambda: Softmaxed(False), 5))
+    with pytest.raises(ModuleError, match="probabilities"):
+        steps_of(case)

@@ -15,6 +15,7 @@ from tfexport.export.incremental.program import (
     OTHER_ROW,
     OTHER_TOKENS,
     RUNS,
+    TARGET,
     Example,
     Program,
 )
@@ -25,13 +26,14 @@ from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.report import LEAST_ALLOWED, allow
 from tfexport.export.rounding import Rounding, difference
+from tfexport.graph_io import BATCH
 from tfexport.module_rows import Array, stack_rows
 
 _CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
 
 
 def find_steps(
-    own: OwnForward, examples: Sequence[Mapping[str, Array]], ids: SpecialIds
+    own: OwnForward, examples: Sequence[Mapping[str, Array]], ids: SpecialIds, max_length: int
 ) -> FoundSteps | WholeForward:
     """Find the encoder and the step of a module by its forward.
 
@@ -39,6 +41,7 @@ def find_steps(
         own: the module, in eval mode.
         examples: rows of real inputs.
         ids: of the vocabularies.
+        max_length: tokens that it has to decode.
 
     Returns:
         The module of what was found; if no step was found, one that calls the forward over the
@@ -58,6 +61,7 @@ def find_steps(
     except Exception as error:
         reason = export_failure(own.model, ("forward",), error)
         raise ModuleError(f"forward cannot be exported: {reason}") from error
+    _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     try:
         steps = Found.of(program).module()
         _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
@@ -65,6 +69,37 @@ def find_steps(
         whole.why = str(error)
         return whole
     return steps
+
+
+@torch.no_grad()
+def _check_bounds(
+    runner: Runner, own: OwnForward, largest: Mapping[str, int], sizes: Sizes, max_length: int
+) -> None:
+    """Refuse a forward that takes another branch for sizes above those of the examples.
+
+    Raises:
+        ModuleError: naming the axis and the size.
+    """
+    for axis, most in largest.items():
+        if axis == TARGET and most >= max_length:
+            continue
+        beyond = {**sizes, axis: most + 1} if axis in sizes else sizes
+        batch, length = most + 1 if axis == BATCH else 2, most + 1 if axis == TARGET else 1
+        given = as_tensors(
+            runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, beyond, batch))
+        )
+        try:
+            own(given, torch.full((batch, length), runner.start_id))
+        except ModuleError as error:
+            if axis != TARGET:
+                continue  # a limit of the code itself
+            raise ModuleError(
+                f"max_length {max_length} is more than the module can decode: {error}"
+            ) from error
+        raise own.wrong(
+            f"takes another branch, or cuts, where {axis} is more than {most}; a graph has one "
+            "branch: write it for all sizes, as a mask does"
+        )
 
 
 @torch.no_grad()
@@ -116,7 +151,8 @@ def _check(
     """
     tokens = draw_ids(vocab_size, inputs[0].size(0), _CHECKED, ids, seed=2)
     with torch.no_grad():
-        wanted = own(inputs, tokens)
+        # The first token alone too: code may take another branch for it.
+        wanted = torch.cat([own(inputs, tokens[:, :1]), own(inputs, tokens)[:, 1:]], dim=1)
         memory = steps.encode(*inputs)
         state, found = steps.start(*memory), []
         for position in range(_CHECKED):

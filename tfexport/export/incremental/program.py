@@ -23,6 +23,7 @@ from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
+from tfexport.export.modules.inputs import Input
 from tfexport.export.quiet import quiet
 from tfexport.graph_io import BATCH
 
@@ -32,6 +33,8 @@ LENGTHS = (3, 5, 5, 3, 3, 3, 3)  # T of each run
 BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
 RUNS = len(LENGTHS)
 Size = tuple[int, ...]  # of an axis in each run
+TARGET = "target_length"
+_ANY_SIZE = 1 << 30
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
 
 
@@ -178,6 +181,21 @@ class Program:
         )
         return values
 
+    def largest_sizes(self) -> dict[str, int]:
+        """The largest size of each named axis up to which the program equals the forward.
+
+        Where the code takes another branch from a size on, torch exports that of the example.
+        """
+        declared = (*self.own.batch_first, Input("target", "int64", (BATCH, TARGET)))
+        found: dict[str, int] = {}
+        for each, node in zip(declared, (*self.inputs, self.target), strict=True):
+            for axis, size in zip(each.axes, node.meta["val"].shape, strict=True):
+                if isinstance(axis, str) and isinstance(size, torch.SymInt):
+                    bounds = self.exported.range_constraints.get(size.node.expr)
+                    if bounds is not None and bounds.upper < _ANY_SIZE:
+                        found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
+        return found
+
     # What a node depends on.
 
     @cached_property
@@ -291,7 +309,7 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
     declared = (*own.batch_first, own.target)
     axes = []
     for each, tensor in zip(declared, tensors, strict=True):
-        names = each.axes if each is not own.target else (BATCH, "target_length")
+        names = each.axes if each is not own.target else (BATCH, TARGET)
         axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
     traced = _Traced(own).eval()
     stderr = contextlib.redirect_stderr(io.StringIO())  # torch prints the graph when it fails

@@ -208,6 +208,13 @@ def _norm(program: Program, node: Any, rows: Rows) -> Any:
     return _kept(program, node, rows) if all(axis < first for axis in rows) else None
 
 
+@rule("glu")
+def _gated(program: Program, node: Any, rows: Rows) -> Any:
+    rank = _rank(program, node)
+    axis = int(node.args[1]) % rank if len(node.args) > 1 else rank - 1
+    return None if axis in rows else _kept(program, node, rows)
+
+
 @rule("embedding")
 def _embedding(program: Program, node: Any, rows: Rows) -> Any:
     table, ids, *others = node.args

@@ -174,8 +174,13 @@ class EagerModule:
 
     def _own_logits(self, row: Mapping[str, Array], tokens: Tensor) -> Tensor:
         """The logits (T, V) of the user's forward after each of a row's tokens (T,)."""
-        logits: Tensor = self.module.own(self._tensors([row]), tokens[None])
-        return _wide(logits[0])
+        given = self._tensors([row])
+        # The first token alone too: code may take another branch for it.
+        first, whole = (
+            self.module.own(given, tokens[None, :1]),
+            self.module.own(given, tokens[None]),
+        )
+        return _wide(torch.cat([first[0], whole[0, 1:]]))
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""
