@@ -87,18 +87,24 @@ def logits(case: Case, model: nn.Module, inputs: Sequence[Tensor], target: Tenso
     return batch_first.float()
 
 
-def greedy(case: Case, model: nn.Module, inputs: Sequence[Tensor], steps: int) -> Tensor:
+def greedy(
+    case: Case,
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    steps: int,
+    banned: Sequence[int] = (),
+) -> Tensor:
     """(B, steps) ids after BOS by arg-max, `forward` over the whole prefix for every token.
 
-    Never PAD, and rows do not end at EOS.
+    Rows do not end at EOS. Ids that are banned, such as PAD, are never chosen.
     """
     batch = inputs[0].shape[batch_axis(case.inputs[0])]
     prefix = torch.full((batch, 1), BOS)
     for _ in range(steps):
         scores = logits(case, model, inputs, in_its_order(case, prefix))[:, -1]
-        scores[:, PAD] = float("-inf")
+        scores[:, list(banned)] = float("-inf")
         prefix = torch.cat([prefix, scores.argmax(-1, keepdim=True)], dim=1)
-    return prefix[:, 1:]
+    return prefix[:, 1:].contiguous()
 
 
 def draw_inputs(case: Case, batch: int, lengths: Mapping[str, int], seed: int) -> list[Tensor]:

@@ -412,7 +412,7 @@ class PositionsFromTheEnd(nn.Module):
 POSITION_CASES = (
     Case("rotary_gated", lambda: drawn(RotaryGated, 5, 1.5), (SOURCE,)),
     Case("rotary_pairs", lambda: drawn(RotaryPairs, 2), (SOURCE,), pads_source=True),
-    Case("relative_buckets", lambda: drawn(RelativeBuckets, 6, 2.0), (SOURCE,), pads_source=True),
+    Case("relative_buckets", lambda: drawn(RelativeBuckets, 4, 2.0), (SOURCE,), pads_source=True),
     Case("alibi", lambda: drawn(Alibi, 1), (SOURCE,), pads_source=True),
     Case("relative_keys", lambda: drawn(RelativeKeys, 7, 0.7), (SOURCE,), pads_source=True),
     Case(

@@ -193,7 +193,7 @@ class NormOverTime(Base):
     def hidden(self, src: Tensor, tgt: Tensor) -> Tensor:
         x = super().hidden(src, tgt)
         centred = x - x.mean(dim=1, keepdim=True)
-        return centred / (centred.pow(2).mean(dim=1, keepdim=True) + 1e-5).sqrt()
+        return centred / (centred.pow(2).mean(dim=1, keepdim=True) + 0.1).sqrt()
 
 
 class NormBeforeAttention(Base):

@@ -116,7 +116,14 @@ def test_tokens_vary(case: Case) -> None:
     assert tokens.shape == (8, 12)
     assert len({tuple(row) for row in tokens.tolist()}) >= 6
     assert len(set(tokens.flatten().tolist())) >= 5
-    assert (tokens != PAD).all()
+
+
+def test_banned_ids_are_not_chosen() -> None:
+    case = CASES[0]
+    model, inputs = case.make(), draw_inputs(case, 2, LENGTHS, 7)
+    first = greedy(case, model, inputs, 4)
+    others = greedy(case, model, inputs, 4, banned=first.unique().tolist())
+    assert set(others.flatten().tolist()).isdisjoint(first.flatten().tolist())
 
 
 @each
