@@ -170,7 +170,8 @@ MODULE = record(
         "padded": _FLAG,
         "recomputes": _FLAG,
         "below": every(integer(1)),
-    }
+    },
+    {"found": record({name: list_of(_TEXT) for name in ("memory", "state", "again")})},
 )
 _FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
 _KEYS: dict[str, Check] = {

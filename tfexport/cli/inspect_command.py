@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -317,7 +318,8 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     if manifest.languages is not None:
         facts["languages"] = _languages(manifest.languages)
     if manifest.module_io is not None:
-        facts |= _module_facts(manifest.module_io, limits.max_target_length)
+        found = (manifest.module or {}).get("found")
+        facts |= _module_facts(manifest.module_io, limits.max_target_length, found)
     layout = read_layout(Path(path))
     if layout is not None:
         facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
@@ -376,13 +378,29 @@ def _both(source: int | None, target: int | None, manifest: "Manifest") -> str:
     return f"{source} source, {target} target"
 
 
-def _module_facts(io: "ModuleIO", longest: int | None) -> dict[str, str]:
-    """The tensors of a user's module, and how it steps."""
-    facts = {
-        kind: ", ".join(f"{t.name} {t.dtype} ({', '.join(map(str, t.axes))})" for t in tensors)
-        for kind, tensors in (("inputs", io.inputs), ("memory", io.memory), ("state", io.state))
-    }
+def _module_facts(
+    io: "ModuleIO", longest: int | None, found: Mapping[str, Sequence[str]] | None
+) -> dict[str, str]:
+    """The tensors of a user's module, and how it steps.
+
+    Args:
+        io: the tensors.
+        longest: tokens of a row.
+        found: of a module that is taken by its forward, where each tensor is in that.
+    """
+    facts = {}
+    for kind, tensors in (("inputs", io.inputs), ("memory", io.memory), ("state", io.state)):
+        named = [f"{t.name} {t.dtype} ({', '.join(map(str, t.axes))})" for t in tensors]
+        places = (found or {}).get(kind, [])
+        if len(places) == len(named):
+            lines = (f"{each}  {place}" for each, place in zip(named, places, strict=True))
+            facts[kind] = f"\n{'':<13}".join(lines)
+        else:
+            facts[kind] = ", ".join(named)
     facts["steps"] = "with a state, a token at a time"
+    if found is not None:
+        facts["steps"] += ", found in the module's forward"
+        facts["again"] = f"\n{'':<13}".join(found["again"]) or "nothing is computed twice"
     if io.recomputes and longest is not None:
         positions = longest * (longest + 1) // 2
         facts["steps"] = (

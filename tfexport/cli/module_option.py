@@ -11,6 +11,7 @@ from tfexport.cli.quantize_command import print_export
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option, TfexportError, join_problems, shown
 from tfexport.export.artifacts.option_rules import (
+    BY_FORWARD,
     FRAMING,
     NEEDED,
     OF_CHECKPOINTS,
@@ -23,7 +24,7 @@ from tfexport.export.artifacts.option_rules import (
 from tfexport.typing import Progress
 
 if TYPE_CHECKING:
-    from tfexport.export import ParityReport
+    from tfexport.export import ExportResult, ParityReport
 
 MODULE = click.option(
     "--module",
@@ -104,6 +105,29 @@ def export_named_module(
     with _as_arguments(), plain_warnings(), progress_bar() as tell:
         made = export(output=output, **{**used, **given, **flags, "progress": tell})
     print_export(output, made)
+    _print_found(made)
+
+
+def _print_found(made: "ExportResult") -> None:
+    """What was found in the forward of a module."""
+    module = None if made.manifest is None else made.manifest.module
+    found = None if module is None else module.get("found")
+    if found is None:
+        return
+    if not found["state"]:
+        click.echo(
+            f"No step was found in forward: {found['again'][0]}. Every token computes the whole "
+            "prefix.",
+            err=True,
+        )
+        return
+    click.echo(
+        f"Found in forward: {len(found['memory'])} tensors of memory, {len(found['state'])} of "
+        "state; `tfexport inspect` lists them.",
+        err=True,
+    )
+    for place in found["again"]:
+        click.echo(f"Computed for all tokens in every step: {place}", err=True)
 
 
 @contextlib.contextmanager
@@ -139,9 +163,10 @@ def verify_named_module(
     with needs("export"):
         from tfexport.export import verify
     with _as_arguments():
+        by_forward = {key: arguments[key] for key in BY_FORWARD if key in arguments}
         return verify(
             artifact, arguments["model"], inputs=arguments["inputs"],
-            examples=arguments.get("examples", ()), progress=tell, **options,
+            examples=arguments.get("examples", ()), progress=tell, **by_forward, **options,
         )  # fmt: skip
 
 

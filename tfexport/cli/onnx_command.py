@@ -119,8 +119,8 @@ def onnx(
 ) -> None:
     """Export a checkpoint to a bundle, then compare it with eager PyTorch.
 
-    With --module, export any encoder-decoder module that has the methods of docs/modules.md; it is
-    compared with its own code.
+    With --module, export any encoder-decoder module with forward(source, target), or with the
+    methods of docs/modules.md; it is compared with its own code.
 
     If anything differs, the command fails and writes no bundle.
 

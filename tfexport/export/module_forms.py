@@ -135,6 +135,7 @@ def export_module_form(
         # torch's reason, or that of a layer without an equal form
         cause = (error.__cause__ or error) if isinstance(error, CaptureError) else error
         # A search graph contains the encoder, too; the form's own methods come first.
-        methods = (*form.methods(build), *_encoder_methods(build))
-        reason = export_failure(build.found.module.model, methods, cause)
+        module = build.found.module
+        methods = [*map(module.method, (*form.methods(build), *_encoder_methods(build)))]
+        reason = export_failure(module.code, methods, cause)
         raise ExportError(f"{form.filename}: {reason}") from error

@@ -52,9 +52,10 @@ def export(
         model: a path to a checkpoint; a loaded ``Checkpoint``; a ``Transformer``; another module
             whose state dict has a known layout, such as a model of transformers (if it holds an
             ``nn.Transformer``, config values such as ``num_heads`` are read from that); or, with
-            ``inputs``, ``pad_id``, ``bos_id``, ``eos_id`` and ``max_length``, any module that has
-            ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``, as in
-            docs/modules.md.
+            ``inputs``, ``pad_id``, ``bos_id``, ``eos_id`` and ``max_length``, any module with
+            ``forward(*inputs, target)``, in which encoder, cache and step are found
+            (docs/training-script.md), or with ``encode`` and ``decode``, or ``encode``, ``start``
+            and ``step``, as in docs/modules.md.
         output: the folder of a bundle; or a file: .ts or .pt for TorchScript, .pt2 for a
             ``torch.export`` program, or any name with ``graph``.
         graph: write a single file, whatever its suffix. "generate" is an ONNX graph that decodes

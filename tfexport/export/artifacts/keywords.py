@@ -39,7 +39,14 @@ class VerifyKeywords(TypedDict, total=False):
         source_language: the language of ``samples`` and of the sources in ``expect``, for a model
             with language tokens.
         target_language: the language of their references, and of the texts in ``expect``.
-        inputs: for a custom module: the inputs of its ``encode``, in the order of the parameters.
+        inputs: for a custom module: the inputs of its ``encode``, or of its ``forward`` without the
+            target ids, in the order of the parameters.
+        forward: for a custom module without ``encode``: ``forward(model, *inputs, target)``, if it
+            is not called as ``model(*inputs, target)``. It returns logits or log-probabilities
+            (B, T, V), in the order of the target's axes, flattened, as the first of a tuple, or as
+            ``.logits``.
+        target: for such a module: its target ids, start token first; by default ``Input("target",
+            "int64", ("batch", "target_length"))``.
         examples: for a custom module: rows of real inputs, without the batch axis, which are
             compared, too.
     """
@@ -53,6 +60,8 @@ class VerifyKeywords(TypedDict, total=False):
     source_language: str | None
     target_language: str | None
     inputs: Sequence[Input]
+    forward: Callable[..., Any] | None
+    target: Input
     examples: Iterable[Mapping[str, Any]]
 
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 from torch import nn
@@ -29,9 +30,10 @@ from tfexport.export.artifacts.module_source import (
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
-from tfexport.export.artifacts.option_rules import BUNDLE, Output
+from tfexport.export.artifacts.option_rules import BUNDLE, BY_FORWARD, Output
 from tfexport.export.artifacts.quantized import quantized_result
 from tfexport.export.artifacts.results import ExportResult
+from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
 from tfexport.export.module_forms import (
     MODULE_FORMS,
     ModuleForm,
@@ -55,7 +57,7 @@ RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expe
 
 
 def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
-    """Export a module that has the methods of docs/modules.md to a bundle or graph.
+    """Export a module to a bundle or graph, by its forward or by the methods of docs/modules.md.
 
     Dynamic axes are found by running the module. The graphs are compared with the module's own
     code, one row at a time. See ``export``.
@@ -104,6 +106,9 @@ def verify_module(
     numbers = ModuleIds(manifest.special_ids, longest)
     check_arguments("verify", model, numbers)
     given = ExportKeywords(examples=options.get("examples", ()))
+    for name in BY_FORWARD:
+        if name in options:
+            given[name] = options[name]  # type: ignore[literal-required]
     with in_eval(model), suited_threads(model):
         contents = read_module(model, options["inputs"], numbers, level, given, tell)
         _require_same(contents, path, manifest)
@@ -113,7 +118,7 @@ def verify_module(
 
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
     """Check that a module has the tensors of a bundle."""
-    found, name = contents.build.found, type(contents.build.found.module.model).__name__
+    found, name = contents.build.found, contents.build.found.module.name
     ours, theirs = manifest.module or {}, found.io.to_dict()
     unlike = [
         f"{key}: {shown(ours.get(key))} here and {shown(theirs[key])} in the module"
@@ -210,5 +215,10 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         special_ids=build.special_ids,
         limits=Limits(source, build.found.vocab_size, build.found.longest_source, build.max_length),
         graphs={form.name: form.filename for form in graphs},
-        module=build.found.io.to_dict(),
+        module=build.found.io.to_dict() | _found_in(build.found.module.model),
     )
+
+
+def _found_in(model: nn.Module) -> dict[str, Any]:
+    """For the manifest: what was found in a module's forward."""
+    return {"found": describe(model)} if isinstance(model, FoundSteps | WholeForward) else {}

@@ -44,6 +44,12 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
         contents = read_module(
             model, options["inputs"], numbers, output.level, options, output.tell
         )
+        if contents.build.found.module.own is not None:
+            raise ExportError(
+                f"{output.path}: TorchScript holds a module's own methods, and "
+                f"{type(model).__name__} has not those of docs/modules.md. Write a bundle, or "
+                f'graph="generate".'
+            )
         return _script(model, output, contents)
 
 

@@ -14,6 +14,8 @@ from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.graph_options import GraphOptions
+from tfexport.export.incremental.find import find_steps, uses_forward
+from tfexport.export.incremental.forward import TARGET, OwnForward, check_target
 from tfexport.export.module_forms import ModuleBuild
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination, examine
@@ -108,9 +110,18 @@ def read_module(
 ) -> ModuleContents:
     """Check inputs and options, and examine a module in eval mode."""
     ids, max_length = numbers.special, numbers.max_length
-    checked = check_inputs(inputs)
+    target, forward = options.get("target", TARGET), options.get("forward")
+    check_target(target, forward)
+    by_forward = "target" in options or forward is not None or uses_forward(model, len(inputs))
+    checked = check_inputs(inputs, batch_first=not by_forward)
+    if by_forward:
+        own = OwnForward(model, checked, target, forward)
+        checked = own.batch_first
     examples = check_examples(checked, options.get("examples", ()))
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
+    if by_forward:
+        tell("finding encoder, cache and step in your forward", 0, 1)
+        model = find_steps(own, examples, ids, max_length)
     module = UserModule(model, len(checked))
     tell("running your module at several sizes", 0, 1)
     found = examine(module, checked, examples, ids, max_length)
@@ -132,7 +143,7 @@ def _check_ids(ids: SpecialIds, found: Examination) -> None:
         if (value := getattr(ids, name)) is not None and value >= size
     ]
     if problems:
-        raise ConfigError(join_problems(type(found.module.model).__name__, problems))
+        raise ConfigError(join_problems(found.module.name, problems))
 
 
 def _tokenizers(found: Examination, ids: SpecialIds, options: ExportKeywords) -> TokenizerFiles:

@@ -35,7 +35,8 @@ _NOT_OF_TORCH = ("opset", "portable", "samples", *TOKENIZERS, *SPLITS, *LANGUAGE
 # Custom modules: the arguments ``NEEDED`` are required.
 NEEDED = ("inputs", "pad_id", "bos_id", "eos_id", "max_length")
 FRAMING = ("add_source_bos", "add_source_eos")
-OF_MODULES = (*NEEDED, "unk_id", "examples", *FRAMING)
+BY_FORWARD = ("forward", "target")
+OF_MODULES = (*NEEDED, "unk_id", "examples", *BY_FORWARD, *FRAMING)
 OF_CHECKPOINTS = (
     "config", "settings", "layout", "reference", "target_tokenizer", "output_attentions",
     "attention_biases", "log_probs", "text", *LANGUAGES,

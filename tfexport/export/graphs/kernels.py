@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -136,7 +137,7 @@ def source_line(trace: str) -> str:
     file, line, function = (part.strip() for part in place.split(",", 2))
     code = code.strip().splitlines()[0] if code.strip() else ""
     number, name = line.removeprefix("line "), function.removeprefix("in ")
-    return f"{file.strip(chr(34))}:{number} in {name}{f': {code}' if code else ''}"
+    return f"{Path(file.strip(chr(34))).name}:{number} in {name}{f': {code}' if code else ''}"
 
 
 @contextlib.contextmanager

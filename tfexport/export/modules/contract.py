@@ -92,9 +92,31 @@ class UserModule(nn.Module):
         self._check_logits("decode", logits, (tokens.size(0), tokens.size(1), "V"))
         return logits
 
+    @property
+    def own(self) -> Any:
+        """The user's forward, ``own(inputs, target)``, if the steps were found in that."""
+        return getattr(self.model, "own", None)
+
+    @property
+    def code(self) -> nn.Module:
+        """The module that the user wrote."""
+        return self.model if self.own is None else self.own.model
+
+    def method(self, name: str) -> str:
+        """The method that the user wrote for one of the contract."""
+        return name if self.own is None else "forward"
+
+    @property
+    def name(self) -> str:
+        """The class of the user's module."""
+        return type(self.code).__name__
+
     def wrong(self, method: str, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names a method, and the line of the user's file."""
-        return ModuleError(f"{where(self.model, method, error)}: {text}. {_REMEDY}")
+        if isinstance(error, ModuleError):  # of the user's forward
+            return error
+        subject = where(self.code, self.method(method), error)
+        return ModuleError(f"{subject}: {text}. {_REMEDY}")
 
     def first_difference(
         self, memory: Pair[Tensors], state: Pair[Tensors], logits: Pair[Tensor]
@@ -135,11 +157,11 @@ class UserModule(nn.Module):
 
     def _call(self, method: str, *given: Any) -> Any:
         if torch.compiler.is_exporting():  # then torch names the line itself
-            with _plain_attention():
+            with plain_attention():
                 return getattr(self.model, method)(*given)
         before = self._versions()
         try:
-            with _plain_attention():
+            with plain_attention():
                 found = getattr(self.model, method)(*given)
         except Exception as error:
             raise self.wrong(method, one_line(error), error) from error
@@ -194,7 +216,7 @@ def in_eval(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _plain_attention() -> Iterator[None]:
+def plain_attention() -> Iterator[None]:
     """Turn torch's fast path of attention off."""
     # It gives other values at padded positions, and NaN for masks of floats (pytorch issue 118628).
     enabled = torch.backends.mha.get_fastpath_enabled()

@@ -48,8 +48,12 @@ class Input:
         return TensorSpec(self.name, self.dtype, tuple(self.axes))
 
 
-def check_inputs(inputs: Sequence[Input]) -> tuple[Input, ...]:
+def check_inputs(inputs: Sequence[Input], batch_first: bool = True) -> tuple[Input, ...]:
     """Check declared inputs.
+
+    Args:
+        inputs: as the caller gave them.
+        batch_first: whether the batch has to be the first axis; else it may stand anywhere.
 
     Raises:
         ConfigError: inputs are invalid; all problems are listed.
@@ -63,7 +67,8 @@ def check_inputs(inputs: Sequence[Input]) -> tuple[Input, ...]:
         if not isinstance(each, Input):
             problems.append(f"{shown(each)} is not an Input(name, dtype, axes)")
         else:
-            problems += [f"{shown(each.name)}: {problem}" for problem in _problems(each)]
+            found = _problems(each, batch_first)
+            problems += [f"{shown(each.name)}: {problem}" for problem in found]
     names = [each.name for each in given if isinstance(each, Input)]
     twice = sorted({name for name in names if names.count(name) > 1})
     problems += [f"{name!r} is listed twice" for name in twice]
@@ -74,7 +79,7 @@ def check_inputs(inputs: Sequence[Input]) -> tuple[Input, ...]:
     return given
 
 
-def _problems(given: Input) -> Iterator[str]:
+def _problems(given: Input, batch_first: bool) -> Iterator[str]:
     if not isinstance(given.name, str) or not given.name.isidentifier():
         yield "a name must be a Python identifier"
     elif given.name in RESERVED or re.fullmatch(r"(memory|past|present)_?\d*", given.name):
@@ -85,16 +90,16 @@ def _problems(given: Input) -> Iterator[str]:
     if isinstance(given.axes, str) or not isinstance(given.axes, Sequence):
         yield f"axes {shown(given.axes)} is not a tuple of names and sizes"
         return
-    if not given.axes or given.axes[0] != BATCH:
+    if batch_first and (not given.axes or given.axes[0] != BATCH):
         yield f"the first axis must be {BATCH!r}"
+    elif list(given.axes).count(BATCH) != 1:
+        yield f"one axis must be {BATCH!r}"
     for axis in given.axes:
         if isinstance(axis, str):
             if not axis.isidentifier() or axis in _AXES_OF_GRAPHS:
                 yield f"axis {axis!r} must be another Python identifier"
         elif isinstance(axis, bool) or not isinstance(axis, int) or axis < 1:
             yield f"axis {shown(axis)} is neither a name nor a size of at least 1"
-    if list(given.axes[1:]).count(BATCH):
-        yield f"{BATCH!r} is the first axis only"
 
 
 def _problems_of_below(given: Input) -> Iterator[str]:

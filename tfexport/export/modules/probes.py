@@ -303,7 +303,7 @@ class Runner:
             tried = ", ".join(f"{axis}={size}" for axis, size in found[0].items())
             last = f" Elsewhere: {failures[-1]}" if failures else ""
             raise ModuleError(
-                f"{type(self.module.model).__name__} only runs with the sizes {tried}; declare an "
+                f"{self.module.name} only runs with the sizes {tried}; declare an "
                 f"axis of fixed size by its size, not by a name.{last}"
             )
         while len(found) < SETTINGS:
@@ -338,6 +338,10 @@ class Runner:
     def run(self, sizes: Sizes, batch: int, steps: int, seed: int = 0) -> Probe:
         """One run with drawn inputs."""
         return self.run_rows(draw_rows(self.inputs, self.below, sizes, batch, seed), sizes, steps)
+
+    def vocab_size(self, sizes: Sizes) -> int:
+        """V, at sizes at which the module runs."""
+        return self.run(sizes, 2, steps=1).vocab_size
 
     def run_rows(
         self, rows: Sequence[Mapping[str, Array]], sizes: Sizes, steps: int, pad_id: int = 0

@@ -149,7 +149,8 @@ class EagerModule:
 
         found = [each.numpy() for each in (logits, log_probs(logits), *_joined(memory))]
         # A full prefix in one call costs little, so that it is computed several times.
-        others: list[Compute] | None = [] if self.found.io.many_tokens else None
+        in_one_call = self.found.io.many_tokens or self.module.own is not None
+        others: list[Compute] | None = [] if in_one_call else None
         of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, others)
         return Noise(tuple(of_memory), of_logits, of_log_probs)
 
@@ -158,6 +159,8 @@ class EagerModule:
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Memory of a row, and logits (T, V) after each of its tokens (T,)."""
         memory, state = self._encode([row])
+        if self.module.own is not None:
+            return memory, self._own_logits(row, tokens)
         if self.found.io.many_tokens:
             logits, _ = self.module.advance(tokens[None], state, memory)
             return memory, _wide(logits[0])
@@ -168,6 +171,16 @@ class EagerModule:
             )
             found.append(_wide(logits[0]))
         return memory, torch.stack(found)
+
+    def _own_logits(self, row: Mapping[str, Array], tokens: Tensor) -> Tensor:
+        """The logits (T, V) of the user's forward after each of a row's tokens (T,)."""
+        given = self._tensors([row])
+        # The first token alone too: code may take another branch for it.
+        first, whole = (
+            self.module.own(given, tokens[None, :1]),
+            self.module.own(given, tokens[None]),
+        )
+        return _wide(torch.cat([first[0], whole[0, 1:]]))
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""
@@ -184,7 +197,29 @@ class EagerModule:
             token = found.argmax(-1, keepdim=True)
             tokens.append(int(token))
             logits.append(_wide(found[0]))
+        if self.module.own is not None:
+            return memory, *self._decode_by_forward(row, tokens)
         return memory, np.array(tokens), torch.stack(logits)
+
+    def _decode_by_forward(
+        self, row: Mapping[str, Array], proposed: Sequence[int]
+    ) -> tuple[Ids, Tensor]:
+        """Tokens and logits of the user's forward over whole prefixes.
+
+        The forward is causal: where it agrees with the proposed tokens, one call gives what a loop
+        of calls would give.
+        """
+        prefix = [self.special_ids.decoder_start]
+        while True:
+            whole = torch.tensor([*prefix, *proposed[len(prefix) - 1 : -1]])
+            logits = self._own_logits(row, whole)
+            best = logits.argmax(-1).tolist()
+            agreed = next(
+                (i for i in range(len(proposed) - 1) if best[i] != whole[i + 1]), len(proposed) - 1
+            )
+            if agreed == len(proposed) - 1:
+                return np.array(best), logits
+            prefix = [self.special_ids.decoder_start, *best[: agreed + 1]]
 
     def full_prefix(self, row: Mapping[str, Array], prefix: Ids) -> Floats:
         """The logits of the user's ``decode`` over a prefix (T,): (T, V)."""
@@ -193,11 +228,21 @@ class EagerModule:
         return logits
 
     def _encode(self, rows: Sequence[Mapping[str, Array]]) -> tuple[tuple[Tensor, ...], ...]:
-        memory = self.module.encode(as_tensors(self.found.inputs, stack_rows(rows)))
+        memory = self.module.encode(self._tensors(rows))
         return memory, self.module.start(memory)
+
+    def _tensors(self, rows: Sequence[Mapping[str, Array]]) -> tuple[Tensor, ...]:
+        return as_tensors(self.found.inputs, stack_rows(rows))
 
     def last_logits(self, rows: Rows, beams: int) -> LastLogits:
         """From prefixes of ``beams`` (K) for each row, (B * K, T), to logits (B * K, V)."""
+        if self.module.own is not None:
+            return lambda prefixes: torch.stack(
+                [
+                    self._own_logits(rows[i // beams], tokens)[-1]
+                    for i, tokens in enumerate(prefixes)
+                ]
+            )
         encoded = [self._encode([row]) for row in rows]
         # The state after every prefix of a row that was run: a longer one takes one more step.
         states = {(i, ()): state for i, (_, state) in enumerate(encoded)}
@@ -300,7 +345,7 @@ def compare_module(
             made = [*compare_own_decode(eager, run), *compare(run)]
             found.extend(replace(each, inputs=inputs) for each in made)
     tell("comparing with your module", len(batches), len(batches))
-    name = f"the code of {type(eager.module.model).__name__}"
+    name = f"the code of {eager.module.name}"
     return ParityReport(name, found, measured_by=eager.rounding.by, level=eager.level)
 
 

@@ -1,0 +1,202 @@
+"""Steps that are found in a forward, beside the forward over whole prefixes.
+
+Axes: B batch, S source, T target, V vocabulary.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.export.incremental.own_case import (
+    Case,
+    draw_inputs,
+    draw_target,
+    drawn,
+    in_its_order,
+    logits,
+)
+from tests.export.incremental.own_modules import BOS, CASES, EOS, PAD
+from tests.export.incremental.refused_modules import REFUSED, RefusedCase
+from tfexport.bundle import SpecialIds
+from tfexport.export import Input
+from tfexport.export.incremental.find import find_steps
+from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
+from tfexport.export.modules.contract import ModuleError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")
+IDS = SpecialIds(PAD, BOS, EOS, None)
+CLOSE = 1e-5
+SIZES = (
+    (1, {"source_length": 3, "frames": 11, "region_count": 9}, 12),
+    (4, {"source_length": 9, "frames": 30, "region_count": 4}, 9),
+)
+# Of each kind of state and of calls; the others repeat their ways.
+SHORT = ("tutorial", "gru", "lstm_with_attention", "average", "batch_second", "relative_buckets")
+
+
+def cases(short: tuple[str, ...] = SHORT) -> list[object]:
+    return [
+        pytest.param(case, id=case.name, marks=() if case.name in short else pytest.mark.exhaustive)
+        for case in CASES
+    ]
+
+
+def steps_of(case: Case, max_length: int = 12) -> FoundSteps | WholeForward:
+    own = OwnForward(case.make(), case.inputs, case.target, case.forward)
+    return find_steps(own, [], IDS, max_length)
+
+
+def found_in(case: Case) -> FoundSteps:
+    found = steps_of(case)
+    assert isinstance(found, FoundSteps), found.why
+    return found
+
+
+def batch_first(case: Case, inputs: list[Tensor]) -> list[Tensor]:
+    axes = [list(each.axes).index("batch") for each in case.inputs]
+    return [tensor.movedim(axis, 0) for tensor, axis in zip(inputs, axes, strict=True)]
+
+
+@torch.no_grad()
+def by_steps(steps: FoundSteps, inputs: list[Tensor], target: Tensor) -> Tensor:
+    """(B, T, V) logits, a token at a time."""
+    memory = steps.encode(*inputs)
+    state, found = steps.start(*memory), []
+    for position in range(target.size(1)):
+        token = target[:, position : position + 1]
+        of_token, state = steps.step(token, torch.tensor(position), state, memory)
+        found.append(of_token)
+    return torch.stack(found, dim=1)
+
+
+def difference(one: Tensor, two: Tensor) -> float:
+    """The largest, in parts of the largest logit."""
+    return float((one - two).abs().max() / two.abs().max().clamp(min=1))
+
+
+@pytest.mark.parametrize("case", cases())
+def test_each_step_gives_the_logits_of_the_forward(case: Case) -> None:
+    steps, model = found_in(case), case.make()
+    for batch, lengths, length in SIZES:
+        inputs, target = draw_inputs(case, batch, lengths, 3), draw_target(case, batch, length, 4)
+        wanted = logits(case, model, inputs, target)
+        made = by_steps(steps, batch_first(case, inputs), in_its_order(case, target))
+        assert difference(made, wanted) < CLOSE
+    # Every token is computed once.
+    assert describe(steps)["again"] == [] or case.name in COMPUTED_AGAIN
+
+
+# Convolutions over the target, for which there is no rule: all rows of their cached inputs.
+COMPUTED_AGAIN = ("convolutional", "chomped")
+
+
+def kinds(name: str) -> list[str]:
+    (case,) = (case for case in CASES if case.name == name)
+    return [each.partition(":")[0] for each in describe(found_in(case))["state"]]
+
+
+def test_keys_and_values_are_the_caches_of_a_transformer() -> None:
+    (case,) = (case for case in CASES if case.name == "stock")
+    steps = found_in(case)
+    assert kinds("stock") == ["cache"] * 4  # two layers
+    shapes = {tuple(state.shape[1:]) for state in steps.start(*steps.encode(*inputs_of(case)))}
+    assert {shape[1] for shape in shapes} == {0}  # (B, heads, T, size): rows grow by tokens
+
+
+def inputs_of(case: Case) -> list[Tensor]:
+    return draw_inputs(case, 2, SIZES[1][1], 5)
+
+
+def test_a_recurrent_layer_carries_its_state() -> None:
+    assert kinds("gru") == ["recurrent state"]
+    assert kinds("lstm_with_attention") == ["recurrent state"] * 4
+
+
+def test_an_average_carries_its_sum() -> None:
+    assert "running sum" in kinds("average")
+
+
+def outcome(case: RefusedCase) -> str:
+    try:
+        steps = steps_of(case)
+    except ModuleError as error:
+        return str(error)
+    assert isinstance(steps, FoundSteps)
+    inputs, target = inputs_of(case), draw_target(case, 2, 7, 6)
+    wanted = logits(case, case.make(), inputs, target)
+    assert difference(by_steps(steps, inputs, target), wanted) < CLOSE
+    return ""
+
+
+REFUSED_SHORT = ("not_causal", "rows_mixed", "random_numbers", "loop_over_steps", "look_ahead")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=case.name, marks=() if case.name in REFUSED_SHORT else pytest.mark.exhaustive
+        )
+        for case in REFUSED
+    ],
+)
+def test_what_has_no_steps_is_refused_with_its_line(case: RefusedCase) -> None:
+    said = outcome(case)
+    if not said:  # decoded in steps that are equal to the forward
+        assert case.kind == "recomputed"
+        return
+    assert said.count("\n") == 0
+    assert type(case.make()).__name__ in said
+    assert "refused_modules.py" in said
+
+
+class Branches(nn.Module):
+    """Other code for targets of more than eight tokens, and for the first token alone."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(17, 8), nn.Embedding(17, 8)
+        self.out, self.first = nn.Linear(8, 17), first
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        y = self.target(tgt) + self.source(src).mean(1, keepdim=True)
+        if not self.first and tgt.size(1) > 8:
+            y = y * 2
+        if self.first and tgt.size(1) == 1:
+            y = y * 2
+        logits: Tensor = self.out(y)
+        return logits
+
+
+def branching(first: bool) -> Case:
+    inputs = (Input("input_ids", "int64", ("batch", "source_length")),)
+    return Case("branches", lambda: drawn(lambda: Branches(first), 5), inputs)
+
+
+def test_another_branch_for_long_targets_is_refused() -> None:
+    with pytest.raises(ModuleError, match="target_length is more than 8"):
+        steps_of(branching(first=False))
+
+
+def test_a_branch_that_is_never_reached_does_not_matter() -> None:
+    assert isinstance(steps_of(branching(first=False), max_length=8), FoundSteps)
+
+
+def test_another_branch_for_the_first_token_finds_no_step() -> None:
+    steps = steps_of(branching(first=True))
+    assert isinstance(steps, WholeForward)
+    assert "differs from forward" in steps.why
+
+
+class Softmaxed(Branches):
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return super().forward(src, tgt).softmax(-1)
+
+
+def test_probabilities_are_refused() -> None:
+    case = replace(branching(first=False), make=lambda: drawn(lambda: Softmaxed(False), 5))
+    with pytest.raises(ModuleError, match="probabilities"):
+        steps_of(case)

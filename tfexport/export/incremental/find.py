@@ -1,0 +1,181 @@
+"""Encoder, memory, cache and step of a module that has a ``forward`` alone."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tfexport.bundle import SpecialIds
+from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.program import (
+    BATCHES,
+    FIRST,
+    LENGTHS,
+    MORE_SOURCE,
+    OTHER_ROW,
+    OTHER_TOKENS,
+    RUNS,
+    TARGET,
+    Example,
+    Program,
+)
+from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, WholeForward
+from tfexport.export.modules.contract import ModuleError, UserModule
+from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
+from tfexport.export.modules.probes import Runner
+from tfexport.export.modules.source_locations import export_failure
+from tfexport.export.report import LEAST_ALLOWED, allow
+from tfexport.export.rounding import Rounding, difference
+from tfexport.graph_io import BATCH
+from tfexport.module_rows import Array, stack_rows
+
+_CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
+
+
+def find_steps(
+    own: OwnForward, examples: Sequence[Mapping[str, Array]], ids: SpecialIds, max_length: int
+) -> FoundSteps | WholeForward:
+    """Find the encoder and the step of a module by its forward.
+
+    Args:
+        own: the module, in eval mode.
+        examples: rows of real inputs.
+        ids: of the vocabularies.
+        max_length: tokens that it has to decode.
+
+    Returns:
+        The module of what was found; if no step was found, one that calls the forward over the
+        whole prefix for every token, with the reason as ``why``.
+
+    Raises:
+        ModuleError: the forward fails, cannot be exported, or cannot be decoded step by step; the
+            message names the line.
+    """
+    inputs, whole = own.batch_first, WholeForward(own, ids.decoder_start)
+    runner = Runner(UserModule(whole, len(inputs)), inputs, ids.decoder_start, max(LENGTHS))
+    settings = runner.settings(examples)
+    runs = _examples(runner, settings, ids)
+    _refuse_probabilities(own, runs[0])
+    try:
+        program = Program(own, runs)
+    except Exception as error:
+        reason = export_failure(own.model, ("forward",), error)
+        raise ModuleError(f"forward cannot be exported: {reason}") from error
+    _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
+    try:
+        steps = Found.of(program).module()
+        _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
+    except NoStepsError as error:
+        whole.why = str(error)
+        return whole
+    return steps
+
+
+@torch.no_grad()
+def _check_bounds(
+    runner: Runner, own: OwnForward, largest: Mapping[str, int], sizes: Sizes, max_length: int
+) -> None:
+    """Refuse a forward that takes another branch for sizes above those of the examples.
+
+    Raises:
+        ModuleError: naming the axis and the size.
+    """
+    for axis, most in largest.items():
+        if axis == TARGET and most >= max_length:
+            continue
+        beyond = {**sizes, axis: most + 1} if axis in sizes else sizes
+        batch, length = most + 1 if axis == BATCH else 2, most + 1 if axis == TARGET else 1
+        given = as_tensors(
+            runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, beyond, batch))
+        )
+        try:
+            own(given, torch.full((batch, length), runner.start_id))
+        except ModuleError as error:
+            if axis != TARGET:
+                continue  # a limit of the code itself
+            raise ModuleError(
+                f"max_length {max_length} is more than the module can decode: {error}"
+            ) from error
+        raise own.wrong(
+            f"takes another branch, or cuts, where {axis} is more than {most}; a graph has one "
+            "branch: write it for all sizes, as a mask does"
+        )
+
+
+@torch.no_grad()
+def _refuse_probabilities(own: OwnForward, example: Example) -> None:
+    found = own(example.inputs, example.target)
+    if bool((found >= 0).all()) and torch.allclose(found.sum(-1), torch.ones(1), atol=1e-3):
+        raise own.wrong("gives probabilities; give logits, or the logarithms of probabilities")
+
+
+def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> list[Example]:
+    """The inputs and target ids of all runs."""
+    vocab_size = runner.vocab_size(settings[0])
+    found = []
+    for run in range(RUNS):
+        sizes = settings[1] if run == MORE_SOURCE else settings[0]
+        rows = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=1)
+        target = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids)
+        if run == OTHER_TOKENS:
+            others = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids, seed=1)
+            target[:, LENGTHS[FIRST] :] = others[:, LENGTHS[FIRST] :]
+        if run == OTHER_ROW:
+            rows[1:] = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=2)[1:]
+            target[1:] = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids, seed=2)[1:]
+        given = as_tensors(runner.inputs, stack_rows(rows))
+        found.append(Example(given, target[:, : LENGTHS[run]].contiguous()))
+    return found
+
+
+def draw_ids(vocab_size: int, batch: int, length: int, ids: SpecialIds, seed: int = 0) -> Tensor:
+    """Target ids (B, T): the start token, then others than that of padding."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(vocab_size, (batch, length), generator=generator)
+    drawn[drawn == ids.pad] = (ids.pad + 1) % vocab_size
+    drawn[:, 0] = ids.decoder_start
+    return drawn
+
+
+def _check(
+    steps: FoundSteps,
+    own: OwnForward,
+    inputs: Sequence[Tensor],
+    vocab_size: int,
+    ids: SpecialIds,
+) -> None:
+    """Compare the steps with the forward over the whole prefix, at once.
+
+    Raises:
+        NoStepsError: they differ.
+    """
+    tokens = draw_ids(vocab_size, inputs[0].size(0), _CHECKED, ids, seed=2)
+    with torch.no_grad():
+        # The first token alone too: code may take another branch for it.
+        wanted = torch.cat([own(inputs, tokens[:, :1]), own(inputs, tokens)[:, 1:]], dim=1)
+        memory = steps.encode(*inputs)
+        state, found = steps.start(*memory), []
+        for position in range(_CHECKED):
+            logits, state = steps.step(
+                tokens[:, position : position + 1], torch.tensor(position), state, memory
+            )
+            found.append(logits)
+        made = torch.stack(found, dim=1)
+        gap = difference(made.numpy(), wanted.numpy())
+        if gap <= LEAST_ALLOWED:
+            return
+        (noise,) = Rounding(own.model).measure(lambda: [own(inputs, tokens)], [wanted.numpy()], [])
+    if not gap <= allow(noise):
+        raise NoStepsError(
+            f"the step that was found differs from forward by {gap:.1e}, of {allow(noise):.1e} "
+            "allowed"
+        )
+
+
+def uses_forward(model: nn.Module, num_inputs: int) -> bool:
+    """Whether a module is taken by its forward: it has not the methods of the contract."""
+    try:
+        UserModule(model, num_inputs)
+    except Exception:
+        return type(model).forward is not nn.Module.forward
+    return False

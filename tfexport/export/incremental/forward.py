@@ -1,0 +1,116 @@
+"""A module's own ``forward``, called with its inputs and target ids, as logits (B, T, V).
+
+Axes: B batch, T target, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfexport.errors import ConfigError, Message, Option, join_problems, shown
+from tfexport.export.modules.contract import ModuleError, plain_attention
+from tfexport.export.modules.inputs import Input
+from tfexport.export.modules.source_locations import one_line, where
+from tfexport.graph_io import BATCH
+
+TARGET = Input("target", "int64", (BATCH, "target_length"))
+Forward = Callable[..., Any]
+_REMEDY = "docs/training-script.md says what a forward may give."
+
+
+@dataclass(frozen=True)
+class OwnForward:
+    """How the forward of a user's module is called.
+
+    Attributes:
+        model: the user's.
+        inputs: as declared; their batch axis may stand anywhere.
+        target: the ids that the decoder sees, start token first.
+        call: ``call(model, *inputs, target)``; None for ``model(*inputs, target)``.
+    """
+
+    model: nn.Module
+    inputs: tuple[Input, ...]
+    target: Input = TARGET
+    call: Forward | None = None
+
+    @property
+    def batch_first(self) -> tuple[Input, ...]:
+        """The inputs as the graphs take them."""
+        return tuple(
+            replace(each, axes=(BATCH, *(axis for axis in each.axes if axis != BATCH)))
+            for each in self.inputs
+        )
+
+    def __call__(self, inputs: Sequence[Tensor], target: Tensor) -> Tensor:
+        """Inputs, batch first, and ids (B, T) to logits (B, T, V).
+
+        Raises:
+            ModuleError: the forward raises an error, or gives no logits; the line is named.
+        """
+        given = [
+            tensor.movedim(0, each.axes.index(BATCH)) if each.axes[0] != BATCH else tensor
+            for each, tensor in zip((*self.inputs, self.target), (*inputs, target), strict=True)
+        ]
+        if torch.compiler.is_exporting():  # then torch names the line itself
+            return self._logits(self._call(given), *target.shape)
+        try:
+            found = self._call(given)
+        except Exception as error:
+            raise self.wrong(one_line(error), error) from error
+        return self._logits(found, *target.shape)
+
+    def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
+        """An error that names the forward, and the line of the user's file."""
+        return ModuleError(f"{where(self.model, 'forward', error)}: {text}. {_REMEDY}")
+
+    def _call(self, given: Sequence[Tensor]) -> Any:
+        with plain_attention():
+            return self.model(*given) if self.call is None else self.call(self.model, *given)
+
+    def _logits(self, found: Any, batch: int, length: int) -> Tensor:
+        """The logits among the results of a call, as (B, T, V)."""
+        logits = getattr(found, "logits", found)
+        if isinstance(logits, tuple | list) and logits:
+            logits = logits[0]
+        if not isinstance(logits, Tensor):
+            raise self.wrong(f"gives {shown(type(found).__name__)}, not logits")
+        if not logits.is_floating_point():
+            raise self.wrong(f"gives logits of {logits.dtype}, not of floats")
+        batch_first = self.target.axes[0] == BATCH
+        sizes = (batch, length) if batch_first else (length, batch)
+        if logits.dim() == 2:
+            logits = logits.unflatten(0, sizes)
+        if not torch.compiler.is_exporting() and tuple(logits.shape[:-1]) != sizes:
+            expected = "(B, T, V)" if batch_first else "(T, B, V)"
+            raise self.wrong(
+                f"gives logits of shape {tuple(logits.shape)}, not {(*sizes, 'V')} = {expected} "
+                "or these flattened"
+            )
+        of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
+        return of_rows.float()
+
+
+def check_target(target: Any, forward: Any) -> None:
+    """Refuse a declaration of the target ids, or a call, that cannot be one.
+
+    Raises:
+        ConfigError: naming every problem.
+    """
+    problems: list[str | Message] = []
+    if not isinstance(target, Input):
+        problems.append(Message(Option("target"), f": {shown(target)} is not an Input"))
+    else:
+        if target.dtype not in ("int64", "int32"):
+            problems.append(Message(Option("target"), f": {shown(target.dtype)} is not int64"))
+        axes = tuple(target.axes)
+        if len(axes) != 2 or BATCH not in axes or not all(isinstance(a, str) for a in axes):
+            text = f": axes {shown(axes)} are not {BATCH!r} and a name for the length"
+            problems.append(Message(Option("target"), text))
+    if forward is not None and not callable(forward):
+        problems.append(Message(Option("forward"), f": {shown(forward)} cannot be called"))
+    if problems:
+        raise ConfigError(join_problems("export", problems))

@@ -1,0 +1,344 @@
+"""A forward as an exported program: what each tensor depends on, and which axes follow the target.
+
+The program is run at several sizes. The size of an axis is therefore known as the sizes that it had
+in all runs: an axis that changes with the number of target ids alone holds a row for each of them.
+
+Axes: B batch, S source, T target, V vocabulary.
+"""
+
+import contextlib
+import io
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim
+
+from tfexport.export.graphs.kernels import source_line
+from tfexport.export.graphs.torch_layers import exportable_layers
+from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.recurrent import is_recurrent, sequence
+from tfexport.export.modules.inputs import Input
+from tfexport.export.quiet import quiet
+from tfexport.graph_io import BATCH
+
+# The runs, and what is different in each from the first.
+FIRST, LONGER, OTHER_TOKENS, MORE_ROWS, MORE_SOURCE, OTHER_ROW, AGAIN = range(7)
+LENGTHS = (3, 5, 5, 3, 3, 3, 3)  # T of each run
+BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
+RUNS = len(LENGTHS)
+Size = tuple[int, ...]  # of an axis in each run
+TARGET = "target_length"
+_ANY_SIZE = 1 << 30
+_TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
+
+
+class _Traced(nn.Module):
+    """The forward with all tensors as positional arguments."""
+
+    def __init__(self, own: OwnForward) -> None:
+        super().__init__()
+        self.model, self._own = own.model, own
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Inputs and target ids -> logits (B, T, V)."""
+        return self._own(tensors[:-1], tensors[-1])
+
+
+@dataclass(frozen=True)
+class Example:
+    """The inputs and the target ids of one run."""
+
+    inputs: tuple[Tensor, ...]
+    target: Tensor
+
+
+class Program:
+    """An exported program of a forward, and what was seen when it ran.
+
+    Attributes:
+        own: the forward.
+        graph: with functional operators only.
+        target: the node of the target ids.
+        inputs: the nodes of the inputs.
+        logits: the node of the result.
+        tensors: the parameters, buffers and constants, by node.
+        names: of these in the module.
+        values: node to its values in the first run; sizes are known of all runs.
+    """
+
+    def __init__(self, own: OwnForward, examples: Sequence[Example]) -> None:
+        """Export a forward and run it.
+
+        Args:
+            own: the module, in eval mode.
+            examples: of all runs, in their order.
+
+        Raises:
+            Exception: torch's own, if it cannot export the forward.
+        """
+        self.own = own
+        self.exported = _exported(own, examples[0])
+        self.graph = self.exported.graph
+        signature = self.exported.graph_signature
+        named: dict[str, str] = {
+            **signature.inputs_to_parameters,
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        self.tensors: dict[fx.Node, Tensor] = {}
+        self.names: dict[fx.Node, str] = {}
+        given: list[fx.Node] = []
+        for node in self.graph.find_nodes(op="placeholder"):
+            if node.name in named:
+                name = named[node.name]
+                held = self.exported.state_dict.get(name, self.exported.constants.get(name))
+                assert isinstance(held, Tensor)
+                self.tensors[node], self.names[node] = held, name.removeprefix("model.")
+            else:
+                given.append(node)
+        *self.inputs, self.target = given
+        (output,) = self.graph.find_nodes(op="output")
+        self.logits: fx.Node = output.args[0][0]
+        self._run_all(examples)
+
+    def _run_all(self, examples: Sequence[Example]) -> None:
+        found = [self._run(example) for example in examples]
+        self.values = found[FIRST]
+        self._shapes = {
+            node: tuple(_shape(values.get(node)) for values in found) for node in self.graph.nodes
+        }
+        self._unlike = {
+            AGAIN: self._changed(found[FIRST], found[AGAIN], lambda node: (0, None)),
+            OTHER_ROW: self._changed(found[FIRST], found[OTHER_ROW], self._first_row),
+            LONGER: self._changed(found[FIRST], found[LONGER], self._first_tokens),
+            OTHER_TOKENS: self._changed(found[FIRST], found[OTHER_TOKENS], self._first_tokens),
+        }
+
+    def _first_row(self, node: fx.Node) -> tuple[int, int | None] | None:
+        axis = self.batch_axis(node)
+        return None if axis is None else (axis, 1)
+
+    def _first_tokens(self, node: fx.Node) -> tuple[int, int | None] | None:
+        axes = self.pure_axes(node)
+        return (axes[0], LENGTHS[FIRST]) if len(axes) == 1 else None
+
+    def _changed(
+        self,
+        one: Mapping[fx.Node, Any],
+        two: Mapping[fx.Node, Any],
+        part: Callable[[fx.Node], tuple[int, int | None] | None],
+    ) -> list[fx.Node]:
+        """Nodes whose values differ in two runs, in a part of an axis that both have."""
+        return [
+            node
+            for node in self.graph.nodes
+            if (of_node := part(node)) is not None
+            and not _alike(one.get(node), two.get(node), *of_node)
+        ]
+
+    @cached_property
+    def stable(self) -> set[fx.Node]:
+        """Nodes with a row for each token, whose rows stay when later tokens come."""
+        changed = {*self._unlike[LONGER], *self._unlike[OTHER_TOKENS]}
+        return {
+            node
+            for node in self.graph.nodes
+            if len(self.pure_axes(node)) == 1 and node not in changed
+        }
+
+    def cause(self, *runs: int) -> fx.Node | None:
+        """The first node that differs in a run; None if the logits do not."""
+        changed = [node for run in runs for node in self._unlike[run]]
+        if self.logits not in changed:
+            return None
+        return min(changed, key=list(self.graph.nodes).index)
+
+    @torch.no_grad()
+    def _run(self, example: Example) -> dict[fx.Node, Any]:
+        values: dict[fx.Node, Any] = {}
+
+        class Recorder(fx.Interpreter):
+            def run_node(self, n: fx.Node) -> Any:
+                if is_recurrent(n):
+                    args, kwargs = self.fetch_args_kwargs_from_env(n)
+                    values[n] = found = sequence(*args, **kwargs)
+                else:
+                    values[n] = found = super().run_node(n)
+                return found
+
+        given = dict(
+            zip((*self.inputs, self.target), (*example.inputs, example.target), strict=True)
+        )
+        held = self.tensors | given
+        Recorder(self.exported.graph_module).run(
+            *(held[node] for node in self.graph.find_nodes(op="placeholder"))
+        )
+        return values
+
+    def largest_sizes(self) -> dict[str, int]:
+        """The largest size of each named axis up to which the program equals the forward.
+
+        Where the code takes another branch from a size on, torch exports that of the example.
+        """
+        declared = (*self.own.batch_first, Input("target", "int64", (BATCH, TARGET)))
+        found: dict[str, int] = {}
+        for each, node in zip(declared, (*self.inputs, self.target), strict=True):
+            for axis, size in zip(each.axes, node.meta["val"].shape, strict=True):
+                if isinstance(axis, str) and isinstance(size, torch.SymInt):
+                    bounds = self.exported.range_constraints.get(size.node.expr)
+                    if bounds is not None and bounds.upper < _ANY_SIZE:
+                        found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
+        return found
+
+    # What a node depends on.
+
+    @cached_property
+    def of_target(self) -> set[fx.Node]:
+        """Nodes that depend on the target ids or on their number."""
+        return self._reached({self.target})
+
+    @cached_property
+    def of_tokens(self) -> set[fx.Node]:
+        """Nodes that depend on the target ids, not on their number alone."""
+        return self._reached({self.target}, through_sizes=False)
+
+    @cached_property
+    def of_source(self) -> set[fx.Node]:
+        """Nodes that depend on the values of the inputs."""
+        return self._reached(set(self.inputs), through_sizes=False)
+
+    def _reached(self, found: set[fx.Node], through_sizes: bool = True) -> set[fx.Node]:
+        found = set(found)
+        for node in self.graph.nodes:
+            size = node.target is torch.ops.aten.sym_size.int
+            if any(each in found for each in node.all_input_nodes) and (
+                not size or (through_sizes and self.depends_on_length(self.number_sizes(node)))
+            ):
+                found.add(node)
+        return found
+
+    # Sizes.
+
+    def sizes(self, node: fx.Node) -> tuple[Size, ...]:
+        """The size of each axis of a tensor, or of the first of several, in every run."""
+        shapes = self._shapes[node]
+        return tuple(zip(*shapes, strict=True)) if all(s is not None for s in shapes) else ()
+
+    def number_sizes(self, node: fx.Node) -> Size:
+        """A number in every run."""
+        return tuple(0 if shape is None else int(shape[0]) for shape in self._shapes[node])
+
+    @staticmethod
+    def lengths() -> Size:
+        """T in every run."""
+        return LENGTHS
+
+    @staticmethod
+    def batches() -> Size:
+        """B in every run."""
+        return BATCHES
+
+    @staticmethod
+    def depends_on_length(size: Size) -> bool:
+        """Whether a size changes with the number of target ids."""
+        return size[LONGER] != size[FIRST]
+
+    @staticmethod
+    def is_length(size: Size) -> bool:
+        """Whether a size is T."""
+        return size == LENGTHS
+
+    @staticmethod
+    def is_batch(size: Size) -> bool:
+        """Whether a size is B."""
+        return size == BATCHES
+
+    def target_axes(self, node: fx.Node) -> tuple[int, ...]:
+        """Axes that have a row for each target id, or a multiple of them."""
+        return tuple(i for i, size in enumerate(self.sizes(node)) if self.depends_on_length(size))
+
+    def pure_axes(self, node: fx.Node) -> tuple[int, ...]:
+        """Axes of the size T."""
+        return tuple(i for i, size in enumerate(self.sizes(node)) if self.is_length(size))
+
+    def batch_axis(self, node: fx.Node) -> int | None:
+        """The axis of the batch; None if there is none."""
+        found = [i for i, size in enumerate(self.sizes(node)) if self.is_batch(size)]
+        return found[0] if found else None
+
+    def is_number(self, node: fx.Node) -> bool:
+        """Whether a node is a size, not a tensor."""
+        return isinstance(self.values.get(node), int | float) and not isinstance(
+            self.values.get(node), bool
+        )
+
+    def line_of(self, node: fx.Node) -> str:
+        """The operator of a node and the user's line: ``softmax at a.py:1 in f: …``."""
+        trace = node.meta.get("stack_trace")
+        return _operator(node) if trace is None else f"{_operator(node)} at {source_line(trace)}"
+
+    def place_of(self, node: fx.Node) -> str:
+        """The operator of a node, and where it is: ``softmax, a.py:1``."""
+        trace = node.meta.get("stack_trace")
+        if node is self.target:
+            return "target ids"
+        if trace is None:
+            return _operator(node)
+        return f"{_operator(node)}, {source_line(trace).partition(' in ')[0]}"
+
+
+def _operator(node: fx.Node) -> str:
+    """The name of an operator; of ``getitem`` that of the operator which gives several tensors."""
+    if node.target is operator.getitem:
+        return _operator(node.all_input_nodes[0])
+    if is_recurrent(node):
+        return str(node.args[1])
+    name = getattr(node.target, "__name__", str(node.target))
+    return name.partition(".")[0].rstrip("_")
+
+
+def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram:
+    """The program, functional, with the layers of torch in exportable forms."""
+    tensors = (*example.inputs, example.target)
+    declared = (*own.batch_first, own.target)
+    axes = []
+    for each, tensor in zip(declared, tensors, strict=True):
+        names = each.axes if each is not own.target else (BATCH, TARGET)
+        axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
+    traced = _Traced(own).eval()
+    stderr = contextlib.redirect_stderr(io.StringIO())  # torch prints the graph when it fails
+    with quiet(), torch.no_grad(), exportable_layers(traced), stderr:
+        program: Any = torch.export.export(
+            traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
+        )
+        functional: torch.export.ExportedProgram = program.run_decompositions({})
+    return functional
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, tuple | list) and value and isinstance(value[0], Tensor):
+        value = value[0]
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    if isinstance(value, int | float):
+        return (int(value),) if math.isfinite(value) else (0,)
+    return None
+
+
+def _alike(one: Any, two: Any, axis: int, length: int | None) -> bool:
+    """Whether the first rows of two tensors are equal, but for rounding."""
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+        return True
+    if length is not None:
+        one, two = one.narrow(axis, 0, length), two.narrow(axis, 0, length)
+    if one.shape != two.shape:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, two)
+    return torch.allclose(one, two, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)

@@ -1,0 +1,616 @@
+"""Rules for operators: which rows of its inputs the last row of a result needs.
+
+A rule rewrites one node of a program, for which only the last row along some of its target axes is
+asked, as an expression in rows of its inputs. It gives None where the operator needs all rows of
+its inputs; these are then computed, or read from a cache.
+
+Axes: B batch, S source, T target.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from tfexport.export.incremental.program import Program, Size
+from tfexport.export.incremental.recurrent import is_recurrent, sequence
+
+aten: Any = torch.ops.aten
+Rows = tuple[int, ...]  # axes of which the last row alone is asked for; () for all rows
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Rows of a node."""
+
+    node: fx.Node
+    rows: Rows = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator, called with expressions."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunningSum:
+    """The sum of a row and of all rows before, which a state carries."""
+
+    row: Ask
+    dtype: torch.dtype | None
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A result of a recurrent layer over the target, whose state a step carries.
+
+    Attributes:
+        layer: the node of the layer.
+        number: of its result: the last row of Y, then the states.
+    """
+
+    layer: fx.Node
+    number: int
+
+
+class Total:
+    """T, with the token of this step."""
+
+
+@dataclass(frozen=True)
+class InputSize:
+    """The size of an axis of an input: B or S."""
+
+    size: Size
+
+
+TOTAL = Total()
+Rule = Callable[[Program, Any, Rows], Any]
+RULES: dict[Any, Rule] = {}
+# Operators that move values only: a cache is made before them, which is smaller or better placed.
+_PASSED = {
+    aten.expand.default, aten.repeat.default, aten.permute.default, aten.transpose.int,
+    aten.unsqueeze.default, aten.squeeze.dim,
+}  # fmt: skip
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for operators of torch by name; a torch without one of them has no rule."""
+
+    def register(found: Rule) -> Rule:
+        for name in names:
+            packet, _, overload = name.partition(".")
+            target = getattr(getattr(aten, packet, None), overload or "default", None)
+            if target is not None:
+                RULES[target] = found
+        return found
+
+    return register
+
+
+def rule_of(node: fx.Node) -> Rule | None:
+    """The rule for a node; None if its operator has none."""
+    found = RULES.get(node.target)
+    if found is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        return _pointwise
+    return found
+
+
+def is_passed(program: Program, node: Any) -> bool:
+    """Whether a cache is made of a node's input rather than of the node."""
+    if node.target not in _PASSED:
+        return False
+    if node.target in (aten.expand.default, aten.repeat.default):
+        return True
+    # Keys (B, H, d, T) grow along their last axis; (B, H, T, d) grow by rows.
+    last = len(program.sizes(node)) - 1
+    return program.target_axes(node) == (last,) and last > 1
+
+
+def size_of(size: Size, last: bool) -> Any:
+    """An expression for the size of an axis; ``last``: it has one row instead of T."""
+    if len(set(size)) == 1:
+        return size[0]
+    lengths = Program.lengths()
+    if Program.depends_on_length(size):
+        if all(a % b == 0 for a, b in zip(size, lengths, strict=True)):
+            others = tuple(a // b for a, b in zip(size, lengths, strict=True))
+            rest = size_of(others, last)
+            if last:
+                return rest
+            return TOTAL if rest == 1 else Call(operator.mul, (TOTAL, rest))
+        more = {a - b for a, b in zip(size, lengths, strict=True)}
+        if len(more) == 1 and not last:
+            return Call(operator.add, (TOTAL, more.pop()))
+        return None
+    batches = Program.batches()
+    if len(set(size)) > 1 and all(a % b == 0 for a, b in zip(size, batches, strict=True)):
+        others = tuple(a // b for a, b in zip(size, batches, strict=True))
+        rest = size_of(others, last)
+        batch = InputSize(batches)
+        return batch if rest == 1 else None if rest is None else Call(operator.mul, (batch, rest))
+    return InputSize(size)
+
+
+def _ask(program: Program, value: Any, rows: Rows = ()) -> Any:
+    """Rows of an argument, if it is a tensor of the program."""
+    return Ask(value, rows) if isinstance(value, fx.Node) else value
+
+
+def _with(node: Any, *args: Any) -> Call:
+    """The node's operator with other first arguments."""
+    others = node.args[len(args) :]
+    return Call(node.target, (*args, *_asked(others)), _asked(node.kwargs))
+
+
+def _asked(value: Any) -> Any:
+    """Arguments with all rows of the tensors among them."""
+    ask: Any = Ask
+    return fx.map_arg(value, ask)
+
+
+def plain(node: Any) -> Call:
+    """A node computed from all rows of its inputs."""
+    if is_recurrent(node):
+        return Call(sequence, _asked(node.args), _asked(node.kwargs))
+    return Call(node.target, _asked(node.args), _asked(node.kwargs))
+
+
+def _rank(program: Program, node: Any) -> int:
+    return len(program.sizes(node))
+
+
+def _kept(program: Program, node: Any, rows: Rows) -> Call:
+    """A result whose axes are those of the first argument."""
+    return _with(node, Ask(node.args[0], rows))
+
+
+def _pointwise(program: Program, node: Any, rows: Rows) -> Any:
+    rank = _rank(program, node)
+
+    def ask(value: Any) -> Any:
+        if program.is_number(value):
+            return Ask(value)
+        shift = rank - _rank(program, value)
+        axes = program.target_axes(value)
+        return Ask(value, tuple(axis - shift for axis in rows if axis - shift in axes))
+
+    return Call(node.target, fx.map_arg(node.args, ask), fx.map_arg(node.kwargs, ask))
+
+
+for _name in (
+    "dropout", "contiguous", "clone", "detach", "alias", "to.dtype", "to.dtype_layout",
+    "to.device", "_to_copy", "lift_fresh_copy", "type_as", "zeros_like", "ones_like", "full_like",
+    "masked_fill.Scalar", "masked_fill.Tensor", "gelu", "silu", "softplus", "clamp", "celu",
+    "elu", "where.ScalarSelf", "where.ScalarOther", "where.Scalar", "relu", "leaky_relu", "mish",
+    "hardtanh", "hardswish", "prelu", "logaddexp", "expand_as", "__and__.Tensor", "__or__.Tensor",
+    "__xor__.Tensor", "__and__.Scalar", "__or__.Scalar",
+):  # fmt: skip
+    rule(_name)(_pointwise)
+
+
+@rule("linear")
+def _linear(program: Program, node: Any, rows: Rows) -> Any:
+    return _kept(program, node, rows) if _rank(program, node) - 1 not in rows else None
+
+
+@rule("layer_norm", "rms_norm")
+def _norm(program: Program, node: Any, rows: Rows) -> Any:
+    first = _rank(program, node) - len(node.args[1])
+    return _kept(program, node, rows) if all(axis < first for axis in rows) else None
+
+
+@rule("glu")
+def _gated(program: Program, node: Any, rows: Rows) -> Any:
+    rank = _rank(program, node)
+    axis = int(node.args[1]) % rank if len(node.args) > 1 else rank - 1
+    return None if axis in rows else _kept(program, node, rows)
+
+
+@rule("embedding")
+def _embedding(program: Program, node: Any, rows: Rows) -> Any:
+    table, ids, *others = node.args
+    return Call(node.target, (_ask(program, table), _ask(program, ids, rows), *others), node.kwargs)
+
+
+@rule(
+    "softmax.int", "log_softmax.int", "_softmax", "_log_softmax", "mean.dim", "sum.dim_IntList",
+    "var.correction", "std.correction", "var.dim", "std.dim", "amax", "amin", "argmax", "argmin",
+    "logsumexp", "linalg_vector_norm", "any.dim", "all.dim", "prod.dim_int", "cumprod", "cumsum",
+)  # fmt: skip
+def _reduction(program: Program, node: Any, rows: Rows) -> Any:
+    source = node.args[0]
+    name = str(node.target).split(".")[1]
+    place = 2 if name == "linalg_vector_norm" else 1
+    given = node.args[place] if len(node.args) > place else node.kwargs.get("dim")
+    if given is None:
+        return None
+    rank = _rank(program, source)
+    dims = [axis % rank for axis in (given if isinstance(given, list | tuple) else [given])]
+    if _rank(program, node) == rank:
+        back = rows
+    else:
+        left = [axis for axis in range(rank) if axis not in dims]
+        back = tuple(left[axis] for axis in rows)
+    if any(axis in dims for axis in back):
+        if name == "cumsum" and back == (dims[0],):
+            return RunningSum(Ask(source, back), node.kwargs.get("dtype"))
+        return None
+    return _with(node, Ask(source, back))
+
+
+@rule("matmul", "bmm", "mm")
+def _matmul(program: Program, node: Any, rows: Rows) -> Any:
+    left, right = node.args
+    return _product(program, node, rows, left, right)
+
+
+def _product(program: Program, node: Any, rows: Rows, left: Any, right: Any) -> Call | None:
+    rank, of_left, of_right = (_rank(program, each) for each in (node, left, right))
+    if of_left < 2 or of_right < 2:
+        return None
+    one = (axis - (rank - of_left) for axis in rows if axis != rank - 1)
+    two = (axis - (rank - of_right) for axis in rows if axis != rank - 2)
+    asked = (
+        Ask(left, tuple(axis for axis in one if axis in program.target_axes(left))),
+        Ask(right, tuple(axis for axis in two if axis in program.target_axes(right))),
+    )
+    return Call(node.target, asked)
+
+
+@rule("addmm", "baddbmm")
+def _added_product(program: Program, node: Any, rows: Rows) -> Any:
+    added, left, right = node.args[:3]
+    product = _product(program, node, rows, left, right)
+    if product is None:
+        return None
+    shift = _rank(program, node) - _rank(program, added)
+    axes = program.target_axes(added)
+    kept = tuple(axis - shift for axis in rows if axis - shift in axes)
+    return Call(node.target, (Ask(added, kept), *product.args), node.kwargs)
+
+
+@rule("einsum")
+def _einsum(program: Program, node: Any, rows: Rows) -> Any:
+    equation, tensors = node.args[:2]
+    left, _, right = str(equation).replace(" ", "").partition("->")
+    if "." in left or not right:
+        return None
+    asked = {right[axis] for axis in rows}
+    given = []
+    for letters, tensor in zip(left.split(","), tensors, strict=True):
+        axes = program.target_axes(tensor)
+        given.append(
+            Ask(tensor, tuple(i for i, c in enumerate(letters) if c in asked and i in axes))
+        )
+    return Call(node.target, (equation, given))
+
+
+@rule("scaled_dot_product_attention")
+def _attention(program: Program, node: Any, rows: Rows) -> Any:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    query, key, value = (given[name] for name in names[:3])
+    rank = _rank(program, node)
+    if rank - 1 in rows:
+        return None
+    asked = (
+        Ask(query, rows),
+        *(Ask(each, tuple(axis for axis in rows if axis < rank - 2)) for each in (key, value)),
+    )
+    others = {name: _asked(given[name]) for name in given if name not in names}
+    mask, causal = given.get("attn_mask"), bool(given.get("is_causal", False))
+    if rank - 2 in rows:
+        if causal and not program.pure_axes(key):
+            return None
+        causal = False  # the last row sees all of them
+    if isinstance(mask, fx.Node):
+        shift = rank - _rank(program, mask)
+        axes = program.target_axes(mask)
+        mask = Ask(mask, tuple(axis - shift for axis in rows if axis - shift in axes))
+    return Call(node.target, (*asked, mask, 0.0, causal), others)
+
+
+@rule("permute")
+def _permute(program: Program, node: Any, rows: Rows) -> Any:
+    source, order = node.args
+    rank = _rank(program, node)
+    back = sorted(order[axis] % rank for axis in rows)
+    return Call(node.target, (Ask(source, tuple(back)), order))
+
+
+@rule("transpose.int", "t")
+def _transpose(program: Program, node: Any, rows: Rows) -> Any:
+    source, *axes = node.args
+    rank = _rank(program, node)
+    one, two = (int(axis) % rank for axis in axes) if axes else (0, 1)
+    swapped = {one: two, two: one}
+    back = tuple(sorted(swapped.get(axis, axis) for axis in rows))
+    return Call(node.target, (Ask(source, back), *axes))
+
+
+@rule("unsqueeze")
+def _unsqueeze(program: Program, node: Any, rows: Rows) -> Any:
+    source, axis = node.args
+    new = int(axis) % _rank(program, node)
+    back = tuple(each - (each > new) for each in rows)
+    return Call(node.target, (Ask(source, back), axis))
+
+
+@rule("squeeze.dim")
+def _squeeze(program: Program, node: Any, rows: Rows) -> Any:
+    source, axis = node.args
+    if _rank(program, source) == _rank(program, node):
+        return None
+    gone = int(axis) % _rank(program, source)
+    back = tuple(each + (each >= gone) for each in rows)
+    return Call(node.target, (Ask(source, back), axis))
+
+
+@rule("view", "reshape", "_unsafe_view", "unflatten.int", "flatten.using_ints", "_reshape_copy")
+def _reshape(program: Program, node: Any, rows: Rows) -> Any:
+    source = node.args[0]
+    before, after = program.sizes(source), program.sizes(node)
+    back = axes_before(before, after)
+    if back is None or any(axis not in back for axis in rows):
+        return None
+    sizes = [size_of(size, i in rows) for i, size in enumerate(after)]
+    if any(size is None for size in sizes):
+        return None
+    varying = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
+    if varying:  # one size follows from the others
+        sizes[next((i for i in varying if sizes[i] is not TOTAL), varying[0])] = -1
+    return Call(aten.reshape.default, (Ask(source, tuple(sorted(back[i] for i in rows))), sizes))
+
+
+def axes_before(before: Sequence[Size], after: Sequence[Size]) -> dict[int, int] | None:
+    """For each target axis after a reshape, the one before it; None if rows are torn apart."""
+    found: dict[int, int] = {}
+    i = j = 0
+    while i < len(before) or j < len(after):
+        ins, outs = list[int](), list[int]()
+        one, two = [1] * len(Program.lengths()), [1] * len(Program.lengths())
+        while True:
+            if one == two and (ins or outs):
+                break
+            if i < len(before) and (math.prod(one) <= math.prod(two) or j >= len(after)):
+                one = [a * b for a, b in zip(one, before[i], strict=True)]
+                ins.append(i)
+                i += 1
+            elif j < len(after):
+                two = [a * b for a, b in zip(two, after[j], strict=True)]
+                outs.append(j)
+                j += 1
+            else:
+                return None
+        source = [axis for axis in ins if Program.depends_on_length(before[axis])]
+        result = [axis for axis in outs if Program.depends_on_length(after[axis])]
+        if not source and not result:
+            continue
+        if len(source) != 1 or len(result) != 1:
+            return None
+        pure = Program.is_length(before[source[0]]) and Program.is_length(after[result[0]])
+        if pure and _product_of(before, ins, source[0]) != _product_of(after, outs, result[0]):
+            return None
+        found[result[0]] = source[0]
+    return found
+
+
+def _product_of(sizes: Sequence[Size], axes: Sequence[int], end: int) -> Size:
+    """The product of the sizes of a group's axes before one of them."""
+    product = [1] * len(Program.lengths())
+    for axis in axes:
+        if axis >= end:
+            break
+        product = [a * b for a, b in zip(product, sizes[axis], strict=True)]
+    return tuple(product)
+
+
+@rule("expand", "repeat")
+def _expand(program: Program, node: Any, rows: Rows) -> Any:
+    source = node.args[0]
+    sizes, before = program.sizes(node), program.sizes(source)
+    shift = len(sizes) - len(before)
+    repeated = node.target is aten.repeat.default
+    wanted: list[Any] = []
+    for axis, size in enumerate(sizes):
+        own = before[axis - shift] if axis >= shift else None
+        if own == size and (repeated or axis >= shift):
+            wanted.append(1 if repeated else -1)
+            continue
+        if repeated and own is not None:
+            size = tuple(a // b for a, b in zip(size, own, strict=True))
+        wanted.append(size_of(size, axis in rows))
+    if any(each is None for each in wanted):
+        return None
+    axes = program.target_axes(source)
+    back = tuple(axis - shift for axis in rows if axis - shift in axes)
+    return Call(node.target, (Ask(source, back), wanted))
+
+
+@rule("slice.Tensor")
+def _slice(program: Program, node: Any, rows: Rows) -> Any:
+    source, given = node.args[0], list(node.args[1:])
+    axis, start, _, step = given + [0, None, None, 1][len(given) :]
+    axis = int(axis) % _rank(program, node)
+    start = 0 if start is None else start
+    if axis in program.target_axes(source):
+        whole = start == 0 and program.sizes(source)[axis] == program.sizes(node)[axis]
+        return Ask(source, rows) if whole else None
+    if axis in program.target_axes(node):  # a part of a table, such as positions[:, :T]
+        if (
+            not isinstance(start, int)
+            or step != 1
+            or not program.is_length(program.sizes(node)[axis])
+        ):
+            return None
+        begin = Call(operator.add, (TOTAL, start - 1)) if axis in rows else start
+        stop = Call(operator.add, (TOTAL, start))
+        back = tuple(each for each in rows if each != axis)
+        return Call(node.target, (Ask(source, back), axis, begin, stop))
+    return _with(node, Ask(source, rows))
+
+
+@rule("select.int")
+def _select(program: Program, node: Any, rows: Rows) -> Any:
+    source, axis = node.args[:2]
+    gone = int(axis) % _rank(program, source)
+    if gone in program.target_axes(source):
+        return None
+    return _with(node, Ask(source, tuple(each + (each >= gone) for each in rows)))
+
+
+@rule("cat", "concat", "concatenate", "stack")
+def _cat(program: Program, node: Any, rows: Rows) -> Any:
+    tensors = node.args[0]
+    axis = int(node.args[1]) % _rank(program, node) if len(node.args) > 1 else 0
+    if axis in rows:
+        return None
+    stacked = node.target is aten.stack.default
+    back = tuple(each - (stacked and each > axis) for each in rows)
+    given = [
+        Ask(each, tuple(a for a in back if a in program.target_axes(each))) for each in tensors
+    ]
+    return Call(node.target, (given, axis))
+
+
+@rule("chunk", "split.Tensor", "split_with_sizes", "split.sizes")
+def _split(program: Program, node: Any, rows: Rows) -> Any:
+    source = node.args[0]
+    axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+    if int(axis) % _rank(program, source) in program.target_axes(source):
+        return None
+    return _with(node, Ask(source, rows))
+
+
+@rule("unbind.int")
+def _unbind(program: Program, node: Any, rows: Rows) -> Any:
+    source = node.args[0]
+    axis = int(node.args[1]) % _rank(program, source) if len(node.args) > 1 else 0
+    if axis in program.target_axes(source):
+        return None
+    return _with(node, Ask(source, tuple(each + (each >= axis) for each in rows)))
+
+
+def _item(program: Program, node: Any, rows: Rows) -> Any:
+    """One of the tensors that ``chunk``, ``split`` or ``unbind`` give; all have the same axes."""
+    several, number = node.args
+    if is_recurrent(several):
+        causal = number != 0 or node in program.stable
+        ready = (number == 0 and rows == (0,)) or (number != 0 and not rows)
+        return Carried(several, int(number)) if ready and causal else None
+    if several.target not in _SEVERAL:
+        return None
+    return Call(operator.getitem, (Ask(several, rows), number))
+
+
+_SEVERAL = {
+    target for target, found in RULES.items() if found in (_split, _unbind)
+}  # of which each result has the same axes
+RULES[operator.getitem] = _item
+
+
+@rule("index.Tensor")
+def _index(program: Program, node: Any, rows: Rows) -> Any:
+    source, indices = node.args
+    given = [i for i, each in enumerate(indices) if each is not None]
+    if given != [0] or program.target_axes(source):
+        return None
+    ids = indices[0]
+    return Call(node.target, (Ask(source), [Ask(ids, rows)]))
+
+
+@rule("index_put")
+def _index_put(program: Program, node: Any, rows: Rows) -> Any:
+    """``x[mask] = number``, as a ``where`` of rows."""
+    source, indices, value = node.args[:3]
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or program.sizes(value) or program.values[mask].dtype != torch.bool:
+        return None
+    if program.sizes(mask) != program.sizes(source) or (len(node.args) > 3 and node.args[3]):
+        return None
+    of_mask = Ask(mask, tuple(axis for axis in rows if axis in program.target_axes(mask)))
+    return Call(aten.masked_fill.Tensor, (Ask(source, rows), of_mask, Ask(value)))
+
+
+@rule("gather", "scatter_add", "scatter.src", "scatter.value")
+def _gather(program: Program, node: Any, rows: Rows) -> Any:
+    source, axis, *others = node.args
+    if int(axis) % _rank(program, node) in rows:
+        return None
+    given = [
+        Ask(each, tuple(a for a in rows if a in program.target_axes(each)))
+        if isinstance(each, fx.Node)
+        else each
+        for each in (source, *others)
+    ]
+    if any(isinstance(e, fx.Node) and _rank(program, e) != _rank(program, node) for e in others):
+        return None
+    return Call(node.target, (given[0], axis, *given[1:]), node.kwargs)
+
+
+@rule("arange", "arange.start")
+def _arange(program: Program, node: Any, rows: Rows) -> Any:
+    start = node.args[0] if node.target is aten.arange.start else 0
+    if not rows or not isinstance(start, int) or not program.is_length(program.sizes(node)[0]):
+        return None
+    begin = Call(operator.add, (TOTAL, start - 1))
+    return Call(aten.arange.start, (begin, Call(operator.add, (TOTAL, start))), node.kwargs)
+
+
+@rule("full", "zeros", "ones", "empty.memory_format")
+def _constant(program: Program, node: Any, rows: Rows) -> Any:
+    sizes = [size_of(size, i in rows) for i, size in enumerate(program.sizes(node))]
+    if any(size is None for size in sizes):
+        return None
+    return Call(node.target, (sizes, *node.args[1:]), node.kwargs)
+
+
+@rule("new_full", "new_zeros", "new_ones", "new_empty")
+def _new_constant(program: Program, node: Any, rows: Rows) -> Any:
+    sizes = [size_of(size, i in rows) for i, size in enumerate(program.sizes(node))]
+    if any(size is None for size in sizes):
+        return None
+    like = node.args[0]
+    return Call(
+        node.target, (Ask(like, program.target_axes(like)), sizes, *node.args[2:]), node.kwargs
+    )
+
+
+@rule("tril", "triu")
+def _triangle(program: Program, node: Any, rows: Rows) -> Any:
+    source = node.args[0]
+    diagonal = node.args[1] if len(node.args) > 1 else 0
+    rank = _rank(program, node)
+    square = all(program.is_length(size) for size in program.sizes(node)[-2:])
+    if rows != (rank - 2,) or not square:
+        return None
+    # Of the last row, number T - 1, the columns from T - 1 + diagonal on, or up to there.
+    columns = Call(aten.arange.default, (TOTAL,))
+    from_row = Call(aten.sub.Tensor, (columns, Call(operator.add, (TOTAL, -1))))
+    compare = aten.ge.Scalar if node.target is aten.triu.default else aten.le.Scalar
+    of_kind = program.values[node].dtype
+    nothing = False if of_kind == torch.bool else 0.0 if of_kind.is_floating_point else 0
+    kept = Call(compare, (from_row, diagonal))
+    return Call(aten.where.ScalarOther, (kept, Ask(source, rows), nothing))
+
+
+@rule("constant_pad_nd", "pad")
+def _pad(program: Program, node: Any, rows: Rows) -> Any:
+    source, pads = node.args[:2]
+    rank = _rank(program, node)
+    for axis in rows:
+        before_last = rank - 1 - axis
+        of_axis = pads[2 * before_last : 2 * before_last + 2]
+        if len(of_axis) == 2 and of_axis[1] != 0:
+            return None
+    cut = [0 if rank - 1 - i // 2 in rows else amount for i, amount in enumerate(pads)]
+    return Call(node.target, (Ask(source, rows), cut, *node.args[2:]), node.kwargs)
