@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.combinations import few_of
 from tests.support.command import IDS, invoke
 from tfexport.export import read_info
 from tfexport.runtime import Translator
@@ -48,7 +49,10 @@ def test_wrong_use_says_so_and_leaves_nothing(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(("name", "kind"), [("m", "torchscript"), ("m.pt2", "torch.export")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    few_of([("m", "torchscript"), ("m.pt2", "torch.export")], ("m", "torchscript")),
+)
 def test_name_says_what_is_written(
     tmp_path: Path, tiny_checkpoint: Path, name: str, kind: str
 ) -> None:

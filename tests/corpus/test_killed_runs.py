@@ -18,6 +18,7 @@ from tests.corpus.runs import (
     run,
     with_inputs,
 )
+from tests.support.combinations import few_of
 from tfexport.corpus.assembly import Job
 
 
@@ -27,7 +28,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", SUFFIX)
-@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize("earlier", few_of([False, True], True))
 def test_a_kill_at_any_step_costs_nothing(folder: Path, name: str, earlier: bool) -> None:
     path, old = Path(partition_of(folder, name).target.path), Job({"bundle": "old"}, COUNTED, 2)
     expected, _ = run(partition_of(folder, name))

@@ -70,7 +70,7 @@ def load(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.fixture(params=few_of(STEPS, "digits/digits.py", "rotary.py"))
+@pytest.fixture(params=few_of(STEPS, "digits/digits.py"))
 def trained(request: pytest.FixtureRequest, once: Once) -> tuple[str, Path]:
     """An example, and the folder in which it left all that it writes."""
     return request.param, train(request.param, once)
@@ -133,6 +133,7 @@ def rotary_texts(example: Any, folder: Path) -> tuple[list[str], list[str]]:
     return texts, [tokenizer.decode(row) for row in rows]
 
 
+@pytest.mark.exhaustive
 def test_rotary_without_its_cache_writes_the_same(
     once: Once, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

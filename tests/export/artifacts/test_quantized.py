@@ -171,6 +171,7 @@ def test_one_command_for_a_bundle(tmp_path: Path, wide: tutorial.TutorialModel) 
         assert "--quantize" in wrong.stderr
 
 
+@pytest.mark.exhaustive
 def test_one_command_for_a_file(
     tmp_path: Path, wide: tutorial.TutorialModel, samples: Path
 ) -> None:

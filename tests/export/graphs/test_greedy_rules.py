@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from tests.support.combinations import few_of
 from tfexport.export.artifacts.onnx_file import join_weights
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.step_model import GreedyRules
@@ -66,7 +67,7 @@ def eager(
     return rows, scores
 
 
-@pytest.mark.parametrize("output_bias", [True, False])
+@pytest.mark.parametrize("output_bias", few_of([True, False], True))
 @pytest.mark.parametrize("name", RULES)
 def test_rules_of_a_graph(name: str, output_bias: bool, tmp_path: Path) -> None:
     model, rules = make_model(output_bias), RULES[name]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.support.combinations import few_of
 from tests.support.eager_search import Rules, greedy
 from tfexport.errors import ExportError, InputError, ParityError
 from tfexport.export import Input, export
@@ -247,7 +248,7 @@ class Translating(nn.Module):
         return logits.transpose(0, 1)
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", few_of([False, True], True))
 def test_memory_has_its_batch_behind_another_axis_without_steps(
     large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
