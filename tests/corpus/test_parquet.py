@@ -179,8 +179,8 @@ def repeated(*names: str) -> pa.Table:
         (repeated("text", "n", "n", "a", "a"), ["has several columns named 'a', 'n'"]),
         (repeated("text", "text"), ["has several columns named 'text'"]),
         (pa.table({"text": range(N)}), ["column 'text' has type int64; expected text"]),
-        (pa.table({"text": COLUMNS["list"]}), ["column 'text' is of list<"]),
-        (pa.table({"text": COLUMNS["numbers"]}), ["column 'text' is of int64, and"]),
+        (pa.table({"text": COLUMNS["list"]}), ["column 'text' has type list<"]),
+        (pa.table({"text": COLUMNS["numbers"]}), ["column 'text' has type int64; expected"]),
         (
             repeated("text", "error"),
             ["already has the output columns 'error'; choose other names with output_column"],
@@ -189,8 +189,8 @@ def repeated(*names: str) -> pa.Table:
             pa.table({"target_prefix": range(N), "score": range(N), "translation": TEXTS}),
             [
                 "no column 'text'",
-                "'target_prefix' is of int64",
-                "has 'translation', 'score' already",
+                "'target_prefix' has type int64",
+                "has the output columns 'translation', 'score'",
             ],
         ),
     ],

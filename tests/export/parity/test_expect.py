@@ -156,7 +156,7 @@ def test_a_single_file_is_compared_on_real_ids(
     shapes = {(c.inputs, c.batch, c.source_length) for c in report.comparisons}
     assert shapes == {("drawn", 2, 7), ("samples", 2, 5)}
     for line, message in (
-        ("w4 w5", f"real.txt:1: 'w4 w5': {file.name} takes ids"),
+        ("w4 w5", f"real.txt:1: 'w4 w5': not ids, but {file.name} takes ids"),
         ("2 99 3", "real.txt:1: .*99"),
         (" ".join(["4"] * 65), "real.txt:1: .*65"),
     ):
