@@ -206,7 +206,7 @@ def test_kinds_that_no_operator_reproduces_are_refused(
             ["--graph", "generate", "--samples", "x"],
             "--samples requires a bundle, --text or --quantize",
         ),
-        (["--graph", "generate", "--tokenizer", "t.json"], "holds no tokenizer"),
+        (["--graph", "generate", "--tokenizer", "t.json"], "contains no tokenizer"),
         (["--graph", "forward", "--attention"], "--attention requires"),
         (["--graph", "generate", "--text", "--attention"], "no ids as inputs and outputs"),
     ],
