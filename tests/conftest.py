@@ -128,7 +128,9 @@ def torch_once(once: Once) -> Iterator[None]:
         sizes: Sequence[Mapping[str, int]] | None = None,
     ) -> ir.Model:
         packages = {type(part).__module__.partition(".")[0] for part in module.modules()}
-        if not packages <= {"tests", "tfexport", "torch"}:  # one name may stand for several files
+        found = any(isinstance(part, torch.fx.GraphModule) for part in module.modules())
+        # One name may stand for several files, and a graph has no key.
+        if found or not packages <= {"tests", "tfexport", "torch"}:
             return trace(module, spec, opset, sizes)
         name = f"{spec.name}-{trace_key(module, spec, opset, sizes)}.onnx"
         return ir.load(once(name, lambda path: ir.save(trace(module, spec, opset, sizes), path)))

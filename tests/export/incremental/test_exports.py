@@ -1,0 +1,162 @@
+"""Bundles of modules that have a forward alone, beside eager searches over the forward itself.
+
+Axes: B batch, S source, T target.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.conftest import Once
+from tests.export.incremental.own_case import Case, batch_axis, draw_inputs, in_its_order, logits
+from tests.export.incremental.own_modules import BOS, CASES, EOS, PAD
+from tests.support import eager_search
+from tests.support.eager_search import Closest, Found, Rules
+from tfexport.errors import BundleError, ConfigError, ExportError
+from tfexport.export import Input, export, verify
+from tfexport.runtime import Translator
+from tfexport.runtime.results import Hypothesis
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning"),
+    pytest.mark.slow,
+]
+LONGEST = 12
+# Of one length each: rows of a module that does not mask its padding are decoded by themselves.
+LENGTHS = ({"source_length": 5, "frames": 12, "region_count": 4},
+           {"source_length": 9, "frames": 30, "region_count": 7})  # fmt: skip
+SHORT = ("stock", "gru")
+Exported = Callable[[Case], Path]
+
+
+class ByForward(nn.Module):
+    """A case for the searches, which call its forward over the whole prefix for every token."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case, self.model = case, case.make()
+
+    def encode(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return inputs
+
+    def decode(self, tokens: Tensor, *inputs: Tensor) -> Tensor:
+        given = [
+            tensor.movedim(0, batch_axis(each))
+            for tensor, each in zip(inputs, self.case.inputs, strict=True)
+        ]
+        return logits(self.case, self.model, given, in_its_order(self.case, tokens))
+
+
+@pytest.fixture(scope="module")
+def exported(once: Once) -> Exported:
+    """The bundle of a case, which was compared with the forward. Do not change it."""
+
+    def get(case: Case) -> Path:
+        def make(path: Path) -> None:
+            export(case.make(), path, **arguments(case), pad_id=PAD, bos_id=BOS, eos_id=EOS,
+                   max_length=LONGEST)  # fmt: skip
+
+        return once(f"forwards/{case.name}.bundle", make)
+
+    return get
+
+
+def arguments(case: Case) -> dict[str, Any]:
+    return {"inputs": case.inputs, "target": case.target, "forward": case.forward}
+
+
+def rows_of(case: Case) -> list[dict[str, Any]]:
+    rows = []
+    for seed, lengths in enumerate(LENGTHS):
+        drawn = draw_inputs(case, 3, lengths, seed)
+        batch_first = [
+            tensor.movedim(batch_axis(each), 0)
+            for tensor, each in zip(drawn, case.inputs, strict=True)
+        ]
+        for i in range(3):
+            rows.append(
+                {
+                    each.name: tensor[i].numpy()
+                    for each, tensor in zip(case.inputs, batch_first, strict=True)
+                }
+            )
+    return rows
+
+
+def said(found: Found | Hypothesis) -> tuple[Any, ...]:
+    return list(found.tokens), found.finished, pytest.approx(found.score, abs=1e-4)
+
+
+def named(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in SHORT else pytest.mark.exhaustive)
+        for case in CASES
+    ],
+)
+def test_searches_are_those_over_the_forward(case: Case, exported: Exported) -> None:
+    rows, oracle = rows_of(case), ByForward(case)
+    with Translator(exported(case)) as translator:
+        closest = Closest()
+        rules = Rules(LONGEST, bos=BOS, eos=EOS)
+        wanted = [eager_search.greedy(oracle, row, rules, closest) for row in rows]
+        assert closest.gap > 1e-4, "a near tie; draw other weights"
+        made = translator.generate_from(rows, max_length=LONGEST)
+        assert [said(each.hypotheses[0]) for each in made] == [said(each) for each in wanted]
+        closest = Closest()
+        rules = Rules(LONGEST, beam_size=3, num_hypotheses=2, bos=BOS, eos=EOS)
+        beams = [eager_search.beam(oracle, row, rules, closest) for row in rows]
+        assert closest.gap > 1e-6, "a near tie; draw other weights"
+        made = translator.generate_from(rows, max_length=LONGEST, beam_size=3, num_hypotheses=2)
+        assert [[said(h) for h in each.hypotheses] for each in made] == [
+            [said(found) for found in each] for each in beams
+        ]
+
+
+def test_a_mask_in_the_forward_lets_rows_be_padded(exported: Exported) -> None:
+    masked, unmasked = (Translator(exported(named(name))) for name in SHORT)
+    with masked, unmasked:
+        for translator, padded in ((masked, True), (unmasked, named("gru").pads_source)):
+            io = translator.engine.manifest.module_io
+            assert io is not None
+            assert io.padded == padded
+            assert not io.recomputes
+
+
+def test_verify_finds_the_steps_again(exported: Exported) -> None:
+    case = named("gru")
+    report = verify(exported(case), case.make(), **arguments(case))
+    assert report.passed
+    with torch.no_grad():
+        other = case.make()
+        next(iter(other.parameters())).mul_(1.01)
+    assert not verify(exported(case), other, **arguments(case)).passed
+    stock = named("stock")
+    with pytest.raises(BundleError, match="not of that"):
+        verify(exported(case), stock.make(), **arguments(stock))
+
+
+def test_torchscript_is_refused(tmp_path: Path) -> None:
+    case = named("gru")
+    with pytest.raises(ExportError, match="TorchScript"):
+        export(case.make(), tmp_path / "a.ts", **arguments(case), pad_id=PAD, bos_id=BOS,
+               eos_id=EOS, max_length=LONGEST)  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_arguments_are_all_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        export(named("gru").make(), tmp_path / "a.bundle", inputs=named("gru").inputs,
+               target=Input("target", "float32", ("batch", 7)), forward=np.array, pad_id=PAD,
+               bos_id=BOS, eos_id=EOS, max_length=LONGEST)  # fmt: skip
+    assert "float32" in str(caught.value)
+    assert "7" in str(caught.value)
