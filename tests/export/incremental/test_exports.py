@@ -141,7 +141,7 @@ def test_verify_finds_the_steps_again(exported: Exported) -> None:
         next(iter(other.parameters())).mul_(1.01)
     assert not verify(exported(case), other, **arguments(case)).passed
     stock = named("stock")
-    with pytest.raises(BundleError, match="not of that"):
+    with pytest.raises(BundleError, match="not exported from"):
         verify(exported(case), stock.make(), **arguments(stock))
 
 
