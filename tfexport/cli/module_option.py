@@ -110,7 +110,8 @@ def export_named_module(
 
 def _print_found(made: "ExportResult") -> None:
     """What was found in the forward of a module."""
-    module = None if made.manifest is None else made.manifest.module
+    manifest = made.bundle_manifest
+    module = None if manifest is None else manifest.module
     found = None if module is None else module.get("found")
     if found is None:
         return

@@ -112,9 +112,11 @@ def read_module(
     ids, max_length = numbers.special, numbers.max_length
     target, forward = options.get("target", TARGET), options.get("forward")
     check_target(target, forward)
-    by_forward = "target" in options or forward is not None or uses_forward(model, len(inputs))
-    checked = check_inputs(inputs, batch_first=not by_forward)
-    if by_forward:
+    checked = check_inputs(inputs, batch_first=False)
+    by_forward = "target" in options or forward is not None or uses_forward(model, len(checked))
+    if not by_forward:
+        check_inputs(checked)
+    else:
         own = OwnForward(model, checked, target, forward)
         checked = own.batch_first
     examples = check_examples(checked, options.get("examples", ()))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.bundle import SpecialIds
+from tfexport.errors import ExportError
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.program import (
     BATCHES,
@@ -20,7 +21,7 @@ from tfexport.export.incremental.program import (
     Program,
 )
 from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, WholeForward
-from tfexport.export.modules.contract import ModuleError, UserModule
+from tfexport.export.modules.contract import ModuleError, UserModule, has_forward
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
 from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
@@ -176,6 +177,6 @@ def uses_forward(model: nn.Module, num_inputs: int) -> bool:
     """Whether a module is taken by its forward: it has not the methods of the contract."""
     try:
         UserModule(model, num_inputs)
-    except Exception:
-        return type(model).forward is not nn.Module.forward
+    except ExportError:
+        return has_forward(model, num_inputs)
     return False

@@ -230,7 +230,10 @@ def plain_attention() -> Iterator[None]:
 def _check_methods(model: nn.Module, num_inputs: int) -> None:
     problems = []
     if not _has(model, "encode"):
-        problems.append("has no method encode(*inputs)")
+        problems.append(
+            f"has no method encode(*inputs), and no forward of {num_inputs + 1} arguments, the "
+            "inputs and the target ids"
+        )
     steps, start, decode = (_has(model, name) for name in ("step", "start", "decode"))
     if steps != start:
         there, missing = ("step", "start") if steps else ("start", "step")
@@ -248,6 +251,12 @@ def _check_methods(model: nn.Module, num_inputs: int) -> None:
 
 def _has(model: nn.Module, method: str) -> bool:
     return callable(getattr(model, method, None))
+
+
+def has_forward(model: nn.Module, num_inputs: int) -> bool:
+    """Whether a module has a forward that takes its inputs and the target ids."""
+    overridden = type(model).forward is not nn.Module.forward
+    return overridden and _takes(model.forward, num_inputs + 1)
 
 
 def _takes(method: Any, count: int) -> bool:
