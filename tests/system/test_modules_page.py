@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "modules.md"
 
 
+# A guide, which make test follows, has the module of this page.
+@pytest.mark.exhaustive
 def test_page_goes_from_a_module_to_tokens(tmp_path: Path) -> None:
     blocks = [block for block in read_blocks(PAGE) if block.heading == "From a module to a bundle"]
     module, *others = blocks
