@@ -47,23 +47,23 @@ ready-bundle: .venv/ready
 
 test test-native: CHOSEN = -m "not exhaustive"
 test-all: CHOSEN =
-test-all: SERVED = tests/serve
+test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py
 
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
 	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1 $(CHOSEN)
 	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
-		CHOSEN='$(CHOSEN)' SERVED='$(SERVED)'; \
+		CHOSEN='$(CHOSEN)' RESULTS='$(RESULTS)'; \
 	else echo "The native engine could not be built: its tests are left out." >&2; fi
 
 # What the native engine computes instead of onnxruntime where it is installed: all that decodes,
-# and of the server the tests that look at results; connections and limits know no engine.
+# and of server and shipped bundle what looks at results; connections and exports know no engine.
 BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text tests/export/parity \
-	tests/cli/test_translate.py tests/cli/test_optimize.py tests/system/demo/test_ready_bundle.py
-SERVED = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
-	tests/serve/test_choice.py
+	tests/cli/test_translate.py tests/cli/test_optimize.py
+RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
+	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well
 test-native: .venv/ready build/native/ready
-	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(SERVED) -n auto --dist load \
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n auto --dist load \
 		--maxschedchunk 1 $(CHOSEN)
 
 check: .venv/ready

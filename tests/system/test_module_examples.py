@@ -70,7 +70,7 @@ def load(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.fixture(params=few_of(STEPS, "digits/digits.py"))
+@pytest.fixture(params=few_of(STEPS, "speech.py"))
 def trained(request: pytest.FixtureRequest, once: Once) -> tuple[str, Path]:
     """An example, and the folder in which it left all that it writes."""
     return request.param, train(request.param, once)
@@ -199,6 +199,7 @@ def pixels(page: Any, strokes: list[list[list[float]]] | None = None) -> Any:
     return np.array(data, np.float32).reshape(1, height, width)
 
 
+@pytest.mark.exhaustive
 def test_page_and_python_make_the_same_pixels(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = load("digits/drawing.py", monkeypatch)
     draw = np.random.default_rng(3)
@@ -229,6 +230,7 @@ def draw_on(page: Any, strokes: list[Any]) -> None:
     actions.perform()
 
 
+@pytest.mark.exhaustive
 def test_page_reads_what_is_drawn(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = load("digits/drawing.py", monkeypatch)
     translator = Translator(page.bundle)
@@ -251,6 +253,7 @@ def test_page_reads_what_is_drawn(page: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert page.get_log("browser") == []
 
 
+@pytest.mark.exhaustive
 def test_page_can_be_drawn_on_with_keys(page: Any) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 
@@ -9,6 +11,8 @@ PAGE = REPOSITORY / "docs" / "modules.md"
 TRAINING_SCRIPT = REPOSITORY / "docs" / "training-script.md"
 
 
+# A guide, which make test follows, has the module of this page.
+@pytest.mark.exhaustive
 def test_page_goes_from_a_module_to_tokens(tmp_path: Path) -> None:
     blocks = [block for block in read_blocks(PAGE) if block.heading == "From a module to a bundle"]
     module, *others = blocks

@@ -129,6 +129,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(os.name == "nt", reason="the commands are for a Unix shell")
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="needs git's list of files")
 def test_quick_start_works_as_it_stands(newcomer: Newcomer) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import Once
 from tests.support import eager_search
+from tests.support.combinations import few_of
 from tests.support.eager_search import Found, Rules
 from tests.support.modules.all_kinds import KINDS
 from tests.support.modules.kind import BOS, EOS, PAD, Kind, Row
@@ -30,13 +31,24 @@ from tfexport.runtime import Hypothesis, Translator
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")
 LONGEST = 40  # tokens that the modules are exported for
 BY_NAME = {kind.name: kind for kind in KINDS}
-# One that recomputes, one with caches that grow, and one with a state of several types.
-NAMES = ("image", "rotary", "coverage")
-FEW = pytest.mark.parametrize("kind", [BY_NAME[name] for name in NAMES], ids=lambda kind: kind.name)
+# One with caches that grow, one with a state of several types, and one that recomputes, as a module
+# of test_sizes does too.
+NAMES = ("rotary", "coverage", "image")
+FEW = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            BY_NAME[name], id=name, marks=() if name in NAMES[:2] else pytest.mark.exhaustive
+        )
+        for name in NAMES
+    ],
+)
 ALL = pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, id=kind.name, marks=[] if kind.name in NAMES else pytest.mark.exhaustive)
+        pytest.param(
+            kind, id=kind.name, marks=() if kind.name in NAMES[:2] else pytest.mark.exhaustive
+        )
         for kind in KINDS
     ],
 )
@@ -138,7 +150,7 @@ print(json.dumps(session.run(["sequences"], dict(np.load(sys.argv[2])))[0].tolis
 """
 
 
-@pytest.mark.parametrize("name", ["image", "speech", "rotary"])
+@pytest.mark.parametrize("name", few_of(["image", "speech", "rotary"], "rotary"))
 def test_one_file_in_the_oldest_onnxruntime(name: str, exported: Exported, tmp_path: Path) -> None:
     path, given = exported(BY_NAME[name], "portable"), tmp_path / "feeds.npz"
     named = ort.InferenceSession(path).get_modelmeta().custom_metadata_map

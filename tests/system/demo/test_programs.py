@@ -89,6 +89,7 @@ def cpp(tmp_path_factory: pytest.TempPathFactory, torchscript: Path) -> Path:
     return folder / "build" / "cpp" / "generate"
 
 
+@pytest.mark.exhaustive
 def test_cpp_with_libtorch_alone(
     cpp: Path, torchscript: Path, rows: Tokens, expected: Tokens
 ) -> None:
