@@ -167,7 +167,7 @@ class Program:
             def run_node(self, n: fx.Node) -> Any:
                 if is_recurrent(n):
                     args, kwargs = self.fetch_args_kwargs_from_env(n)
-                    values[n] = found = sequence(*args, **kwargs)
+                    values[n] = found = sequence(n.target, *args, **kwargs)
                 else:
                     values[n] = found = super().run_node(n)
                 return found

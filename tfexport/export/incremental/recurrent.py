@@ -23,10 +23,15 @@ def is_recurrent(node: fx.Node) -> bool:
     return str(node.target) == _SYMBOLIC and node.args[1] in KINDS
 
 
-def sequence(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-    """A layer over all steps, with the arguments of the node: Y (T, D, B, H), Y_h, and Y_c."""
+def sequence(symbolic: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+    """A layer over all steps: Y (T, D, B, H), Y_h, and Y_c of an LSTM.
+
+    Args:
+        symbolic: the operator of the node.
+        *args: the operator's.
+        **kwargs: the operator's.
+    """
     if torch.compiler.is_exporting():
-        symbolic: Any = torch.ops.onnx_symbolic._symbolic_multi_out.default
         found: tuple[Tensor, ...] = symbolic(*args, **kwargs)
         return found
     tensors, kind = list(args[0]), args[1]

@@ -160,7 +160,7 @@ def _asked(value: Any) -> Any:
 def plain(node: Any) -> Call:
     """A node computed from all rows of its inputs."""
     if is_recurrent(node):
-        return Call(sequence, _asked(node.args), _asked(node.kwargs))
+        return Call(sequence, (node.target, *_asked(node.args)), _asked(node.kwargs))
     return Call(node.target, _asked(node.args), _asked(node.kwargs))
 
 

@@ -477,6 +477,7 @@ def _encoder(found: Found) -> fx.GraphModule:
         elif all(each in made for each in node.all_input_nodes):
             made[node] = graph.node_copy(node, lambda each: made[each])
             if is_recurrent(node):
+                made[node].args = (node.target, *made[node].args)
                 made[node].target = sequence
     graph.output(tuple(made[node] for node in found.memory))
     graph.eliminate_dead_code()
