@@ -38,7 +38,7 @@ def test_every_token_of_both_sides_has_its_text(server: Server) -> None:
         ("w4", [[999]], "tokens[0]: "),
         ("w4", [[-1]], "tokens[0]: "),
         ("w4", [["w4"]], "tokens[0][0]: should be a valid integer"),
-        ("w4 " * 999, [[5]], "more than the"),
+        ("w4 " * 999, [[5]], "limit of 64"),
     ],
 )
 def test_what_does_not_fit_is_named(

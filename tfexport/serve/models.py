@@ -129,11 +129,11 @@ class Model:
         problems, most = [], self.max_tokens
         for place, request in enumerate(requests):
             if request and request.length > most:
-                text = f"{request.length} tokens are more than the {most} of a row here"
+                text = f"{request.length} tokens exceed the limit of {most} per row"
                 problems.append(f"row {place}: {text}")
         for place, target in enumerate(targets):
             if len(target) > most:
-                text = f"{len(target)} tokens are more than the {most} of a row here"
+                text = f"{len(target)} tokens exceed the limit of {most} per row"
                 problems.append(f"target {place}: {text}")
         if problems:
             raise wrong(problems)
