@@ -15,14 +15,15 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo ready-bundle real test test-all test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check clean
+.PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check clean
 
 help:
-	@echo "make demo   export the demo model, prove it equal, translate without torch"
+	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
 	@echo "make ready-bundle  make examples/de-en.bundle again, which ships with the repository"
 	@echo "make test   run the tests, but the exhaustive ones; at most 10 minutes on two cores"
 	@echo "make test-all  run all tests, as a release and the nightly run do: further combinations of"
 	@echo "               what make test runs, all pages of one kind, long forms of runs that are killed"
+	@echo "make test-quick-start  the README's commands in fresh virtual environments"
 	@echo "make check  ruff, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
@@ -31,8 +32,8 @@ help:
 	@echo "make sanitize  the native engine's tests under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer"
 	@echo "make chaos  corpora on clusters of two and four nodes, while nodes, workers and drivers die"
 	@echo "make overload  a server under ten times the load that it can take, for a minute"
-	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
-	@echo "make bench-serving  ways of batching behind HTTP under a Poisson load, beside CTranslate2"
+	@echo "make bench  measure start-up and decoding speed on this machine, compared with CTranslate2 and Transformers"
+	@echo "make bench-serving  ways of batching behind HTTP under a Poisson load, compared with CTranslate2"
 	@echo "make real   export published models of the package index, compare them with their own code"
 	@echo "make release-check  build the distributions, and try them in fresh environments"
 	@echo "make clean  remove the virtual environments and caches"
@@ -65,6 +66,10 @@ RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pi
 test-native: .venv/ready build/native/ready
 	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n auto --dist load \
 		--maxschedchunk 1 $(CHOSEN)
+
+# The README's and the quick start's commands, each environment made anew.
+test-quick-start: .venv/ready
+	$(BIN)/python -m pytest tests/system/test_readme.py -m exhaustive
 
 check: .venv/ready
 	$(BIN)/ruff check .
