@@ -148,7 +148,8 @@ def check_what_is_left(
         assert how == signal.SIGKILL
         if (left / "manifest.json").exists():
             with contextlib.suppress(BundleError):
-                assert Translator(left).generate(ROW, max_length=9) == expected
+                (found,) = Translator(left).generate(ROW, max_length=9)
+                assert found.hypotheses == expected[0].hypotheses
         else:
             with pytest.raises(BundleError):
                 Translator(left)
