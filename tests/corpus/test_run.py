@@ -152,6 +152,7 @@ def test_other_options_are_noticed_and_foreign_files_kept(
     assert all(len(line.split()) <= 1 for line in (output / "a.txt").read_text().splitlines())
 
 
+@pytest.mark.exhaustive
 def test_datasets_by_workers_that_do_not_see_the_bundle(tiny_bundle: Path, tmp_path: Path) -> None:
     import shutil
 

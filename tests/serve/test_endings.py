@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.serve.servers import request_of, serving, wait_until
+from tests.support.combinations import few_of
 
 LASTING = {"min_length": 59, "max_length": 60}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", few_of([False, True], True))
 def test_a_client_that_takes_nothing_does_not_keep_it_from_ending(
     tiny_bundle: Path, tmp_path: Path, stream: bool
 ) -> None:

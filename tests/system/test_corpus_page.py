@@ -48,6 +48,7 @@ def test_command_translates_a_folder(folder: Path) -> None:
     assert (folder / "translated" / "a.txt").read_text().splitlines() == translations()
 
 
+@pytest.mark.exhaustive
 def test_python_translates_datasets_and_folders(folder: Path) -> None:
     dataset, corpus = of_section("From Python")
     subprocess.run([sys.executable, "-c", CRAWL, *TEXTS], cwd=folder, check=True)

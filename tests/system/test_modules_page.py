@@ -28,6 +28,7 @@ def test_page_goes_from_a_module_to_tokens(tmp_path: Path) -> None:
     assert len(decoding.splitlines()) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_training_script_is_exported_as_it_is(tmp_path: Path) -> None:
     module, making, commands = (
         block for block in read_blocks(TRAINING_SCRIPT) if block.heading == "The lines"

@@ -154,6 +154,7 @@ def test_markdown_beside_the_pages_is_shown_as_text(site: Path) -> None:
     assert "_images/web.png" in quick_start.targets
 
 
+@pytest.mark.exhaustive
 def test_no_page_is_wider_than_a_phone(site: Path, browser: Any) -> None:
     set_width(browser, PHONE)
     width = "return document.documentElement.scrollWidth"

@@ -136,6 +136,7 @@ def test_text_that_is_split_before_goes_through_the_command_line(
     check(model, tmp_path / "a.bundle", str.split)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not HAS_SPACY, reason="needs spaCy: make .venv/spacy")
 def test_text_is_split_by_spacy(tmp_path: Path, model: tutorial.TutorialModel) -> None:
     spacy = importlib.import_module("spacy")
@@ -268,6 +269,7 @@ def test_node_example_translates_with_the_words_of_a_vocabulary(
     assert done.stdout.splitlines() == in_python
 
 
+@pytest.mark.exhaustive
 def test_web_example_translates_with_the_words_of_a_vocabulary(
     word_bundle: Path, in_python: list[str], tmp_path: Path
 ) -> None:
