@@ -250,6 +250,11 @@ class Program:
         return size[LONGER] != size[FIRST]
 
     @staticmethod
+    def depends_on_batch(size: Size) -> bool:
+        """Whether a size changes with the number of rows."""
+        return size[MORE_ROWS] != size[FIRST]
+
+    @staticmethod
     def is_length(size: Size) -> bool:
         """Whether a size is T."""
         return size == LENGTHS

@@ -115,29 +115,44 @@ def is_passed(program: Program, node: Any) -> bool:
     return program.target_axes(node) == (last,) and last > 1
 
 
-def size_of(size: Size, last: bool) -> Any:
-    """An expression for the size of an axis; ``last``: it has one row instead of T."""
+def size_of(size: Size, last: bool, known: Mapping[Size, Any] | None = None) -> Any:
+    """An expression for the size of an axis; None if there is none.
+
+    Args:
+        size: in all runs.
+        last: the axis has one row instead of T.
+        known: sizes of the tensor that is reshaped, from which torch knows that they fit.
+    """
+    known = known or {}
     if len(set(size)) == 1:
         return size[0]
-    lengths = Program.lengths()
     if Program.depends_on_length(size):
-        if all(a % b == 0 for a, b in zip(size, lengths, strict=True)):
-            others = tuple(a // b for a, b in zip(size, lengths, strict=True))
-            rest = size_of(others, last)
-            if last:
-                return rest
-            return TOTAL if rest == 1 else Call(operator.mul, (TOTAL, rest))
-        more = {a - b for a, b in zip(size, lengths, strict=True)}
-        if len(more) == 1 and not last:
-            return Call(operator.add, (TOTAL, more.pop()))
-        return None
+        return _size_with_length(size, last, known)
+    if size in known:
+        return known[size]
     batches = Program.batches()
-    if len(set(size)) > 1 and all(a % b == 0 for a, b in zip(size, batches, strict=True)):
-        others = tuple(a // b for a, b in zip(size, batches, strict=True))
-        rest = size_of(others, last)
-        batch = InputSize(batches)
-        return batch if rest == 1 else None if rest is None else Call(operator.mul, (batch, rest))
-    return InputSize(size)
+    if not Program.depends_on_batch(size):
+        return InputSize(size)
+    if any(a % b for a, b in zip(size, batches, strict=True)):
+        return None
+    rest = size_of(tuple(a // b for a, b in zip(size, batches, strict=True)), last, known)
+    return _times(known.get(batches, InputSize(batches)), rest)
+
+
+def _size_with_length(size: Size, last: bool, known: Mapping[Size, Any]) -> Any:
+    lengths = Program.lengths()
+    if all(a % b == 0 for a, b in zip(size, lengths, strict=True)):
+        others = tuple(a // b for a, b in zip(size, lengths, strict=True))
+        rest = size_of(others, last, known)
+        return rest if last else _times(known.get(lengths, TOTAL), rest)
+    more = {a - b for a, b in zip(size, lengths, strict=True)}
+    return Call(operator.add, (TOTAL, more.pop())) if len(more) == 1 and not last else None
+
+
+def _times(one: Any, other: Any) -> Any:
+    if other is None or other == 1:
+        return None if other is None else one
+    return Call(operator.mul, (one, other))
 
 
 def _ask(program: Program, value: Any, rows: Rows = ()) -> Any:
@@ -362,13 +377,19 @@ def _reshape(program: Program, node: Any, rows: Rows) -> Any:
     back = axes_before(before, after)
     if back is None or any(axis not in back for axis in rows):
         return None
-    sizes = [size_of(size, i in rows) for i, size in enumerate(after)]
+    asked = Ask(source, tuple(sorted(back[i] for i in rows)))
+    known = {
+        size: Call(aten.sym_size.int, (asked, axis))
+        for axis, size in enumerate(before)
+        if axis not in asked.rows and len(set(size)) > 1
+    }
+    sizes = [size_of(size, i in rows, known) for i, size in enumerate(after)]
     if any(size is None for size in sizes):
         return None
     varying = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
-    if varying:  # one size follows from the others
-        sizes[next((i for i in varying if sizes[i] is not TOTAL), varying[0])] = -1
-    return Call(aten.reshape.default, (Ask(source, tuple(sorted(back[i] for i in rows))), sizes))
+    if len(varying) == 1:  # it follows from the others
+        sizes[varying[0]] = -1
+    return Call(aten.reshape.default, (asked, sizes))
 
 
 def axes_before(before: Sequence[Size], after: Sequence[Size]) -> dict[int, int] | None:

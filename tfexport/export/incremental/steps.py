@@ -151,7 +151,8 @@ class Found:
             if node in program.of_source and program.batch_axis(node) is not None:
                 self.memory.append(node)
                 return node
-            return plain(node)
+            expression = self._by_rule(node, ())
+            return plain(node) if expression is None else expression
         if node is program.target and rows == (1,):
             return node
         axes = program.target_axes(node)
