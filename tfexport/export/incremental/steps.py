@@ -46,6 +46,7 @@ from tfexport.export.incremental.rules import (
     rule_of,
     size_of,
 )
+from tfexport.export.modules.contract import ByForward
 
 aten: Any = torch.ops.aten
 _END = (1 << 63) - 1
@@ -485,7 +486,7 @@ def _encoder(found: Found) -> fx.GraphModule:
     return fx.GraphModule(_holder(program), graph)
 
 
-class FoundSteps(nn.Module):
+class FoundSteps(ByForward):
     """A module with ``encode``, ``start`` and ``step`` of docs/modules.md."""
 
     def __init__(self, found: Found, step: fx.GraphModule, encoder: fx.GraphModule) -> None:
@@ -540,7 +541,7 @@ class FoundSteps(nn.Module):
         return found
 
 
-class WholeForward(nn.Module):
+class WholeForward(ByForward):
     """A module with ``encode`` and ``decode`` of docs/modules.md, which computes all again.
 
     Attributes:

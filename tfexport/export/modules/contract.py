@@ -27,6 +27,16 @@ class ModuleError(ExportError):
     """A method of the module raised an error, or its result violates the contract."""
 
 
+class ByForward(nn.Module):
+    """A module with the methods of the contract that was made of a user's forward.
+
+    Attributes:
+        own: the forward, ``own(inputs, target)`` to logits (B, T, V); ``own.model`` is the user's.
+    """
+
+    own: Any
+
+
 class UserModule(nn.Module):
     """A custom module with the interface ``encode``, ``start`` and ``step``.
 
@@ -95,7 +105,7 @@ class UserModule(nn.Module):
     @property
     def own(self) -> Any:
         """The user's forward, ``own(inputs, target)``, if the steps were found in that."""
-        return getattr(self.model, "own", None)
+        return self.model.own if isinstance(self.model, ByForward) else None
 
     @property
     def code(self) -> nn.Module:
