@@ -560,7 +560,8 @@ class WholeForward(ByForward):
 
     def decode(self, tokens: Tensor, *inputs: Tensor) -> Tensor:
         """A complete prefix (B, T) to logits (B, T, V)."""
-        return self.own(inputs, tokens)
+        logits: Tensor = self.own(inputs, tokens)
+        return logits
 
 
 def describe(model: FoundSteps | WholeForward) -> dict[str, list[str]]:
