@@ -32,7 +32,7 @@ def causal(rows: Tensor) -> Tensor:
     return torch.ones(rows.size(1), rows.size(1), dtype=torch.bool).triu(1)
 
 
-@pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "no weights"])
+@pytest.mark.parametrize("need_weights", few_of([True, False], True), ids=["weights", "no weights"])
 @pytest.mark.parametrize(
     ("batch_first", "cross"),
     few_of(
@@ -80,7 +80,7 @@ def test_both_masks_of_multihead_attention(kind: torch.dtype) -> None:
     check(attention(), [ROWS, SCATTERED], call)
 
 
-@pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "no weights"])
+@pytest.mark.parametrize("need_weights", few_of([True, False], True), ids=["weights", "no weights"])
 def test_more_keys_of_multihead_attention(need_weights: bool) -> None:
     def call(layer: nn.Module, rows: Tensor, mask: Tensor) -> Any:
         return layer(rows, rows, rows, key_padding_mask=mask, need_weights=need_weights)
@@ -93,7 +93,7 @@ def test_keys_and_values_of_other_widths() -> None:
     check(attention(kdim=6, vdim=4, bias=False), inputs)
 
 
-@pytest.mark.parametrize("cross", [True, False], ids=["cross", "self"])
+@pytest.mark.parametrize("cross", few_of([True, False], True), ids=["cross", "self"])
 def test_weights_are_not_split_as_the_graph_runs(cross: bool) -> None:
     def call(layer: nn.Module, rows: Tensor, target: Tensor) -> Any:
         return layer(target if cross else rows, rows, rows, need_weights=False)
@@ -218,7 +218,7 @@ def test_encoder_with_padding_on_any_side() -> None:
     check(module, [ROWS, SCATTERED], lambda m, x, mask: m(x, src_key_padding_mask=mask))
 
 
-@pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.parametrize("nested", few_of([True, False], True))
 @NESTED_WARNING
 def test_encoder_with_rows_without_any_key(nested: bool) -> None:
     module = nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=nested)
@@ -238,7 +238,7 @@ def test_encoder_layer_with_both_masks() -> None:
     check(encoder_layer(), [ROWS, SCATTERED], call)
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast path", "no fast path"])
+@pytest.mark.parametrize("fast", few_of([True, False], True), ids=["fast path", "no fast path"])
 def test_encoder_with_a_bias_for_a_mask(fast: bool) -> None:
     """On its fast path torch masks every position whose bias is not zero."""
 
@@ -253,7 +253,7 @@ def test_encoder_with_a_bias_for_a_mask(fast: bool) -> None:
         torch.backends.mha.set_fastpath_enabled(True)
 
 
-@pytest.mark.parametrize("hint", [None, True, False])
+@pytest.mark.parametrize("hint", few_of([None, True, False], True))
 def test_encoder_with_a_causal_mask(hint: bool | None) -> None:
     def call(module: nn.Module, rows: Tensor) -> Any:
         return module(rows, mask=square_mask(rows.size(1)), is_causal=hint)
@@ -273,7 +273,9 @@ def test_decoder(options: dict[str, Any]) -> None:
     check(nn.TransformerDecoder(layer, 2, nn.LayerNorm(8)), [TARGET, ROWS, ANY_MASK], call)
 
 
-@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "time first"])
+@pytest.mark.parametrize(
+    "batch_first", few_of([True, False], True), ids=["batch first", "time first"]
+)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 @NESTED_WARNING
 def test_transformer(batch_first: bool) -> None:

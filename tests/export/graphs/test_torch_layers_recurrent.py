@@ -84,7 +84,7 @@ def test_rnn_with_relu() -> None:
     check(layer(nn.RNN, nonlinearity="relu", bidirectional=True), [ROWS])
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("batch_first", few_of([True, False], True))
 def test_rows_without_a_batch_axis(batch_first: bool) -> None:
     module = layer(nn.GRU, batch_first=batch_first)
     check(module, [normal("S", 8), normal(1, 6)], with_state)
@@ -115,7 +115,7 @@ def parameters(model: ir.Model) -> int:
 
 
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
-@pytest.mark.parametrize("given", [True, False], ids=["state", "no state"])
+@pytest.mark.parametrize("given", few_of([True, False], True), ids=["state", "no state"])
 def test_cells(kind: type[nn.RNNCellBase], given: bool) -> None:
     torch.manual_seed(3)
     state = [normal("B", 6)] * ((2 if kind is nn.LSTMCell else 1) if given else 0)

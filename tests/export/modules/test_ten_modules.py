@@ -47,7 +47,7 @@ ALL = pytest.mark.parametrize(
     "kind",
     [
         pytest.param(
-            kind, id=kind.name, marks=() if kind.name in NAMES[:2] else pytest.mark.exhaustive
+            kind, id=kind.name, marks=() if kind.name == "coverage" else pytest.mark.exhaustive
         )
         for kind in KINDS
     ],
