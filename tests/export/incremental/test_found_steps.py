@@ -164,7 +164,7 @@ def branching(first: bool) -> Case:
 
 
 def test_another_branch_for_long_targets_is_refused() -> None:
-    with pytest.raises(ModuleError, match="target_length is more than 8"):
+    with pytest.raises(ModuleError, match="target_length exceeds 8"):
         steps_of(branching(first=False))
 
 
