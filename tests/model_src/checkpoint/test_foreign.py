@@ -197,7 +197,7 @@ def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> 
             "model.encoder.conv1.weight model.decoder.layers.0.encoder_attn.q_proj.weight",
             "Whisper",
         ),
-        ("encoder.conv1.weight decoder.blocks.0.cross_attn.query.weight", "Whisper"),
+        ("encoder.conv1.weight decoder.blocks.0.cross_attn.query.weight", "Whisper of OpenAI"),
         (
             "src_emb.embeddings.weight encoder.transformer_layers.0.input_layernorm.weight",
             "an Eole",
@@ -206,9 +206,14 @@ def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> 
     ],
 )
 def test_models_that_their_keys_give_away(tmp_path: Path, name: str, title: str) -> None:
-    message = refused(keys(*name.split(), "model.shared.weight"), tmp_path).partition("\n")[0]
-    assert f": {title}" in message
-    assert "which no layout reads" in message
+    message = refused(keys(*name.split(), "model.shared.weight"), tmp_path)
+    said, _, code = message.partition("\n")
+    assert f": {title}" in said
+    assert "which no layout reads" in said
+    of_folder = title not in ("Whisper of OpenAI", "an Eole")
+    assert ("Pass the folder that save_pretrained" in said) == of_folder
+    of_inputs = {"Whisper of OpenAI": '"mel", ', "a vision encoder-decoder": '"pixel_values", '}
+    assert of_inputs.get(title, "") in code
 
 
 def test_foreign_config_beside_a_known_layout_is_skipped_and_noted(

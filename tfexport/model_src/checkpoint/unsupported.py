@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tfexport.errors import CheckpointError, ConfigError, Message, join_some
 from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
 MODULE = "export the module itself with the lines below"
+FOLDER = "pass the folder that save_pretrained of transformers wrote, its config.json included"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
 
@@ -46,6 +47,7 @@ _ENCODER = "it is an encoder alone, which generates nothing"
 
 # What the forward of a model takes, by the reason why no layout reads it; ids otherwise.
 _INPUTS = {
+    "Whisper of OpenAI's": '"mel", "float32", ("batch", 80, 3000)',
     _SPEECH: '"input_features", "float32", ("batch", 80, "frames")',
     _IMAGE: '"pixel_values", "float32", ("batch", 3, 224, 224)',
 }
@@ -172,6 +174,14 @@ _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 _MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
+        Unsupported(
+            "Whisper of OpenAI's own package",
+            "it reads audio, and layouts read token ids",
+            (MODULE, CTRANSLATE2),
+        ),
+        (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\."),
+    ),
+    (
         Unsupported("an Eole Transformer", "", (MODULE, CTRANSLATE2)),
         (
             r"^(src|tgt)_emb\.embeddings\.weight$",
@@ -199,7 +209,8 @@ _MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     ),
 )  # fmt: skip
 
-# Patterns of keys that only these have, by the ``model_type`` that their config.json would have.
+# Patterns of keys that only these have, by the ``model_type`` that the config.json of their folder
+# has.
 _UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("led", (r"\.longformer_self_attn\.",)),
     ("longt5", (r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\.",)),
@@ -208,7 +219,6 @@ _UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("switch_transformers", (r"\.mlp\.(router|experts)\.",)),
     ("nllb-moe", (r"\.ffn\.(router|experts)\.",)),
     ("whisper", (r"^model\.encoder\.conv1\.", r"^model\.decoder\.layers\.\d+\.encoder_attn\.")),
-    ("whisper", (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\.")),
     ("vision-encoder-decoder", (r"^encoder\.embeddings\.patch_embeddings\.",)),
 )  # fmt: skip
 
@@ -226,7 +236,8 @@ def describe_unsupported(names: Iterable[str]) -> str | None:
     names = list(names)
     for kind, patterns in _UNSUPPORTED_NAMES:
         if _fits(names, patterns):
-            return str(UNSUPPORTED[kind])
+            known = UNSUPPORTED[kind]
+            return str(replace(known, ways=(FOLDER, *known.ways)))
     return None
 
 
