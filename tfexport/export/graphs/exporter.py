@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from tfexport import graph_io
 from tfexport.errors import ExportError
-from tfexport.export.graphs.kernels import fit_kernels, run_once, source_line
+from tfexport.export.graphs.kernels import fit_kernels, run_once, runnable, source_line
 from tfexport.export.graphs.shortcuts import shortcuts
 from tfexport.export.ir_tools.nodes import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
 from tfexport.export.passes import AFTER_EXPORT
@@ -114,8 +114,9 @@ def export_graph_module(
             value.shape = ir.Shape(tensor.axes)
     set_parameters(model, _parameters(module))
     if sizes is not None:
-        fit_kernels(model)
-        run_once(model, module, spec, runs)
+        with runnable(model):
+            fit_kernels(model)
+            run_once(model, module, spec, runs)
     AFTER_EXPORT(model)
     return model
 

@@ -35,7 +35,11 @@ _CHECKED = 7  # tokens of a row, by which found steps are compared with the forw
 
 
 def find_steps(
-    own: OwnForward, examples: Sequence[Mapping[str, Array]], ids: SpecialIds, max_length: int
+    own: OwnForward,
+    examples: Sequence[Mapping[str, Array]],
+    ids: SpecialIds,
+    max_length: int,
+    fused: bool = True,
 ) -> FoundSteps | WholeForward:
     """Find the encoder and the step of a module by its forward.
 
@@ -44,6 +48,7 @@ def find_steps(
         examples: rows of real inputs.
         ids: of the vocabularies.
         max_length: tokens that it has to decode.
+        fused: compute attention by an operator of onnxruntime.
 
     Returns:
         The module of what was found; if no step was found, one that calls the forward over the
@@ -65,7 +70,7 @@ def find_steps(
         raise ModuleError(f"forward cannot be exported: {reason}") from error
     _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     try:
-        steps = Found.of(program).module()
+        steps = Found.of(program).module(max_length, fused)
         _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
     except NoStepsError as error:
         whole.why = str(error)
