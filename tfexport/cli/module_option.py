@@ -112,7 +112,7 @@ def export_named_module(
 
 
 def _print_found(made: "ExportResult") -> None:
-    """What was found in the forward of a module."""
+    """Print how many tensors were found in a module's forward, and what steps compute again."""
     manifest = made.bundle_manifest
     module = None if manifest is None else manifest.module
     found = None if module is None else module.get("found")
