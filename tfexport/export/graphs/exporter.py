@@ -97,7 +97,7 @@ def export_graph_module(
                 verbose=False,
             )
     except ExportError as error:  # of a layer, which names it, or of an axis
-        raise ExportError(_with_names(str(error), spec)) from error
+        raise ExportError(with_axis_names(str(error), spec.inputs)) from error
     except Exception as error:
         if captured is not None and (reason := _untranslated(programs, str(error))):
             raise ExportError(reason) from error
@@ -186,9 +186,9 @@ def largest_sizes(
     return found
 
 
-def _with_names(text: str, spec: GraphSpec) -> str:
-    """Replace torch's names of axes in a message by those of the graph."""
-    for i, tensor in enumerate(spec.inputs):
+def with_axis_names(text: str, tensors: Sequence[TensorSpec]) -> str:
+    """Replace torch's names of the axes of ``*tensors`` in a message by their own."""
+    for i, tensor in enumerate(tensors):
         for place, axis in enumerate(tensor.axes):
             name = f"{tensor.name}'s {axis}"
             text = text.replace(f"L['tensors'][{i}].size()[{place}]", name)
