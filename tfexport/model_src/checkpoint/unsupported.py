@@ -207,6 +207,12 @@ def describe_config(values: Mapping[str, Any]) -> str | None:
     return str(Unsupported(f"a Hugging Face {title}{detail}", _NO_LAYOUT, _ANYWHERE))
 
 
+def is_one_stack(values: Mapping[str, Any]) -> bool:
+    """Whether a Hugging Face config.json is that of an encoder or a decoder alone."""
+    found = UNSUPPORTED.get(str(values.get("model_type")))
+    return found is not None and found.reason in (_DECODER, _ENCODER)
+
+
 def is_ours(values: Mapping[str, Any]) -> bool:
     """Whether a config.json is of tfexport: at least half of its keys are, misspelt ones included.
 

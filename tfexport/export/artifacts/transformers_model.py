@@ -1,0 +1,112 @@
+"""Export of a model of transformers that no layout reads, by its own forward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tfexport.errors import ConfigError, Message, Option, join_problems
+from tfexport.export.artifacts.checkpoint_source import check_greedy_defaults
+from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
+from tfexport.export.artifacts.module import export_known, verify_module
+from tfexport.export.artifacts.module_source import ModuleFacts
+from tfexport.export.artifacts.option_rules import BUNDLE, GENERATE, Output
+from tfexport.export.artifacts.results import ExportResult
+from tfexport.export.artifacts.transformers_source import TransformersModel, read_transformers
+from tfexport.export.report import ParityReport
+from tfexport.model_src.checkpoint.overrides import parse_settings
+from tfexport.model_src.checkpoint.read_options import CheckpointLike
+from tfexport.typing import Progress
+
+_LENGTH = "max_length"
+# Options of checkpoints that a model without a layout does not have.
+_NOT_THERE = (
+    "config", "reference", "output_attentions", "attention_biases", "log_probs", "text",
+)  # fmt: skip
+
+
+def export_transformers(
+    checkpoint: CheckpointLike, values: Mapping[str, Any], output: Output, options: ExportKeywords
+) -> ExportResult:
+    """Export a model by its own forward; see ``export``.
+
+    Args:
+        checkpoint: as ``export`` takes it.
+        values: of its config.json; see ``find_transformers``.
+        output: what is written.
+        options: of ``export``.
+
+    Raises:
+        ConfigError: options that do not apply; all are listed.
+    """
+    _check_options(output, options)
+    output.tell("reading the model with transformers", 0, 1)
+    found = read_transformers(checkpoint, values, _settings(options))
+    if output.kind != BUNDLE:
+        check_greedy_defaults(found.name, found.generation.defaults)
+    facts = ModuleFacts(found.special, found.max_length, found.generation, found.folder)
+    made = export_known(found.model, facts, output, _as_module(found, options))
+    return dataclasses.replace(made, notes=found.notes)
+
+
+def verify_transformers(
+    path: Path,
+    checkpoint: CheckpointLike,
+    values: Mapping[str, Any],
+    level: str,
+    options: VerifyKeywords,
+    tell: Progress,
+) -> ParityReport:
+    """Compare a bundle with the forward of the model that it was exported from; see ``verify``."""
+    _refuse(options, [])
+    found = read_transformers(checkpoint, values, _settings(options))
+    return verify_module(path, found.model, level, _as_module(found, options), tell)
+
+
+def _as_module(found: TransformersModel, options: Mapping[str, Any]) -> Any:
+    """The options of a custom module's export."""
+    kept = {name: value for name, value in options.items() if name not in ("settings", "layout")}
+    return {
+        **kept, "inputs": found.inputs, "forward": found.forward, "examples": found.examples
+    }  # fmt: skip
+
+
+def _settings(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    return parse_settings(options.get("settings", ()))
+
+
+def _check_options(output: Output, options: ExportKeywords) -> None:
+    problems: list[Message] = []
+    if output.kind not in (BUNDLE, GENERATE):
+        text = f": {output.kind!r} is not available for it; omit it, or use {GENERATE!r}"
+        problems.append(Message(Option("graph"), text))
+    elif output.kind == GENERATE and output.weights is not None:
+        problems.append(Message(Option("quantize"), " requires a bundle; omit ", Option("graph")))
+    _refuse(options, problems)
+
+
+def _refuse(options: Mapping[str, Any], problems: list[Message]) -> None:
+    """Refuse options that do not apply, and other problems.
+
+    Raises:
+        ConfigError: there are any; all are listed.
+    """
+    problems += [
+        Message(Option(name), " applies to checkpoints that a layout reads")
+        for name in _NOT_THERE
+        if options.get(name)
+    ]
+    settings = _settings(options)
+    problems += [
+        Message(Option("settings", [name]), f": only {_LENGTH} can be set")
+        for name in settings
+        if name != _LENGTH
+    ]
+    length = settings.get(_LENGTH, 1)
+    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+        problems.append(Message(Option("settings", [_LENGTH]), ": not a positive integer"))
+    if problems:
+        subject = "a model of transformers that no layout reads is exported by its own forward"
+        raise ConfigError(join_problems(subject, problems))
