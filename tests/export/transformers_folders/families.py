@@ -117,12 +117,12 @@ def _pix2struct(**values: Any) -> Any:
     from transformers import Pix2StructConfig
 
     text = {
-        "vocab_size": VOCABULARY, "hidden_size": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2,
-        "num_heads": 3,
+        "vocab_size": VOCABULARY, "hidden_size": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2,
+        "num_heads": 2,
     }  # fmt: skip
     vision = {
-        "hidden_size": 16, "patch_embed_hidden_size": 10, "d_ff": 24, "d_kv": 6,
-        "num_hidden_layers": 2, "num_attention_heads": 3, "seq_len": 32,
+        "hidden_size": 16, "patch_embed_hidden_size": 10, "d_ff": 24, "d_kv": 4,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "seq_len": 32,
     }  # fmt: skip
     config = Pix2StructConfig(text_config=text, vision_config=vision, **values)
     return _made("Pix2StructForConditionalGeneration", config)

@@ -10,13 +10,14 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
@@ -70,6 +71,8 @@ class TransformersModel:
         generation: its decoding defaults.
         notes: remarks on what was read.
         examples: rows of the sizes that it takes, for inputs of which it refuses many.
+        limits: axis to the largest size that the class computes as smaller ones.
+        block: the source is padded to a multiple of it while it is exported, with its mask.
     """
 
     name: str
@@ -81,25 +84,35 @@ class TransformersModel:
     generation: Generation
     notes: tuple[str, ...] = ()
     examples: tuple[dict[str, Array], ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    block: int = 1
 
-    @property
-    def forward(self) -> Callable[..., Tensor]:
-        """``forward(model, *inputs, target)`` to logits; see ``OwnForward``."""
-        return _Call(tuple(each.name for each in self.inputs), type(self.model))
+    def forward(self, model: Any, *tensors: Tensor) -> Tensor:
+        """``forward(model, *inputs, target)`` to logits; see ``OwnForward``.
 
-
-@dataclass(frozen=True)
-class _Call:
-    """The forward of a class, called by names."""
-
-    names: tuple[str, ...]
-    kind: type[nn.Module]
-
-    def __call__(self, model: Any, *tensors: Tensor) -> Tensor:
+        Raises:
+            ValueError: an input is larger than the model's limit.
+        """
         *given, target = tensors
-        named = dict(zip(self.names, given, strict=True))
+        named = {}
+        for each, tensor in zip(self.inputs, given, strict=True):
+            named[each.name] = self._padded(each, tensor)
         logits: Tensor = model(**named, decoder_input_ids=target, return_dict=True).logits
         return logits
+
+    def _padded(self, each: Input, tensor: Tensor) -> Tensor:
+        """An input within its limits; padded to the blocks of the encoder while it is exported."""
+        if torch.compiler.is_exporting():
+            if self.block == 1:
+                return tensor
+            count = (tensor.size(1) + self.block - 1) // self.block
+            rest = count * self.block - tensor.size(1)
+            return F.pad(tensor, (0, rest), value=0)
+        for axis, size in zip(each.axes, tensor.shape, strict=True):
+            most = self.limits.get(str(axis), size)
+            if size > most:
+                raise ValueError(f"{size} is more than the {most} of {axis} that it takes")
+        return tensor
 
 
 def find_transformers(checkpoint: CheckpointLike, layout: str | None) -> Mapping[str, Any] | None:
@@ -156,8 +169,9 @@ def read_transformers(
     with torch.no_grad(), quiet():
         inputs = _Inputs(name, model).find()
         described = TransformersModel(
-            name, loaded.folder, model, inputs, SpecialIds(0, 0, 0), 1, Generation()
-        )
+            name, loaded.folder, model, inputs, SpecialIds(0, 0, 0), 1, Generation(),
+            limits=_limits(model), block=_block(model.config),
+        )  # fmt: skip
         tried = _Tried(described, _start_of(loaded))
         examples = tried.examples()
         if loaded.missing:
@@ -413,6 +427,27 @@ class _Inputs:
         return patches, Input(graph_io.ATTENTION_MASK, "int64", axes)
 
 
+def _limits(model: Any) -> dict[str, int]:
+    """Sizes above which a class takes another branch, for which there is another graph."""
+    config = model.config
+    if config.model_type == "speech_to_text":  # a larger table of positions is made then
+        return {"frames": config.max_source_positions * 2**config.num_conv_layers}
+    if config.model_type == "nllb-moe":
+        return {graph_io.SOURCE: config.max_position_embeddings}
+    if config.model_type == "bigbird_pegasus" and config.attention_type == "block_sparse":
+        # Shorter ones are attended to as a whole; random blocks are for longer ones.
+        model.get_encoder().set_attention_type("original_full")
+        return {graph_io.SOURCE: (5 + 2 * config.num_random_blocks) * config.block_size}
+    return {}
+
+
+def _block(config: Any) -> int:
+    """Of an encoder that attends by blocks, to a multiple of which it pads by itself."""
+    if config.model_type == "longt5":
+        return math.lcm(config.local_radius + 1, config.global_block_size)
+    return int(config.block_size) if config.model_type == "pegasus_x" else 1
+
+
 @dataclass(frozen=True)
 class _Tried:
     """Runs of a model's forward with drawn inputs."""
@@ -444,9 +479,10 @@ class _Tried:
             CheckpointError: it takes none.
         """
         axes, size = axes_of(self.found.inputs), 8
+        grows = axes == ("samples",)  # of which convolutions make few rows
         while not self.runs(dict.fromkeys(axes, size)):
             size *= 2
-            if size > _LONGEST_TRIED or not axes:
+            if not grows or size > _LONGEST_TRIED:
                 self._refuse(dict.fromkeys(axes, 8))
         return dict.fromkeys(axes, size)
 
