@@ -104,7 +104,7 @@ def rows(name: str) -> Iterator[tuple[str, ...]]:
 
 
 def figures(parity: dict[str, Any]) -> tuple[str, ...]:
-    """Of the stage nearest to its allowance: found, allowed; the original, and its own rounding."""
+    """Of the stage nearest to its tolerance: found, allowed; the original, and its own rounding."""
     allowed, found = parity["allowed"], parity["largest_difference"]
     stage = max(allowed, key=lambda each: found[each] / allowed[each])
     noise = f"{parity['rounding']['noise']:.1e}"

@@ -357,17 +357,17 @@ def _special_ids(manifest: "Manifest") -> str:
 
 def _languages(languages: "Languages") -> str:
     """The languages of a model, and how its language tokens are used."""
-    told = []
+    parts = []
     for side in ("source", "target"):
         place, default = getattr(languages, f"{side}_place"), getattr(languages, side)
         if place is not None:
-            told.append(
+            parts.append(
                 f"{side} {_PLACES[place]}" + (f" ({default} by default)" if default else "")
             )
         elif default is not None:
-            told.append(f"{side} {default}")
+            parts.append(f"{side} {default}")
     codes = join_some(sorted(languages.ids), 12)
-    return "; ".join([*told, codes] if codes else told)
+    return "; ".join([*parts, codes] if codes else parts)
 
 
 def _both(source: int | None, target: int | None, manifest: "Manifest") -> str:

@@ -1,4 +1,4 @@
-"""Bundles of modules that have a forward alone, beside eager searches over the forward itself.
+"""Bundles of modules that have a forward alone, compared with eager searches over it.
 
 Axes: B batch, S source, T target.
 """

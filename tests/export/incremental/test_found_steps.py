@@ -1,4 +1,4 @@
-"""Steps that are found in a forward, beside the forward over whole prefixes.
+"""Steps that are found in a forward, compared with the forward over whole prefixes.
 
 Axes: B batch, S source, T target, V vocabulary.
 """

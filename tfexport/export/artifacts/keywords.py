@@ -234,8 +234,8 @@ def reads_texts(given: Mapping[str, Any], usual: bool) -> str | None:
     return "texts" if texts else None
 
 
-def tokenizer_files(given: ExportKeywords, beside: Path | None) -> TokenizerFiles:
-    """The given tokenizer files, or those that are found in the folder ``beside``.
+def tokenizer_files(given: ExportKeywords, folder: Path | None) -> TokenizerFiles:
+    """The given tokenizer files, or those that are found in ``folder``.
 
     Raises:
         ConfigError: contradictory or incomplete keyword arguments.
@@ -245,6 +245,6 @@ def tokenizer_files(given: ExportKeywords, beside: Path | None) -> TokenizerFile
         given.get("tokenizer"),
         given.get("source_tokenizer"),
         given.get("target_tokenizer"),
-        beside,
+        folder,
         splits,
     )
