@@ -70,7 +70,7 @@ def _decoder(kind: str) -> Any:
     """The config of a decoder."""
     from transformers import BertConfig, MBartConfig, TrOCRConfig
 
-    more = {"is_decoder": True, "add_cross_attention": True}
+    more: dict[str, Any] = {"is_decoder": True, "add_cross_attention": True}
     if kind == "trocr":
         return TrOCRConfig(
             vocab_size=VOCABULARY, d_model=16, decoder_layers=2, decoder_attention_heads=2,
@@ -217,7 +217,7 @@ def _speech_encoder_decoder(**values: Any) -> Any:
     encoder = Wav2Vec2Config(
         vocab_size=20, hidden_size=12, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=20, conv_dim=(8, 8), conv_stride=(5, 2), conv_kernel=(10, 3),
-        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, num_feat_extract_layers=2,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
         add_adapter=False,
     )  # fmt: skip
     return _joined("SpeechEncoderDecoder", encoder, _decoder("bert"), **values)

@@ -26,12 +26,12 @@ def generate(model: Any, row: Row, **options: Any) -> list[int]:
     given = {name: torch.from_numpy(array)[None] for name, array in row.items()}
     with torch.no_grad():
         # Whisper has a ``generate`` of its own, for audio of any length.
-        made = transformers.GenerationMixin.generate(model, **given, **options)[0].tolist()[1:]
+        found = transformers.GenerationMixin.generate(model, **given, **options)
+    made: list[int] = found[0].tolist()[1:]
     ends = model.generation_config.eos_token_id
-    found = [
-        i for i, token in enumerate(made) if token in (ends if isinstance(ends, list) else [ends])
-    ]
-    return made[: found[0]] if found else made
+    ends = ends if isinstance(ends, list) else [ends]
+    first = next((i for i, token in enumerate(made) if token in ends), len(made))
+    return made[:first]
 
 
 def exported(folder: Path, model: Any, **generation: Any) -> tuple[ExportResult, Translator]:

@@ -23,6 +23,7 @@ from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
 from tfexport.export.parity.module import EagerModule
 from tfexport.export.parity.plan import FULL
+from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.model_src.config import TransformerConfig
@@ -38,13 +39,13 @@ class ModuleFacts:
         special: the special ids of the vocabularies.
         max_length: the maximum number of tokens of a row.
         generation: the decoding defaults of the model's files.
-        folder: of the model's files, with its tokenizers.
+        tokenizers: of the model's files; None if there are none.
     """
 
     special: SpecialIds
     max_length: int
     generation: Generation = field(default_factory=Generation)
-    folder: Path | None = None
+    tokenizers: ModelTokenizers | None = None
 
     @classmethod
     def of(cls, options: ExportKeywords) -> ModuleFacts:
@@ -140,7 +141,7 @@ def read_module(
     rules = GreedyRules.of(facts.generation.defaults)
     build = ModuleBuild(found, ids, max_length, graphs.opset, rules)
     _check_ids(ids, found)
-    tokenizers = _tokenizers(found, ids, options)
+    tokenizers = _tokenizers(found, facts, options)
     framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
     check_expect(options, bool(level))
     reads = reads_texts(options, False)
@@ -161,7 +162,7 @@ def _check_ids(ids: SpecialIds, found: Examination) -> None:
         raise ConfigError(join_problems(found.module.name, problems))
 
 
-def _tokenizers(found: Examination, ids: SpecialIds, options: ExportKeywords) -> TokenizerFiles:
+def _tokenizers(found: Examination, facts: ModuleFacts, options: ExportKeywords) -> TokenizerFiles:
     target, source = options.get("tokenizer"), options.get("source_tokenizer")
     if source is not None and target is None:
         raise ConfigError(Message(
@@ -173,11 +174,14 @@ def _tokenizers(found: Examination, ids: SpecialIds, options: ExportKeywords) ->
             ", ".join(each.name for each in found.inputs), ", not text; omit it.",
         ))  # fmt: skip
     splits = Splits(options.get("split"), options.get("source_split"), options.get("target_split"))
-    if target is None:
+    if target is not None:
+        files = TokenizerFiles(Path(source or target), Path(target), *splits.sides)
+    elif facts.tokenizers is not None and not any(splits.sides):
+        files = TokenizerFiles(model=facts.tokenizers)
+    else:
         return choose_tokenizers(splits=splits)
-    files = TokenizerFiles(Path(source or target), Path(target), *splits.sides)
     framing = options.get("add_source_bos", False), options.get("add_source_eos", False)
-    files.check(_vocabularies(found, ids, framing))
+    files.check(_vocabularies(found, facts.special, framing))
     return files
 
 

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import ConfigError, Message, Option, join_problems
+from tfexport.errors import ConfigError, Message, Option, TokenizerError, join_problems
 from tfexport.export.artifacts.checkpoint_source import check_greedy_defaults
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
 from tfexport.export.artifacts.module import export_known, verify_module
 from tfexport.export.artifacts.module_source import ModuleFacts
-from tfexport.export.artifacts.option_rules import BUNDLE, GENERATE, Output
+from tfexport.export.artifacts.option_rules import BUNDLE, GENERATE, TOKENIZERS, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.transformers_source import TransformersModel, read_transformers
 from tfexport.export.report import ParityReport
+from tfexport.export.text.model_tokenizers import InstalledTokenizer
 from tfexport.model_src.checkpoint.overrides import parse_settings
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.typing import Progress
@@ -46,9 +47,42 @@ def export_transformers(
     found = read_transformers(checkpoint, values, _settings(options))
     if output.kind != BUNDLE:
         check_greedy_defaults(found.name, found.generation.defaults)
-    facts = ModuleFacts(found.special, found.max_length, found.generation, found.folder)
-    made = export_known(found.model, facts, output, _as_module(found, options))
+    texts = None if output.kind != BUNDLE or _named(options) else found.find_tokenizer()
+    facts = ModuleFacts(found.special, found.max_length, found.generation)
+    given = _as_module(found, options)
+    if texts is not None:
+        facts = dataclasses.replace(facts, tokenizers=texts.tokenizers)
+        if found.takes_ids:
+            facts, framing = _framed(facts, texts)
+            given |= framing
+    made = export_known(found.model, facts, output, given)
     return dataclasses.replace(made, notes=found.notes)
+
+
+def _named(options: Mapping[str, Any]) -> bool:
+    """Whether the caller names a tokenizer."""
+    return any(options.get(name) is not None for name in TOKENIZERS)
+
+
+def _framed(facts: ModuleFacts, texts: InstalledTokenizer) -> tuple[ModuleFacts, dict[str, bool]]:
+    """The special ids and the options for the tokens around a source text.
+
+    Raises:
+        TokenizerError: there are others than a start and an end token.
+    """
+    before, after, special = texts.before, texts.after, facts.special
+    if len(before) > 1 or after not in ((), (special.eos,)):
+        raise TokenizerError(Message(
+            f"{texts.tokenizers.folder}: its tokenizer puts the ids {[*before]} in front of a text "
+            f"and {[*after]} behind it; a bundle puts one in front, and the end token "
+            f"{special.eos} behind. Pass a tokenizer file with ", Option("tokenizer"),
+            ", or remove its files for a bundle of ids.",
+        ))  # fmt: skip
+    if before:
+        # The start token of a text; that of decoding is ``start``.
+        special = dataclasses.replace(special, bos=before[0])
+    framing = {"add_source_bos": bool(before), "add_source_eos": bool(after)}
+    return dataclasses.replace(facts, special=special), framing
 
 
 def verify_transformers(
@@ -100,13 +134,14 @@ def _refuse(options: Mapping[str, Any], problems: list[Message]) -> None:
     ]
     settings = _settings(options)
     problems += [
-        Message(Option("settings", [name]), f": only {_LENGTH} can be set")
-        for name in settings
+        Message(Option("settings", [f"{name}={value}"]), f": only {_LENGTH} can be set")
+        for name, value in settings.items()
         if name != _LENGTH
     ]
     length = settings.get(_LENGTH, 1)
     if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        problems.append(Message(Option("settings", [_LENGTH]), ": not a positive integer"))
+        given = Option("settings", [f"{_LENGTH}={length}"])
+        problems.append(Message(given, ": not a positive integer"))
     if problems:
         subject = "a model of transformers that no layout reads is exported by its own forward"
         raise ConfigError(join_problems(subject, problems))

@@ -33,6 +33,7 @@ from tfexport.errors import (
 )
 from tfexport.export.modules.inputs import Input, as_tensors, axes_of, draw_rows
 from tfexport.export.quiet import quiet
+from tfexport.export.text.model_tokenizers import InstalledTokenizer, find_installed_tokenizer
 from tfexport.graph_io import BATCH
 from tfexport.model_src.checkpoint.generation_config import (
     GENERATION_FILE,
@@ -99,6 +100,18 @@ class TransformersModel:
             named[each.name] = self._padded(each, tensor)
         logits: Tensor = model(**named, decoder_input_ids=target, return_dict=True).logits
         return logits
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether its source is ids."""
+        return self.inputs[0].name == graph_io.INPUT_IDS
+
+    def find_tokenizer(self) -> InstalledTokenizer | None:
+        """The tokenizer of its folder; None if there is none."""
+        if self.folder is None:
+            return None
+        values = read_json(self.folder / _CONFIG)
+        return find_installed_tokenizer(self.folder, values, _library(self.folder))
 
     def _padded(self, each: Input, tensor: Tensor) -> Tensor:
         """An input within its limits; padded to the blocks of the encoder while it is exported."""
@@ -238,7 +251,7 @@ def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
         try:
             model, info = kind.from_pretrained(
                 None, config=config, state_dict=dict(state.tensors), dtype=torch.float32,
-                attn_implementation="eager", output_loading_info=True,
+                attn_implementation="eager", ignore_mismatched_sizes=True, output_loading_info=True,
             )  # fmt: skip
         except Exception as error:
             raise CheckpointError(
@@ -412,7 +425,8 @@ class _Inputs:
         return (Input("input_values", "float32", (BATCH, "samples")),)
 
     def _pixels(self, config: Any) -> tuple[Input, ...]:
-        size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+        size: Any = getattr(config, "image_size", None)
+        channels: Any = getattr(config, "num_channels", None)
         height, width = size if isinstance(size, list | tuple) else (size, size)
         if None in (height, width, channels):
             return ()
@@ -553,8 +567,8 @@ class _Tried:
             most = min(most, table)
         if asked is not None:
             if not self.runs(self.sizes, asked):
-                text = f" {asked} is more than {self.found.name} can decode."
-                raise ConfigError(Message(Option("settings", ["max_length"]), text))
+                text = f" is more than {self.found.name} can decode."
+                raise ConfigError(Message(Option("settings", [f"max_length={asked}"]), text))
             return asked
         low, high = 1, most + 1  # the largest of which it runs
         while high - low > 1:
@@ -609,14 +623,11 @@ def _generation(loaded: _Loaded, size: int) -> tuple[Generation, tuple[str, ...]
 
 def _without_prefix(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The generation settings of Whisper without those that its own ``generate`` reads."""
-    kept = {
-        key: value
-        for key, value in given.items()
-        if key not in (_NO_TIMESTAMPS, *_OF_PREFIX, *_OF_TIMESTAMPS)
-    }
     last = given.get(_NO_TIMESTAMPS)
     if not isinstance(last, int):
-        return (kept, ()) if "lang_to_id" not in given else ({**given}, ())
+        return {**given}, ()
+    read = (_NO_TIMESTAMPS, *_OF_PREFIX, *_OF_TIMESTAMPS)
+    kept = {key: value for key, value in given.items() if key not in read}
     languages, tasks = given.get("lang_to_id"), given.get("task_to_id")
     if given.get("return_timestamps") is True:
         raise ConfigError(

@@ -97,7 +97,7 @@ def led_encoder(
     for layer in self.layers:
         x = layer(x, attention_mask=attention_mask)[0]
     made = sys.modules[type(self).__module__]
-    return made.LEDEncoderBaseModelOutput(last_hidden_state=x)  # type: ignore[attr-defined]
+    return made.LEDEncoderBaseModelOutput(last_hidden_state=x)
 
 
 def led_attention(
@@ -118,7 +118,7 @@ def led_attention(
     seen = kept[:, :, None, None, :] & near
     scores = query @ _neighbours(key, 3).transpose(-2, -1)  # (B, N, H, W, 3 W)
     weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
-    made = (weights @ _neighbours(value, 3)).transpose(2, 3).flatten(3).flatten(1, 2)
+    made: Tensor = (weights @ _neighbours(value, 3)).transpose(2, 3).flatten(3).flatten(1, 2)
     return (made[:, :length],)
 
 
@@ -126,7 +126,8 @@ def _blocks(x: Tensor, size: int) -> Tensor:
     """(B, S, ...) to (B, N, W, ...), padded with zeros at the end."""
     count = (x.size(1) + size - 1) // size
     pads = [0, 0] * (x.dim() - 2) + [0, count * size - x.size(1)]
-    return F.pad(x, pads).unflatten(1, (count, size))
+    found: Tensor = F.pad(x, pads).unflatten(1, (count, size))
+    return found
 
 
 def _neighbours(x: Tensor, axis: int) -> Tensor:
