@@ -113,9 +113,11 @@ def _refuse_probabilities(own: OwnForward, example: Example) -> None:
 def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> list[Example]:
     """The inputs and target ids of all runs."""
     vocab_size = runner.vocab_size(settings[0])
+    # Strides may make one number of rows of two small sizes.
+    largest = max(settings, key=lambda sizes: sum(sizes.values()))
     found = []
     for run in range(RUNS):
-        sizes = settings[1] if run == MORE_SOURCE else settings[0]
+        sizes = largest if run == MORE_SOURCE else settings[0]
         rows = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=1)
         target = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids)
         if run == OTHER_TOKENS:
