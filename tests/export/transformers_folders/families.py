@@ -11,13 +11,13 @@ from tests.support.hf_models import draw_weights
 Row = dict[str, np.ndarray[Any, Any]]
 VOCABULARY = 48
 _BART: Mapping[str, Any] = {
-    "vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2,
+    "vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2,
     "encoder_attention_heads": 2, "decoder_attention_heads": 4, "encoder_ffn_dim": 24,
     "decoder_ffn_dim": 20, "max_position_embeddings": 64, "pad_token_id": 1, "bos_token_id": 0,
     "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
 _T5: Mapping[str, Any] = {
-    "vocab_size": VOCABULARY, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 1,
+    "vocab_size": VOCABULARY, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2,
     "num_decoder_layers": 2, "num_heads": 3, "decoder_start_token_id": 0,
 }  # fmt: skip
 _BERT: Mapping[str, Any] = {

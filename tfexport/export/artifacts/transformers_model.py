@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,13 @@ from tfexport.export.artifacts.checkpoint_source import check_greedy_defaults
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
 from tfexport.export.artifacts.module import export_known, verify_module
 from tfexport.export.artifacts.module_source import ModuleFacts
-from tfexport.export.artifacts.option_rules import BUNDLE, GENERATE, TOKENIZERS, Output
+from tfexport.export.artifacts.option_rules import (
+    BUNDLE,
+    GENERATE,
+    LANGUAGES,
+    TOKENIZERS,
+    Output,
+)
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.transformers_source import TransformersModel, read_transformers
 from tfexport.export.report import ParityReport
@@ -25,6 +31,7 @@ _LENGTH = "max_length"
 # Options of checkpoints that a model without a layout does not have.
 _NOT_THERE = (
     "config", "reference", "output_attentions", "attention_biases", "log_probs", "text",
+    *LANGUAGES,
 )  # fmt: skip
 
 
@@ -42,9 +49,9 @@ def export_transformers(
     Raises:
         ConfigError: options that do not apply; all are listed.
     """
-    _check_options(output, options)
+    settings = check_options(options, _of_output(output))
     output.tell("reading the model with transformers", 0, 1)
-    found = read_transformers(checkpoint, values, _settings(options))
+    found = read_transformers(checkpoint, values, settings)
     if output.kind != BUNDLE:
         check_greedy_defaults(found.name, found.generation.defaults)
     texts = None if output.kind != BUNDLE or _named(options) else found.find_tokenizer()
@@ -94,8 +101,7 @@ def verify_transformers(
     tell: Progress,
 ) -> ParityReport:
     """Compare a bundle with the forward of the model that it was exported from; see ``verify``."""
-    _refuse(options, [])
-    found = read_transformers(checkpoint, values, _settings(options))
+    found = read_transformers(checkpoint, values, check_options(options))
     return verify_module(path, found.model, level, _as_module(found, options), tell)
 
 
@@ -107,32 +113,35 @@ def _as_module(found: TransformersModel, options: Mapping[str, Any]) -> Any:
     }  # fmt: skip
 
 
-def _settings(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    return parse_settings(options.get("settings", ()))
-
-
-def _check_options(output: Output, options: ExportKeywords) -> None:
-    problems: list[Message] = []
+def _of_output(output: Output) -> Iterator[Message]:
+    """What cannot be written of such a model."""
     if output.kind not in (BUNDLE, GENERATE):
         text = f": {output.kind!r} is not available for it; omit it, or use {GENERATE!r}"
-        problems.append(Message(Option("graph"), text))
+        yield Message(Option("graph"), text)
     elif output.kind == GENERATE and output.weights is not None:
-        problems.append(Message(Option("quantize"), " requires a bundle; omit ", Option("graph")))
-    _refuse(options, problems)
+        yield Message(Option("quantize"), " requires a bundle; omit ", Option("graph"))
 
 
-def _refuse(options: Mapping[str, Any], problems: list[Message]) -> None:
-    """Refuse options that do not apply, and other problems.
+def check_options(options: Mapping[str, Any], others: Iterable[Message] = ()) -> Mapping[str, Any]:
+    """Refuse options that do not apply.
+
+    Args:
+        options: by name.
+        others: problems of the caller, for the same message.
+
+    Returns:
+        The settings.
 
     Raises:
-        ConfigError: there are any; all are listed.
+        ConfigError: there are problems; all are listed.
     """
+    problems = [*others]
     problems += [
         Message(Option(name), " applies to checkpoints that a layout reads")
         for name in _NOT_THERE
         if options.get(name)
     ]
-    settings = _settings(options)
+    settings = parse_settings(options.get("settings", ()))
     problems += [
         Message(Option("settings", [f"{name}={value}"]), f": only {_LENGTH} can be set")
         for name, value in settings.items()
@@ -145,3 +154,4 @@ def _refuse(options: Mapping[str, Any], problems: list[Message]) -> None:
     if problems:
         subject = "a model of transformers that no layout reads is exported by its own forward"
         raise ConfigError(join_problems(subject, problems))
+    return settings

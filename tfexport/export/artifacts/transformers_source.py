@@ -92,7 +92,7 @@ class TransformersModel:
         """``forward(model, *inputs, target)`` to logits; see ``OwnForward``.
 
         Raises:
-            ValueError: an input is larger than the model's limit.
+            ValueError: an input is beyond the model's limits.
         """
         *given, target = tensors
         named = {}
@@ -100,6 +100,11 @@ class TransformersModel:
             named[each.name] = self._padded(each, tensor)
         logits: Tensor = model(**named, decoder_input_ids=target, return_dict=True).logits
         return logits
+
+    @property
+    def parameters(self) -> int:
+        """The number of trained values; tied tables are counted once."""
+        return sum(each.numel() for each in self.model.parameters())
 
     @property
     def takes_ids(self) -> bool:
@@ -442,7 +447,7 @@ class _Inputs:
 
 
 def _limits(model: Any) -> dict[str, int]:
-    """Sizes above which a class takes another branch, for which there is another graph."""
+    """Sizes beyond which a class takes another branch, for which there is another graph."""
     config = model.config
     if config.model_type == "speech_to_text":  # a larger table of positions is made then
         return {"frames": config.max_source_positions * 2**config.num_conv_layers}

@@ -12,6 +12,7 @@ from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
 _PAGE = "(docs/modules.md)"
 MODULE = f"export its code as a module of your own {_PAGE}"
+FOLDER = "transformers, installed beside tfexport, exports its folder by its own forward"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
 
@@ -52,23 +53,29 @@ _ENCODER = "it is an encoder alone, which generates nothing"
 
 # By the ``model_type`` of config.json.
 UNSUPPORTED = {
-    "led": Unsupported("LED", "its encoder attends in windows and to global tokens"),
+    "led": Unsupported(
+        "LED", "its encoder attends in windows and to global tokens", (FOLDER, MODULE)
+    ),
     "longt5": Unsupported(
         "LongT5", "its encoder attends in windows or through transient global tokens",
-        (MODULE, OPTIMUM),
+        (FOLDER, MODULE, OPTIMUM),
     ),
     "bigbird_pegasus": Unsupported(
-        "BigBird-Pegasus", "its encoder attends to random blocks", (MODULE, OPTIMUM)
+        "BigBird-Pegasus", "its encoder attends to random blocks", (FOLDER, MODULE, OPTIMUM)
     ),
-    "pegasus_x": Unsupported("Pegasus-X", "its encoder attends in blocks and to global tokens"),
+    "pegasus_x": Unsupported(
+        "Pegasus-X", "its encoder attends in blocks and to global tokens", (FOLDER, MODULE)
+    ),
     "prophetnet": Unsupported("ProphetNet", _N_GRAM),
     "xlm-prophetnet": Unsupported("XLM-ProphetNet", _N_GRAM),
-    "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS),
-    "switch_transformers": Unsupported("Switch Transformers", _EXPERTS),
-    "mvp": Unsupported("MVP", "it prepends prompts to the keys of every attention"),
+    "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS, (FOLDER, MODULE)),
+    "switch_transformers": Unsupported("Switch Transformers", _EXPERTS, (FOLDER, MODULE)),
+    "mvp": Unsupported(
+        "MVP", "it prepends prompts to the keys of every attention", (FOLDER, MODULE)
+    ),
     "t5gemma": Unsupported(
         "T5Gemma", "its layers are Gemma's: rotary, grouped and soft-capped attention",
-        (MODULE, CTRANSLATE2),
+        (FOLDER, MODULE, CTRANSLATE2),
     ),
     "t5gemma2": Unsupported(
         "T5Gemma 2", "its layers are Gemma's: rotary, grouped and soft-capped attention",
@@ -76,20 +83,20 @@ UNSUPPORTED = {
     ),
     "encoder-decoder": Unsupported(
         "an encoder-decoder of two models (such as BERT)",
-        "the two halves compute differently", (MODULE, OPTIMUM),
+        "the two halves compute differently", (FOLDER, MODULE, OPTIMUM),
     ),
-    "whisper": Unsupported("Whisper", _SPEECH, (CTRANSLATE2, OPTIMUM, MODULE)),
-    "speech_to_text": Unsupported("Speech2Text", _SPEECH, (MODULE, OPTIMUM)),
-    "speech-encoder-decoder": Unsupported("a speech encoder-decoder", _SPEECH),
-    "moonshine": Unsupported("Moonshine", _SPEECH),
+    "whisper": Unsupported("Whisper", _SPEECH, (FOLDER, CTRANSLATE2, OPTIMUM, MODULE)),
+    "speech_to_text": Unsupported("Speech2Text", _SPEECH, (FOLDER, MODULE, OPTIMUM)),
+    "speech-encoder-decoder": Unsupported("a speech encoder-decoder", _SPEECH, (FOLDER, MODULE)),
+    "moonshine": Unsupported("Moonshine", _SPEECH, (FOLDER, MODULE)),
     "seamless_m4t": Unsupported("SeamlessM4T", _SPEECH),
     "seamless_m4t_v2": Unsupported("SeamlessM4T v2", _SPEECH),
     "speecht5": Unsupported("SpeechT5", _SPEECH, (MODULE, OPTIMUM)),
     "vision-encoder-decoder": Unsupported(
-        "a vision encoder-decoder (such as TrOCR or Donut)", _IMAGE, (MODULE, OPTIMUM)
+        "a vision encoder-decoder (such as TrOCR or Donut)", _IMAGE, (FOLDER, MODULE, OPTIMUM)
     ),
     "trocr": Unsupported("TrOCR's decoder", _IMAGE, (MODULE, OPTIMUM)),
-    "pix2struct": Unsupported("Pix2Struct", _IMAGE, (MODULE, OPTIMUM)),
+    "pix2struct": Unsupported("Pix2Struct", _IMAGE, (FOLDER, MODULE, OPTIMUM)),
     **{
         kind: Unsupported(f"a decoder-only language model ({kind})", _DECODER, (CTRANSLATE2,))
         for kind in (
