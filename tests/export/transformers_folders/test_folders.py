@@ -1,5 +1,6 @@
 """Folders of transformers that no layout reads, exported by the forward of their own class."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,19 +75,40 @@ def test_decoding_defaults_are_those_of_the_folder(tmp_path: Path) -> None:
     assert tokens_of(translator, rows) == [generate(model, row) for row in rows]
 
 
-def test_greedy_rules_are_in_the_graph(tmp_path: Path) -> None:
-    model = make_model("bert2bert", seed=1)
+def write_tokenizer(folder: Path) -> None:
+    """The files of a BERT's tokenizer, whose ids are those of the tiny models."""
+    letters = "abcdefghijklmnopqrstu"
+    words = ["[PAD]", "[UNK]", "[MASK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters)]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_rules_are_in_the_graph_and_the_tokenizer_in_the_bundle(tmp_path: Path) -> None:
+    folder, model = tmp_path / "model", make_model("bert2bert", seed=1)
     settings = {
         "forced_bos_token_id": 6, "forced_eos_token_id": 4, "suppress_tokens": [8, 31],
         "max_length": 8,
     }  # fmt: skip
-    made, translator = exported(tmp_path / "model", model, **settings)
+    folder.mkdir()
+    write_tokenizer(folder)
+    made, translator = exported(folder, model, **settings)
     rows = draw_inputs("bert2bert", 4)
     wanted = [generate(model, row) for row in rows]
     assert tokens_of(translator, rows) == wanted
     assert all(row[0] == 6 for row in wanted)
     assert made.manifest.generation["first_token"] == 6
+    judge = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = ["Abc de", "fg, h", "u"]
+    encoded = [judge(text, return_tensors="np") for text in texts]
+    given = [
+        {"input_ids": it.input_ids[0], "attention_mask": it.attention_mask[0]} for it in encoded
+    ]
+    decoded = [judge.decode(generate(model, row), skip_special_tokens=True) for row in given]
+    found = translator.translate(texts)
+    assert [result.text for result in found] == decoded
+    assert [list(it.hypotheses[0].tokens) for it in found] == [generate(model, it) for it in given]
     with torch.no_grad():
         model.decoder.bert.embeddings.LayerNorm.bias.add_(0.1)
-    model.save_pretrained(tmp_path / "model")
-    assert not verify(made.path, tmp_path / "model", level="quick").passed
+    model.save_pretrained(folder)
+    assert not verify(made.path, folder, level="quick").passed

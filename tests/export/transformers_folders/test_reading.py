@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from tests.export.transformers_folders.families import draw_inputs, make_model
 from tests.support.hf_models import change_json, change_weights
+from tfexport.cli.main import cli
 from tfexport.errors import CheckpointError, ConfigError, MissingDependencyError, TfexportError
 from tfexport.export import export
 from tfexport.export.artifacts.transformers_source import (
@@ -190,3 +192,15 @@ def test_tokens_of_whisper_are_a_prefix(tmp_path: Path) -> None:
     assert any("target_prefix, such as [30, 35, 40] for <|en|>" in note for note in found.notes)
     change_json(path, return_timestamps=True)
     assert "return_timestamps" in refusal(tmp_path / "model")
+
+
+def test_folder_is_described(folder: Path) -> None:
+    found = CliRunner().invoke(cli, ["inspect", str(folder), "--set", "max_length=17"])
+    assert found.exit_code == 0
+    for part in ("EncoderDecoderModel of transformers", "attention_mask int64", "17 target"):
+        assert part in found.output
+    as_json = CliRunner().invoke(cli, ["inspect", str(folder), "--json"])
+    assert json.loads(as_json.output)["special_ids"]["start"] == 3
+    refused = CliRunner().invoke(cli, ["inspect", str(folder), "--set", "d_model=17"])
+    assert "--set d_model=17: only max_length can be set" in refused.output
+    assert refused.exit_code == 2
