@@ -30,7 +30,7 @@ from tfexport.export.artifacts.module_source import (
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
-from tfexport.export.artifacts.option_rules import BUNDLE, BY_FORWARD, Output
+from tfexport.export.artifacts.option_rules import BUNDLE, CALL, Output
 from tfexport.export.artifacts.quantized import quantized_result
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
@@ -73,7 +73,9 @@ def export_known(
 ) -> ExportResult:
     """Export a module of which the special ids and the decoding defaults are known."""
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, options["inputs"], facts, output.level, options, output.tell)
+        contents = read_module(
+            model, options.get("inputs"), facts, output.level, options, output.tell
+        )
         if output.kind != BUNDLE:
             return _write_file(contents, output)
         real = options.get("samples"), options.get("expect")
@@ -114,11 +116,11 @@ def verify_module(
     )
     check_arguments("verify", model, facts)
     given = ExportKeywords(examples=options.get("examples", ()))
-    for name in BY_FORWARD:
+    for name in CALL:
         if name in options:
             given[name] = options[name]  # type: ignore[literal-required]
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, options["inputs"], facts, level, given, tell)
+        contents = read_module(model, options.get("inputs"), facts, level, given, tell)
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
         return _compare(contents, path, manifest, real, tell)

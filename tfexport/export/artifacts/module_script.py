@@ -41,7 +41,9 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
     facts = ModuleFacts.of(options)
     check_arguments("export", model, facts)
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, options["inputs"], facts, output.level, options, output.tell)
+        contents = read_module(
+            model, options.get("inputs"), facts, output.level, options, output.tell
+        )
         if contents.build.found.module.own is not None:
             raise ExportError(
                 f"{output.path}: TorchScript holds a module's own methods, and "

@@ -1,27 +1,22 @@
 """Checkpoints that are not read: each with the reason and an alternative."""
 
+import contextlib
+import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tfexport.bundle import is_bundle
-from tfexport.errors import Message, Option, join_some
+from tfexport.errors import CheckpointError, ConfigError, Message, join_some
 from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
-_PAGE = "(docs/modules.md)"
-MODULE = f"export its code as a module of your own {_PAGE}"
-FOLDER = "transformers, installed beside tfexport, exports its folder by its own forward"
+MODULE = "export the module itself with the lines below"
+FOLDER = "pass the folder that save_pretrained of transformers wrote, its config.json included"
+BY_FORWARD = "transformers, installed beside tfexport, exports its folder by its own forward"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
-
-
-def as_message(text: str) -> Message:
-    """A text as a message, in which ``MODULE`` names the option ``module``."""
-    first, *others = text.split(_PAGE)
-    named = (Message("(", Option("module"), "; docs/modules.md)", other) for other in others)
-    return Message(first, *named)
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,7 @@ class Unsupported:
 
     Attributes:
         title: the name in messages.
-        reason: a clause, "because …" without the word.
+        reason: a clause, "because …" without the word; empty where the title says it.
         ways: clauses that name an alternative.
     """
 
@@ -40,8 +35,8 @@ class Unsupported:
 
     def __str__(self) -> str:
         ways = "; ".join(self.ways)
-        reason = f"{self.title}, which no layout reads: {self.reason}"
-        return f"{reason}. {ways[0].upper()}{ways[1:]}."
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.title}, which no layout reads{reason}. {ways[0].upper()}{ways[1:]}."
 
 
 _EXPERTS = "its feed-forward layers are mixtures of experts, chosen for each token by a router"
@@ -51,31 +46,92 @@ _IMAGE = "its encoder reads images, and no layout reads anything but token ids"
 _DECODER = "it is a decoder alone, and tfexport exports an encoder and a decoder"
 _ENCODER = "it is an encoder alone, which generates nothing"
 
+# What the forward of a model takes, by the reason why no layout reads it; ids otherwise.
+_INPUTS = {
+    "Whisper of OpenAI's": '"mel", "float32", ("batch", 80, 3000)',
+    _SPEECH: '"input_features", "float32", ("batch", 80, "frames")',
+    _IMAGE: '"pixel_values", "float32", ("batch", 3, 224, 224)',
+}
+_IDS = '"input_ids", "int64", ("batch", "source_length")'
+
+
+@contextlib.contextmanager
+def with_lines(path: Path | None = None, inside: Sequence[Any] | None = None) -> Iterator[None]:
+    """Inside the block, add the lines of code to errors that name ``MODULE`` as a way.
+
+    Args:
+        path: the checkpoint; None for a module in memory.
+        inside: the keys that lead to the state dict in what ``torch.load`` gives; None if it gives
+            no state dict, or one with other keys than the module's.
+    """
+    try:
+        yield
+    except (CheckpointError, ConfigError) as error:
+        raise type(error)(add_lines(error.message, path, inside)) from error.__cause__
+
+
+def add_lines(
+    message: str | Message, path: Path | None = None, inside: Sequence[Any] | None = None
+) -> Message:
+    """A message, with the lines of code if it names ``MODULE`` as a way; see ``with_lines``."""
+    text = str(message)
+    if MODULE[1:] not in text:  # it may begin a sentence
+        return Message(message)
+    inputs = next((code for reason, code in _INPUTS.items() if reason in text), _IDS)
+    first = ["from tfexport.export import Input, export"]
+    if path is not None:
+        first += _loading(path, inside)
+    lines = [
+        *first,
+        f'export(model, "model.bundle", inputs=[Input({inputs})],',
+        "       pad_id=PAD_IDX, bos_id=BOS_IDX, eos_id=EOS_IDX, max_length=100)",
+    ]
+    where = "In your training script (docs/training-script.md has other inputs and calls):"
+    return Message(message, f"\n{where}\n\n", "\n".join(lines))
+
+
+def _loading(path: Path, inside: Sequence[Any] | None) -> list[str]:
+    """Lines that build a model with the weights of a file."""
+    name = _quoted(str(path))
+    made = "model = YourModel()  # as it is built there"
+    if inside is None:
+        return [f"{made}, with the weights of {name}"]
+    if path.suffix == ".safetensors":
+        load = f"model.load_state_dict(load_file({name}))"
+        return ["from safetensors.torch import load_file", made, load]
+    keys = "".join(f"[{_quoted(key) if isinstance(key, str) else repr(key)}]" for key in inside)
+    return [made, f"model.load_state_dict(torch.load({name}, weights_only=True){keys})"]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
 # By the ``model_type`` of config.json.
 UNSUPPORTED = {
     "led": Unsupported(
-        "LED", "its encoder attends in windows and to global tokens", (FOLDER, MODULE)
+        "LED", "its encoder attends in windows and to global tokens", (BY_FORWARD, MODULE)
     ),
     "longt5": Unsupported(
         "LongT5", "its encoder attends in windows or through transient global tokens",
-        (FOLDER, MODULE, OPTIMUM),
+        (BY_FORWARD, MODULE, OPTIMUM),
     ),
     "bigbird_pegasus": Unsupported(
-        "BigBird-Pegasus", "its encoder attends to random blocks", (FOLDER, MODULE, OPTIMUM)
+        "BigBird-Pegasus", "its encoder attends to random blocks", (BY_FORWARD, MODULE, OPTIMUM)
     ),
     "pegasus_x": Unsupported(
-        "Pegasus-X", "its encoder attends in blocks and to global tokens", (FOLDER, MODULE)
+        "Pegasus-X", "its encoder attends in blocks and to global tokens", (BY_FORWARD, MODULE)
     ),
     "prophetnet": Unsupported("ProphetNet", _N_GRAM),
     "xlm-prophetnet": Unsupported("XLM-ProphetNet", _N_GRAM),
-    "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS, (FOLDER, MODULE)),
-    "switch_transformers": Unsupported("Switch Transformers", _EXPERTS, (FOLDER, MODULE)),
+    "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS, (BY_FORWARD, MODULE)),
+    "switch_transformers": Unsupported("Switch Transformers", _EXPERTS, (BY_FORWARD, MODULE)),
     "mvp": Unsupported(
-        "MVP", "it prepends prompts to the keys of every attention", (FOLDER, MODULE)
+        "MVP", "it prepends prompts to the keys of every attention", (BY_FORWARD, MODULE)
     ),
     "t5gemma": Unsupported(
         "T5Gemma", "its layers are Gemma's: rotary, grouped and soft-capped attention",
-        (FOLDER, MODULE, CTRANSLATE2),
+        (BY_FORWARD, MODULE, CTRANSLATE2),
     ),
     "t5gemma2": Unsupported(
         "T5Gemma 2", "its layers are Gemma's: rotary, grouped and soft-capped attention",
@@ -83,20 +139,22 @@ UNSUPPORTED = {
     ),
     "encoder-decoder": Unsupported(
         "an encoder-decoder of two models (such as BERT)",
-        "the two halves compute differently", (FOLDER, MODULE, OPTIMUM),
+        "the two halves compute differently", (BY_FORWARD, MODULE, OPTIMUM),
     ),
-    "whisper": Unsupported("Whisper", _SPEECH, (FOLDER, CTRANSLATE2, OPTIMUM, MODULE)),
-    "speech_to_text": Unsupported("Speech2Text", _SPEECH, (FOLDER, MODULE, OPTIMUM)),
-    "speech-encoder-decoder": Unsupported("a speech encoder-decoder", _SPEECH, (FOLDER, MODULE)),
-    "moonshine": Unsupported("Moonshine", _SPEECH, (FOLDER, MODULE)),
+    "whisper": Unsupported("Whisper", _SPEECH, (BY_FORWARD, CTRANSLATE2, OPTIMUM, MODULE)),
+    "speech_to_text": Unsupported("Speech2Text", _SPEECH, (BY_FORWARD, MODULE, OPTIMUM)),
+    "speech-encoder-decoder": Unsupported(
+        "a speech encoder-decoder", _SPEECH, (BY_FORWARD, MODULE)
+    ),
+    "moonshine": Unsupported("Moonshine", _SPEECH, (BY_FORWARD, MODULE)),
     "seamless_m4t": Unsupported("SeamlessM4T", _SPEECH),
     "seamless_m4t_v2": Unsupported("SeamlessM4T v2", _SPEECH),
     "speecht5": Unsupported("SpeechT5", _SPEECH, (MODULE, OPTIMUM)),
     "vision-encoder-decoder": Unsupported(
-        "a vision encoder-decoder (such as TrOCR or Donut)", _IMAGE, (FOLDER, MODULE, OPTIMUM)
+        "a vision encoder-decoder (such as TrOCR or Donut)", _IMAGE, (BY_FORWARD, MODULE, OPTIMUM)
     ),
     "trocr": Unsupported("TrOCR's decoder", _IMAGE, (MODULE, OPTIMUM)),
-    "pix2struct": Unsupported("Pix2Struct", _IMAGE, (FOLDER, MODULE, OPTIMUM)),
+    "pix2struct": Unsupported("Pix2Struct", _IMAGE, (BY_FORWARD, MODULE, OPTIMUM)),
     **{
         kind: Unsupported(f"a decoder-only language model ({kind})", _DECODER, (CTRANSLATE2,))
         for kind in (
@@ -125,16 +183,22 @@ _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 _MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
-        Unsupported("an Eole Transformer", "no layout reads it", (MODULE, CTRANSLATE2)),
+        Unsupported(
+            "Whisper of OpenAI's own package",
+            "it reads audio, and layouts read token ids",
+            (MODULE, CTRANSLATE2),
+        ),
+        (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\."),
+    ),
+    (
+        Unsupported("an Eole Transformer", "", (MODULE, CTRANSLATE2)),
         (
             r"^(src|tgt)_emb\.embeddings\.weight$",
             r"^(en|de)coder\.transformer_layers\.\d+\.(input|precontext|post_attention)_layernorm\.",
         ),
     ),
     (
-        Unsupported(
-            "a model with recurrent layers (LSTM or GRU)", "no layout has any", (MODULE,)
-        ),
+        Unsupported("a model with recurrent layers (LSTM or GRU)", ""),
         (r"\b(weight|bias)_[ih]h_l\d",),
     ),
     (
@@ -154,7 +218,8 @@ _MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     ),
 )  # fmt: skip
 
-# Patterns of keys that only these have, by the ``model_type`` that their config.json would have.
+# Patterns of keys that only these have, by the ``model_type`` that the config.json of their folder
+# has.
 _UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("led", (r"\.longformer_self_attn\.",)),
     ("longt5", (r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\.",)),
@@ -163,7 +228,6 @@ _UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("switch_transformers", (r"\.mlp\.(router|experts)\.",)),
     ("nllb-moe", (r"\.ffn\.(router|experts)\.",)),
     ("whisper", (r"^model\.encoder\.conv1\.", r"^model\.decoder\.layers\.\d+\.encoder_attn\.")),
-    ("whisper", (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\.")),
     ("vision-encoder-decoder", (r"^encoder\.embeddings\.patch_embeddings\.",)),
 )  # fmt: skip
 
@@ -181,7 +245,8 @@ def describe_unsupported(names: Iterable[str]) -> str | None:
     names = list(names)
     for kind, patterns in _UNSUPPORTED_NAMES:
         if _fits(names, patterns):
-            return str(UNSUPPORTED[kind])
+            known = UNSUPPORTED[kind]
+            return str(replace(known, ways=(FOLDER, *known.ways)))
     return None
 
 
