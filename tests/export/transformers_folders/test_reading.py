@@ -14,11 +14,8 @@ from tests.support.hf_models import change_json, change_weights
 from tfexport.cli.main import cli
 from tfexport.errors import CheckpointError, ConfigError, MissingDependencyError, TfexportError
 from tfexport.export import export
-from tfexport.export.artifacts.transformers_source import (
-    TransformersModel,
-    find_transformers,
-    read_transformers,
-)
+from tfexport.export.artifacts.transformers_call import TransformersModel
+from tfexport.export.artifacts.transformers_source import find_transformers, read_transformers
 from tfexport.export.graphs.torch_layers import exportable_layers
 
 pytest.importorskip("transformers", reason="make optional installs it")

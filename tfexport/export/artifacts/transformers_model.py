@@ -20,7 +20,8 @@ from tfexport.export.artifacts.option_rules import (
     Output,
 )
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.artifacts.transformers_source import TransformersModel, read_transformers
+from tfexport.export.artifacts.transformers_call import TransformersModel
+from tfexport.export.artifacts.transformers_source import find_tokenizer, read_transformers
 from tfexport.export.report import ParityReport
 from tfexport.export.text.model_tokenizers import InstalledTokenizer
 from tfexport.model_src.checkpoint.overrides import parse_settings
@@ -54,7 +55,7 @@ def export_transformers(
     found = read_transformers(checkpoint, values, settings)
     if output.kind != BUNDLE:
         check_greedy_defaults(found.name, found.generation.defaults)
-    texts = None if output.kind != BUNDLE or _named(options) else found.find_tokenizer()
+    texts = None if output.kind != BUNDLE or _named(options) else find_tokenizer(found)
     facts = ModuleFacts(found.special, found.max_length, found.generation)
     given = _as_module(found, options)
     if texts is not None:
