@@ -26,7 +26,7 @@ from tfexport.errors import (
 from tfexport.file_access import describe_substitute, open_file
 
 if TYPE_CHECKING:
-    from tfexport.bundle import Manifest
+    from tfexport.bundle import Manifest, SpecialIds
     from tfexport.export import ArtifactInfo
     from tfexport.graph_io import ModuleIO
     from tfexport.languages import Languages
@@ -252,6 +252,7 @@ def inspect(
             if kind != ONNX_FILE:
                 import torch  # noqa: F401 - so that torch is named first if several are missing
             from tfexport.export import read_info
+            from tfexport.export.artifacts.transformers_source import find_transformers
             from tfexport.model_src.checkpoint.read import examine_checkpoint
             from tfexport.model_src.config import BUNDLE_IDS
     except MissingDependencyError as error:
@@ -263,6 +264,10 @@ def inspect(
         return
     if kind == ONNX_FILE:
         raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
+    values = find_transformers(path, layout)
+    if values is not None:
+        _inspect_transformers(path, values, config, settings, as_json)
+        return
     found = examine_checkpoint(path, config, settings, layout, require=BUNDLE_IDS)
     if as_json:
         _print_json(checkpoint_facts(found))
@@ -270,6 +275,45 @@ def inspect(
         print_checkpoint(found)
     if found.problems:
         ctx.exit(1)
+
+
+def _inspect_transformers(
+    path: str,
+    values: Mapping[str, Any],
+    config: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Describe a model that no layout reads, which is exported by its own forward."""
+    from tfexport.export.artifacts.transformers_model import check_options
+    from tfexport.export.artifacts.transformers_source import read_transformers
+
+    given = check_options({"config": config, "settings": settings})
+    found = read_transformers(path, values, given)
+    kind = type(found.model).__name__
+    if as_json:
+        inputs = [asdict(each) for each in found.inputs]
+        _print_json({
+            "path": path, "class": kind, "parameters": found.parameters, "inputs": inputs,
+            "special_ids": asdict(found.special), "max_length": found.max_length,
+            "generation": {**found.generation.defaults}, "notes": [*found.notes],
+        })  # fmt: skip
+        return
+    named = [f"{it.name} {it.dtype} ({', '.join(map(str, it.axes))})" for it in found.inputs]
+    click.echo(
+        f"{path}: {kind} of transformers, which no layout reads: exported by its own forward"
+    )
+    facts = {
+        "parameters": f"{found.parameters:,}",
+        "inputs": f"\n{'':<13}".join(named),
+        "longest": f"{found.max_length} target",
+        "special ids": _ids(found.special),
+        "generation": ", ".join(f"{k} {v}" for k, v in found.generation.defaults.items()),
+    }
+    for key, value in facts.items():
+        click.echo(f"{key + ':':<13}{value}")
+    for note in found.notes:
+        click.echo(f"note: {note}")
 
 
 def _refuse(path: str, given: dict[str, Any]) -> None:
@@ -357,7 +401,11 @@ def _engine(manifest: "Manifest") -> str:
 
 
 def _special_ids(manifest: "Manifest") -> str:
-    ids = asdict(manifest.special_ids)
+    return _ids(manifest.special_ids)
+
+
+def _ids(special: "SpecialIds") -> str:
+    ids = asdict(special)
     return ", ".join(f"{k} {v}" for k, v in ids.items() if k != "start" or v is not None)
 
 

@@ -17,6 +17,7 @@ from tfexport.export.graphs.module_graphs import (
     export_module_decoder,
     export_module_encoder,
 )
+from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import Examination, check_sizes
 from tfexport.export.modules.source_locations import export_failure
@@ -39,18 +40,22 @@ class ModuleBuild:
         special_ids: the special ids of the vocabularies.
         max_length: the maximum number of tokens of a row.
         opset: the opset version of the standard operators.
+        rules: the rules of the model that are part of its greedy search.
     """
 
     found: Examination
     special_ids: SpecialIds
     max_length: int
     opset: int
+    rules: GreedyRules = NO_RULES
 
     @property
     def steps(self) -> ModuleSteps:
         """The module as a ``StepModel``."""
-        kind = ModuleSteps if self.found.module.head is None else HeadSteps
-        return kind(self.found, self.special_ids, self.max_length)
+        # A head finds the best token without the logits to which rules would be added.
+        if self.found.module.head is not None and self.rules == NO_RULES:
+            return HeadSteps(self.found, self.special_ids, self.max_length)
+        return ModuleSteps(self.found, self.special_ids, self.max_length, self.rules)
 
 
 @dataclass(frozen=True)

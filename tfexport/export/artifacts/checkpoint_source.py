@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfexport.errors import (
@@ -63,17 +63,32 @@ def check_greedy_file(checkpoint: Checkpoint) -> None:
     Raises:
         ConfigError: there are such defaults; the message lists them.
     """
-    defaults = checkpoint.read_generation().defaults
-    lost = [f"{name}={defaults[name]!r}" for name in defaults if name not in _KEPT]
-    if needs_language(checkpoint):
-        lost.append("the target language, which each call sets")
+    language = ["the target language, which each call sets"] if needs_language(checkpoint) else []
+    check_greedy_defaults(checkpoint.name, checkpoint.read_generation().defaults, language)
+
+
+def check_greedy_defaults(
+    name: str, defaults: Mapping[str, Any], others: Sequence[str] = ()
+) -> None:
+    """Refuse decoding defaults that a single file cannot contain.
+
+    Args:
+        name: of the model.
+        defaults: of its files.
+        others: what the file cannot contain either.
+
+    Raises:
+        ConfigError: there are any; the message lists them.
+    """
+    lost = [f"{key}={defaults[key]!r}" for key in defaults if key not in _KEPT]
+    lost += others
     if lost:
         remedy = Message(
             "Export a bundle (without ", Option("graph"), "), which contains them, or remove them "
             f"from {GENERATION_FILE} if the model does not need them.",
         )  # fmt: skip
         text = f"a single file cannot contain these decoding defaults: {', '.join(lost)}"
-        raise ConfigError(join_problems(checkpoint.name, [text], remedy))
+        raise ConfigError(join_problems(name, [text], remedy))
 
 
 def read_for_decoding(

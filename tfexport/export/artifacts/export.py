@@ -27,6 +27,8 @@ from tfexport.export.artifacts.option_rules import (
 from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_file import export_torch_file, verify_torch_file
+from tfexport.export.artifacts.transformers_model import export_transformers, verify_transformers
+from tfexport.export.artifacts.transformers_source import find_transformers
 from tfexport.export.graph_forms import file_forms
 from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.quantization.bundle import check_weights
@@ -93,6 +95,9 @@ def export(
     if is_module(options):
         write = script_module if kind == TORCHSCRIPT else export_module
         return write(cast(nn.Module, model), out, options)  # checks the type of model
+    values = find_transformers(model, options.get("layout"))
+    if values is not None:
+        return export_transformers(model, values, out, options)
     if kind in TORCH_FILES:
         return export_torch_file(model, out, options)
     if kind == BUNDLE:
@@ -134,6 +139,9 @@ def verify(
     _check_verified(model, options)
     if _calls_module(options):
         return verify_module(path, cast(nn.Module, model), level, options, tell)
+    values = find_transformers(model, options.get("layout"))
+    if values is not None:
+        return verify_transformers(path, model, values, level, options, tell)
     if path.suffix == ".onnx":
         return verify_graph(path, model, level, options, tell)
     if path.is_file():

@@ -25,7 +25,7 @@ from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
 from tfexport.export.artifacts.module_source import (
     ModuleContents,
-    ModuleIds,
+    ModuleFacts,
     check_arguments,
     read_module,
 )
@@ -51,6 +51,7 @@ from tfexport.export.passes.weights import share_transposed, share_weights
 from tfexport.export.quantization.bundle import quantize_bundle
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
+from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.typing import PathLike, Progress
 
 RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expected texts
@@ -62,11 +63,18 @@ def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
     Dynamic axes are found by running the module. The graphs are compared with the module's own
     code, one row at a time. See ``export``.
     """
-    numbers = ModuleIds.of(options)
-    check_arguments("export", model, numbers)
+    facts = ModuleFacts.of(options)
+    check_arguments("export", model, facts)
+    return export_known(model, facts, output, options)
+
+
+def export_known(
+    model: nn.Module, facts: ModuleFacts, output: Output, options: ExportKeywords
+) -> ExportResult:
+    """Export a module of which the special ids and the decoding defaults are known."""
     with in_eval(model), suited_threads(model):
         contents = read_module(
-            model, options.get("inputs"), numbers, output.level, options, output.tell
+            model, options.get("inputs"), facts, output.level, options, output.tell
         )
         if output.kind != BUNDLE:
             return _write_file(contents, output)
@@ -103,14 +111,16 @@ def verify_module(
     info_of_bundle(manifest).refuse_quantized(path)
     longest = manifest.limits.max_target_length
     assert longest is not None
-    numbers = ModuleIds(manifest.special_ids, longest)
-    check_arguments("verify", model, numbers)
+    facts = ModuleFacts(
+        manifest.special_ids, longest, Generation(manifest.generation, manifest.special_ids.start)
+    )
+    check_arguments("verify", model, facts)
     given = ExportKeywords(examples=options.get("examples", ()))
     for name in CALL:
         if name in options:
             given[name] = options[name]  # type: ignore[literal-required]
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, options.get("inputs"), numbers, level, given, tell)
+        contents = read_module(model, options.get("inputs"), facts, level, given, tell)
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
         return _compare(contents, path, manifest, real, tell)
@@ -214,6 +224,9 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         config=contents.config,
         special_ids=build.special_ids,
         limits=Limits(source, build.found.vocab_size, build.found.longest_source, build.max_length),
+        generation=dict(contents.generation.defaults),
+        languages=contents.tokenizers.languages,
+        origins=dict(contents.generation.origins),
         graphs={form.name: form.filename for form in graphs},
         module=build.found.io.to_dict() | _found_in(build.found.module.model),
     )

@@ -16,7 +16,7 @@ from tfexport.export.artifacts.info import ArtifactInfo
 from tfexport.export.artifacts.keywords import ExportKeywords
 from tfexport.export.artifacts.module_source import (
     ModuleContents,
-    ModuleIds,
+    ModuleFacts,
     check_arguments,
     read_module,
 )
@@ -38,11 +38,11 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
     The file has ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``, as the module has
     them; the loop over steps is the caller's.
     """
-    numbers = ModuleIds.of(options)
-    check_arguments("export", model, numbers)
+    facts = ModuleFacts.of(options)
+    check_arguments("export", model, facts)
     with in_eval(model), suited_threads(model):
         contents = read_module(
-            model, options.get("inputs"), numbers, output.level, options, output.tell
+            model, options.get("inputs"), facts, output.level, options, output.tell
         )
         if contents.build.found.module.own is not None:
             raise ExportError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.graph_options import GraphOptions
+from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.incremental.example import declare
 from tfexport.export.incremental.find import find_steps, uses_forward
 from tfexport.export.incremental.forward import TARGET, OwnForward, check_target
@@ -23,38 +24,44 @@ from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
 from tfexport.export.parity.module import EagerModule
 from tfexport.export.parity.plan import FULL
+from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
+from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.model_src.config import TransformerConfig
 from tfexport.module_rows import Array
 from tfexport.typing import Progress
 
 
 @dataclass(frozen=True)
-class ModuleIds:
-    """The special ids and the maximum length of a module's export.
+class ModuleFacts:
+    """What decoding needs to know of a module, besides its code.
 
     Attributes:
         special: the special ids of the vocabularies.
         max_length: the maximum number of tokens of a row.
+        generation: the decoding defaults of the model's files.
+        tokenizers: of the model's files; None if there are none.
     """
 
     special: SpecialIds
     max_length: int
+    generation: Generation = field(default_factory=Generation)
+    tokenizers: ModelTokenizers | None = None
 
     @classmethod
-    def of(cls, options: ExportKeywords) -> ModuleIds:
+    def of(cls, options: ExportKeywords) -> ModuleFacts:
         """Read them from the options of ``export``."""
         ids = options["pad_id"], options["bos_id"], options["eos_id"], options.get("unk_id")
         return cls(SpecialIds(*ids), options["max_length"])
 
 
-def check_arguments(function: str, model: Any, numbers: ModuleIds) -> None:
+def check_arguments(function: str, model: Any, facts: ModuleFacts) -> None:
     """Refuse arguments of the wrong types, and ids and lengths out of bounds.
 
     Raises:
         ConfigError: there are any; the message lists all.
     """
-    ids, max_length = numbers.special, numbers.max_length
+    ids, max_length = facts.special, facts.max_length
     problems: list[Message] = []
     if not isinstance(model, nn.Module):
         problems.append(Message(Option("model"), f": {shown(model)} is not a torch.nn.Module"))
@@ -84,6 +91,7 @@ class ModuleContents:
         examples: rows of real inputs.
         level: how much is compared: "full", "quick", or "" for nothing.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
+        generation: the decoding defaults of the model's files.
     """
 
     build: ModuleBuild
@@ -93,24 +101,27 @@ class ModuleContents:
     examples: Sequence[Mapping[str, Array]]
     level: str = FULL
     reads: str | None = None
+    generation: Generation = field(default_factory=Generation)
 
     @property
     def eager(self) -> EagerModule:
         """The module in eager PyTorch."""
         build = self.build
-        return EagerModule(build.found, build.special_ids, build.max_length, self.level)
+        return EagerModule(
+            build.found, build.special_ids, build.max_length, self.level, build.rules
+        )
 
 
 def read_module(
     model: nn.Module,
     inputs: Sequence[Input] | None,
-    numbers: ModuleIds,
+    facts: ModuleFacts,
     level: str,
     options: ExportKeywords,
     tell: Progress,
 ) -> ModuleContents:
     """Check inputs, or find them by an example, and examine a module in eval mode."""
-    ids, max_length = numbers.special, numbers.max_length
+    ids, max_length = facts.special, facts.max_length
     target, forward = options.get("target", TARGET), options.get("forward")
     check_target(target, forward)
     example, rows = options.get("example"), options.get("examples", ())
@@ -136,13 +147,16 @@ def read_module(
     module = UserModule(model, len(checked))
     tell("running your module at several sizes", 0, 1)
     found = examine(module, checked, examples, ids, max_length)
-    build = ModuleBuild(found, ids, max_length, graphs.opset)
+    rules = GreedyRules.of(facts.generation.defaults)
+    build = ModuleBuild(found, ids, max_length, graphs.opset, rules)
     _check_ids(ids, found)
-    tokenizers = _tokenizers(found, ids, options)
+    tokenizers = _tokenizers(found, facts, options)
     framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
     check_expect(options, bool(level))
     reads = reads_texts(options, False)
-    return ModuleContents(build, graphs, tokenizers, framing, examples, level, reads)
+    return ModuleContents(
+        build, graphs, tokenizers, framing, examples, level, reads, facts.generation
+    )
 
 
 def _check_ids(ids: SpecialIds, found: Examination) -> None:
@@ -157,7 +171,7 @@ def _check_ids(ids: SpecialIds, found: Examination) -> None:
         raise ConfigError(join_problems(found.module.name, problems))
 
 
-def _tokenizers(found: Examination, ids: SpecialIds, options: ExportKeywords) -> TokenizerFiles:
+def _tokenizers(found: Examination, facts: ModuleFacts, options: ExportKeywords) -> TokenizerFiles:
     target, source = options.get("tokenizer"), options.get("source_tokenizer")
     if source is not None and target is None:
         raise ConfigError(Message(
@@ -169,11 +183,14 @@ def _tokenizers(found: Examination, ids: SpecialIds, options: ExportKeywords) ->
             ", ".join(each.name for each in found.inputs), ", not text; omit it.",
         ))  # fmt: skip
     splits = Splits(options.get("split"), options.get("source_split"), options.get("target_split"))
-    if target is None:
+    if target is not None:
+        files = TokenizerFiles(Path(source or target), Path(target), *splits.sides)
+    elif facts.tokenizers is not None and not any(splits.sides):
+        files = TokenizerFiles(model=facts.tokenizers)
+    else:
         return choose_tokenizers(splits=splits)
-    files = TokenizerFiles(Path(source or target), Path(target), *splits.sides)
     framing = options.get("add_source_bos", False), options.get("add_source_eos", False)
-    files.check(_vocabularies(found, ids, framing))
+    files.check(_vocabularies(found, facts.special, framing))
     return files
 
 

@@ -11,7 +11,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import checked_ids
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.step_model import NO_RULES, Decoded, Memory
+from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
 from tfexport.export.graphs.transformer_steps import add_scores, best_token
 from tfexport.export.ir_tools.nodes import (
     PROJECTION,
@@ -88,13 +88,19 @@ def export_module_decoder(found: Examination, opset: int) -> ir.Model:
 class ModuleSteps:
     """See ``StepModel``."""
 
-    def __init__(self, found: Examination, special_ids: SpecialIds, longest: int) -> None:
+    def __init__(
+        self,
+        found: Examination,
+        special_ids: SpecialIds,
+        longest: int,
+        rules: GreedyRules = NO_RULES,
+    ) -> None:
         self.found, self.module = found, cast(nn.Module, found.module)
         self.special_ids, self.vocab_size = special_ids, found.vocab_size
         self.longest: int | None = longest
         self.record_width = 1
         self.sizes: Sequence[Mapping[str, int]] | None = found.sizes
-        self.rules = NO_RULES
+        self.rules = rules
         io = found.io
         self.inputs = io.inputs
         self.read_by_start = (*io.memory, *io.state_before("present"))
@@ -155,6 +161,8 @@ class ModuleSteps:
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See ``StepModel``; the record is the token's log-probability."""
+        if self.rules.suppress_tokens:
+            x = x + self.rules.bias(self.vocab_size)
         best = x.argmax(-1, keepdim=True)
         return best, x.log_softmax(-1).gather(1, best).unsqueeze(1)
 
@@ -175,9 +183,11 @@ class ModuleSteps:
         self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
     ) -> ir.Value:
         """See ``StepModel``; the mean of the records."""
-        nodes, (scores,) = take_nodes(
-            parse_graph(_MEAN, opset), [decoded.counts, decoded.records], "scores/"
-        )
+        given = [decoded.counts, decoded.records]
+        if decoded.free is not None:
+            given.append(decoded.free)
+        text = _mean(some_forced=decoded.free is not None)
+        nodes, (scores,) = take_nodes(parse_graph(text, opset), given, "scores/")
         graph.extend(nodes)
         return scores
 
@@ -229,25 +239,30 @@ def _repeat(tensor: Tensor, beams: int) -> Tensor:
     return tensor.index_select(0, rows)
 
 
-# The mean of the log-probabilities that count, 0 for a row without tokens.
-_MEAN = """
-    score (int64[batch] count, float[batch, length, 1] records) => (float[batch] scores)
-    {
-        zero = Constant <value = int64 {0}> ()
-        one = Constant <value = int64 {1}> ()
-        first = Constant <value = int64[1] {0}> ()
-        second = Constant <value = int64[1] {1}> ()
-        third = Constant <value = int64[1] {2}> ()
+def _mean(some_forced: bool) -> str:
+    """The mean log-probability of each row, 0 for a row without tokens; forced ones count as 0."""
+    free = ", bool[batch, length] free" if some_forced else ""
+    both = "chosen = And (counts_in, free)" if some_forced else ""
+    chosen = "chosen" if some_forced else "counts_in"
+    return f"""
+    score (int64[batch] count, float[batch, length, 1] records{free}) => (float[batch] scores)
+    {{
+        zero = Constant <value = int64 {{0}}> ()
+        one = Constant <value = int64 {{1}}> ()
+        first = Constant <value = int64[1] {{0}}> ()
+        second = Constant <value = int64[1] {{1}}> ()
+        third = Constant <value = int64[1] {{2}}> ()
         log_probs = Squeeze (records, third)
         width_shape = Shape <start = 1, end = 2> (log_probs)
         width = Squeeze (width_shape, first)
         positions = Range (zero, width, one)
         columns = Unsqueeze (count, second)
         counts_in = Less (positions, columns)
-        nothing = Constant <value = float {0.0}> ()
-        counted = Where (counts_in, log_probs, nothing)
+        {both}
+        nothing = Constant <value = float {{0.0}}> ()
+        counted = Where ({chosen}, log_probs, nothing)
         total = ReduceSum <keepdims = 0> (counted, second)
         lengths = Max (count, one)
         float_lengths = Cast <to = 1> (lengths)
         scores = Div (total, float_lengths)
-    }"""
+    }}"""

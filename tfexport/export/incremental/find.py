@@ -26,7 +26,7 @@ from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, W
 from tfexport.export.modules.contract import ModuleError, UserModule, has_forward
 from tfexport.export.modules.examine import other_branch, refuse_branch
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
-from tfexport.export.modules.probes import Runner
+from tfexport.export.modules.probes import SETTINGS, Runner
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.report import LEAST_ALLOWED, allow
 from tfexport.export.rounding import Rounding, difference
@@ -121,8 +121,9 @@ def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> lis
     """The inputs and target ids of all runs."""
     vocab_size = runner.vocab_size(settings[0])
     found = []
+    first, other = _two_sizes(settings)
     for run in range(RUNS):
-        sizes = settings[1] if run == MORE_SOURCE else settings[0]
+        sizes = other if run == MORE_SOURCE else first
         rows = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=1)
         target = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids)
         if run == OTHER_TOKENS:
@@ -134,6 +135,21 @@ def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> lis
         given = as_tensors(runner.inputs, stack_rows(rows))
         found.append(Example(given, target[:, : LENGTHS[run]].contiguous()))
     return found
+
+
+def _two_sizes(settings: Sequence[Sizes]) -> tuple[Sizes, Sizes]:
+    """The size that is exported, and another one.
+
+    Strides make a single row of a small size, which torch takes for a constant, and one number of
+    rows of two sizes that are near each other.
+    """
+
+    def total(sizes: Sizes) -> int:
+        return sum(sizes.values())
+
+    first = max(settings[:SETTINGS], key=total)  # odd ones, of which code pads all
+    largest = max(settings, key=total)
+    return first, largest if largest != first else min(settings, key=total)
 
 
 def draw_ids(vocab_size: int, batch: int, length: int, ids: SpecialIds, seed: int = 0) -> Tensor:

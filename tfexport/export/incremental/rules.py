@@ -578,6 +578,19 @@ def _index(program: Program, node: Any, rows: Rows) -> Any:
     return Call(node.target, (Ask(source), [Ask(ids, rows)]))
 
 
+@rule("index_select")
+def _index_select(program: Program, node: Any, rows: Rows) -> Any:
+    source, axis, ids = node.args
+    if program.target_axes(source) or rows != (int(axis) % _rank(program, node),):
+        return None
+    return Call(node.target, (Ask(source), axis, Ask(ids, (0,))))
+
+
+@rule("one_hot")
+def _one_hot(program: Program, node: Any, rows: Rows) -> Any:
+    return _kept(program, node, rows) if len(node.args) > 1 else None
+
+
 @rule("index_put")
 def _index_put(program: Program, node: Any, rows: Rows) -> Any:
     """``x[mask] = number``, as a ``where`` of rows."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.bundle import Manifest, SpecialIds
+from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination
 from tfexport.export.modules.inputs import as_tensors, axes_of, draw_rows, sizes_of
@@ -84,9 +85,14 @@ class EagerModule:
     """Runs a custom module in eager PyTorch, row by row."""
 
     def __init__(
-        self, found: Examination, special_ids: SpecialIds, max_length: int, level: str = FULL
+        self,
+        found: Examination,
+        special_ids: SpecialIds,
+        max_length: int,
+        level: str = FULL,
+        rules: GreedyRules = NO_RULES,
     ) -> None:
-        self.found, self.special_ids = found, special_ids
+        self.found, self.special_ids, self.rules = found, special_ids, rules
         self.steps = min(NEW_TOKENS, max_length)
         self.most_steps = min(MOST_TOKENS, max_length)
         self.rounding, self.level = Rounding(found.module), level
@@ -115,15 +121,33 @@ class EagerModule:
         """The user's module."""
         return self.found.module
 
-    def decode(self, rows: Rows, steps: int | None = None, measured: bool = True) -> ModuleRun:
+    def decode_by_rules(self, run: ModuleRun) -> ModuleRun:
+        """The same rows by the model's own rules; its logits are those of allowed tokens."""
+        if self.rules == NO_RULES:
+            return run
+
+        def ruled() -> ModuleRun:
+            found = self.decode(run.rows, run.steps, measured=False, rules=self.rules)
+            return replace(found, noise=run.noise)
+
+        return run.once("by rules", run.tokens, ruled)
+
+    def decode(
+        self,
+        rows: Rows,
+        steps: int | None = None,
+        measured: bool = True,
+        rules: GreedyRules = NO_RULES,
+    ) -> ModuleRun:
         """Decode rows greedily, each alone.
 
         Args:
             rows: the inputs.
             steps: the number of tokens; by default a few.
             measured: whether to measure the module's rounding on these rows.
+            rules: of the search; the logits are then those of allowed tokens.
         """
-        runs = [self._decode_row(row, steps or self.steps) for row in rows]
+        runs = [self._decode_row(row, steps or self.steps, rules) for row in rows]
         alike = len({shape_key(row, padded=False) for row in rows}) == 1
         tokens = np.stack([tokens for _, tokens, _ in runs])
         logits = torch.stack([logits for _, _, logits in runs])
@@ -187,22 +211,23 @@ class EagerModule:
         return max(sizes_of(self.found.inputs, row).values(), default=1)
 
     def _decode_row(
-        self, row: Mapping[str, Array], steps: int
+        self, row: Mapping[str, Array], steps: int, rules: GreedyRules
     ) -> tuple[tuple[Tensor, ...], Ids, Tensor]:
         memory, state = self._encode([row])
         token = torch.full((1, 1), self.special_ids.decoder_start)
         tokens, logits = [], []
         for position in range(steps):
             found, state = self.module.step(token, torch.tensor(position), state, memory)
+            found = _allowed(_wide(found), rules, position, steps)
             token = found.argmax(-1, keepdim=True)
             tokens.append(int(token))
-            logits.append(_wide(found[0]))
+            logits.append(found[0])
         if self.module.own is not None:
-            return memory, *self._decode_by_forward(row, tokens)
+            return memory, *self._decode_by_forward(row, tokens, rules)
         return memory, np.array(tokens), torch.stack(logits)
 
     def _decode_by_forward(
-        self, row: Mapping[str, Array], proposed: Sequence[int]
+        self, row: Mapping[str, Array], proposed: Sequence[int], rules: GreedyRules
     ) -> tuple[Ids, Tensor]:
         """Tokens and logits of the user's forward over whole prefixes.
 
@@ -212,7 +237,10 @@ class EagerModule:
         prefix = [self.special_ids.decoder_start]
         while True:
             whole = torch.tensor([*prefix, *proposed[len(prefix) - 1 : -1]])
-            logits = self._own_logits(row, whole)
+            free = self._own_logits(row, whole)
+            logits = torch.cat([
+                _allowed(each[None], rules, step, len(proposed)) for step, each in enumerate(free)
+            ])  # fmt: skip
             best = logits.argmax(-1).tolist()
             agreed = next(
                 (i for i in range(len(proposed) - 1) if best[i] != whole[i + 1]), len(proposed) - 1
@@ -290,11 +318,11 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
 
 
 def compare_module_generate(
-    _eager: EagerModule, run: ModuleRun, model: ModuleModel
+    eager: EagerModule, run: ModuleRun, model: ModuleModel
 ) -> Iterator[Comparison]:
-    """Compare tokens and scores of a greedy search."""
+    """Compare tokens and scores of a greedy search, by the model's own rules."""
     made = model.generate(run.rows, run.steps)
-    yield from compare_sequences(run, made.sequences, made.scores)
+    yield from compare_sequences(eager.decode_by_rules(run), made.sequences, made.scores)
 
 
 def compare_module_beam(
@@ -386,7 +414,7 @@ def compare_module_file(
         with named_failures(path) as options:
             made = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds, options)
         sequences, scores = made
-        yield from compare_sequences(run, sequences, scores)
+        yield from compare_sequences(eager.decode_by_rules(run), sequences, scores)
 
     return compare_module(eager, compare, examples, tell)
 
@@ -406,6 +434,11 @@ def compare_module_script(
         yield compare_tokens(run, own.tokens.tolist())
 
     return compare_module(eager, compare, examples, tell)
+
+
+def _allowed(logits: Tensor, rules: GreedyRules, step: int, steps: int) -> Tensor:
+    """The logits (B, V) of the tokens that rules allow at a step."""
+    return logits if rules == NO_RULES else rules.apply(logits, step, steps)
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ from tfexport.export.text.families.byt5 import find_byt5
 from tfexport.export.text.families.folder import ModelFolder
 from tfexport.export.text.families.merged import find_blenderbot_small, find_fsmt
 from tfexport.export.text.families.sentencepiece_models import find_m2m100, find_marian, find_plbart
-from tfexport.export.text.families.tokenizers_library import RECIPES, find_as_it_is, find_rebuilt
+from tfexport.export.text.families.tokenizers_library import (
+    RECIPES,
+    find_as_it_is,
+    find_installed,
+    find_rebuilt,
+)
 
 # Names of tokenizer files. A folder with none of these files has no tokenizer.
 _FILES = (
@@ -38,6 +44,9 @@ CLASSES = {
 # Tokenizer classes that add a start token. The layouts of these model types expect none.
 _FRAMED = ("RobertaTokenizer", "BartTokenizer", "BlenderbotTokenizer")
 _UNFRAMED_TYPES = ("t5", "mt5", "umt5")
+# Those that add tokens of languages, of which a bundle keeps the list.
+_WITH_LANGUAGES = ("NllbTokenizer", "M2M100Tokenizer", "MBartTokenizer", "MBart50Tokenizer")
+_SAMPLE = "a b"
 _AS_IT_IS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
 _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
     "MarianTokenizer": find_marian,
@@ -110,6 +119,71 @@ def find_model_tokenizers(
     tokenizers = _FINDERS[name](found)
     _check_end(found, tokenizers)
     return tokenizers
+
+
+@dataclass(frozen=True)
+class InstalledTokenizer:
+    """The tokenizer of a folder, as the installed transformers reads it.
+
+    Attributes:
+        tokenizers: of both sides.
+        before: ids in front of a text's own.
+        after: ids behind them.
+    """
+
+    tokenizers: ModelTokenizers
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+def find_installed_tokenizer(
+    folder: Path, config: Mapping[str, Any], transformers: Any
+) -> InstalledTokenizer | None:
+    """Find the tokenizer of a folder whose model no layout reads.
+
+    Args:
+        folder: the folder with the model's files.
+        config: the values of its config.json.
+        transformers: the library.
+
+    Returns:
+        None if the folder holds no tokenizer.
+
+    Raises:
+        TokenizerError: the library cannot read it, or it is of another kind than a tokenizer.json.
+    """
+    found = ModelFolder(folder, config)
+    files = tuple(folder / name for name in _FILES if found.has(name))
+    if not files and found.settings.get("tokenizer_class") != "ByT5Tokenizer":
+        return None
+    try:
+        made = transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200].rstrip(". ")
+        raise TokenizerError(Message(
+            f"{folder}: transformers cannot read its tokenizer: {reason}. Pass a tokenizer file "
+            "with ", Option("tokenizer"), ", or remove its files for a bundle of ids.",
+        )) from None  # fmt: skip
+    name = type(made).__name__.removesuffix("Fast")
+    if name in _WITH_LANGUAGES:
+        of_layouts = _FINDERS[name](found)
+        return InstalledTokenizer(of_layouts, (), (made.eos_token_id,))
+    if name == "ByT5Tokenizer":
+        return InstalledTokenizer(_FINDERS[name](found), (), (made.eos_token_id,))
+    backend = getattr(made, "backend_tokenizer", None)
+    if backend is None:
+        raise TokenizerError(Message(
+            f"{folder}: the tokenizer class {name} is not supported. Pass a tokenizer file, such "
+            "as a tokenizer.json, with ", Option("tokenizer"), ".",
+        ))  # fmt: skip
+    content = backend.to_str()
+    own = list(made(_SAMPLE, add_special_tokens=False).input_ids)
+    framed = list(made(_SAMPLE).input_ids)
+    start = next((i for i in range(len(framed)) if framed[i : i + len(own)] == own), 0)
+    around = tuple(framed[:start]), tuple(framed[start + len(own) :])
+    return InstalledTokenizer(find_installed(found, content, files), *around)
 
 
 def _check_end(folder: ModelFolder, tokenizers: ModelTokenizers) -> None:

@@ -14,6 +14,7 @@ from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
 MODULE = "export the module itself with the lines below"
 FOLDER = "pass the folder that save_pretrained of transformers wrote, its config.json included"
+BY_FORWARD = "transformers, installed beside tfexport, exports its folder by its own forward"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
 
@@ -108,23 +109,29 @@ def _quoted(text: str) -> str:
 
 # By the ``model_type`` of config.json.
 UNSUPPORTED = {
-    "led": Unsupported("LED", "its encoder attends in windows and to global tokens"),
+    "led": Unsupported(
+        "LED", "its encoder attends in windows and to global tokens", (BY_FORWARD, MODULE)
+    ),
     "longt5": Unsupported(
         "LongT5", "its encoder attends in windows or through transient global tokens",
-        (MODULE, OPTIMUM),
+        (BY_FORWARD, MODULE, OPTIMUM),
     ),
     "bigbird_pegasus": Unsupported(
-        "BigBird-Pegasus", "its encoder attends to random blocks", (MODULE, OPTIMUM)
+        "BigBird-Pegasus", "its encoder attends to random blocks", (BY_FORWARD, MODULE, OPTIMUM)
     ),
-    "pegasus_x": Unsupported("Pegasus-X", "its encoder attends in blocks and to global tokens"),
+    "pegasus_x": Unsupported(
+        "Pegasus-X", "its encoder attends in blocks and to global tokens", (BY_FORWARD, MODULE)
+    ),
     "prophetnet": Unsupported("ProphetNet", _N_GRAM),
     "xlm-prophetnet": Unsupported("XLM-ProphetNet", _N_GRAM),
-    "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS),
-    "switch_transformers": Unsupported("Switch Transformers", _EXPERTS),
-    "mvp": Unsupported("MVP", "it prepends prompts to the keys of every attention"),
+    "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS, (BY_FORWARD, MODULE)),
+    "switch_transformers": Unsupported("Switch Transformers", _EXPERTS, (BY_FORWARD, MODULE)),
+    "mvp": Unsupported(
+        "MVP", "it prepends prompts to the keys of every attention", (BY_FORWARD, MODULE)
+    ),
     "t5gemma": Unsupported(
         "T5Gemma", "its layers are Gemma's: rotary, grouped and soft-capped attention",
-        (MODULE, CTRANSLATE2),
+        (BY_FORWARD, MODULE, CTRANSLATE2),
     ),
     "t5gemma2": Unsupported(
         "T5Gemma 2", "its layers are Gemma's: rotary, grouped and soft-capped attention",
@@ -132,20 +139,22 @@ UNSUPPORTED = {
     ),
     "encoder-decoder": Unsupported(
         "an encoder-decoder of two models (such as BERT)",
-        "the two halves compute differently", (MODULE, OPTIMUM),
+        "the two halves compute differently", (BY_FORWARD, MODULE, OPTIMUM),
     ),
-    "whisper": Unsupported("Whisper", _SPEECH, (CTRANSLATE2, OPTIMUM, MODULE)),
-    "speech_to_text": Unsupported("Speech2Text", _SPEECH, (MODULE, OPTIMUM)),
-    "speech-encoder-decoder": Unsupported("a speech encoder-decoder", _SPEECH),
-    "moonshine": Unsupported("Moonshine", _SPEECH),
+    "whisper": Unsupported("Whisper", _SPEECH, (BY_FORWARD, CTRANSLATE2, OPTIMUM, MODULE)),
+    "speech_to_text": Unsupported("Speech2Text", _SPEECH, (BY_FORWARD, MODULE, OPTIMUM)),
+    "speech-encoder-decoder": Unsupported(
+        "a speech encoder-decoder", _SPEECH, (BY_FORWARD, MODULE)
+    ),
+    "moonshine": Unsupported("Moonshine", _SPEECH, (BY_FORWARD, MODULE)),
     "seamless_m4t": Unsupported("SeamlessM4T", _SPEECH),
     "seamless_m4t_v2": Unsupported("SeamlessM4T v2", _SPEECH),
     "speecht5": Unsupported("SpeechT5", _SPEECH, (MODULE, OPTIMUM)),
     "vision-encoder-decoder": Unsupported(
-        "a vision encoder-decoder (such as TrOCR or Donut)", _IMAGE, (MODULE, OPTIMUM)
+        "a vision encoder-decoder (such as TrOCR or Donut)", _IMAGE, (BY_FORWARD, MODULE, OPTIMUM)
     ),
     "trocr": Unsupported("TrOCR's decoder", _IMAGE, (MODULE, OPTIMUM)),
-    "pix2struct": Unsupported("Pix2Struct", _IMAGE, (MODULE, OPTIMUM)),
+    "pix2struct": Unsupported("Pix2Struct", _IMAGE, (BY_FORWARD, MODULE, OPTIMUM)),
     **{
         kind: Unsupported(f"a decoder-only language model ({kind})", _DECODER, (CTRANSLATE2,))
         for kind in (
@@ -268,6 +277,12 @@ def describe_config(values: Mapping[str, Any]) -> str | None:
         return str(UNSUPPORTED[kind])
     detail = f" (model_type {kind[:80]})" if isinstance(kind, str) else ""
     return str(Unsupported(f"a Hugging Face {title}{detail}", _NO_LAYOUT, _ANYWHERE))
+
+
+def is_one_stack(values: Mapping[str, Any]) -> bool:
+    """Whether a Hugging Face config.json is that of an encoder or a decoder alone."""
+    found = UNSUPPORTED.get(str(values.get("model_type")))
+    return found is not None and found.reason in (_DECODER, _ENCODER)
 
 
 def is_ours(values: Mapping[str, Any]) -> bool:

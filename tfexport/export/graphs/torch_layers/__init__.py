@@ -23,6 +23,7 @@ from tfexport.export.graphs.torch_layers.capture import (
     replaced_if_there,
 )
 from tfexport.export.graphs.torch_layers.functions import functions
+from tfexport.export.graphs.torch_layers.of_transformers import forms_of
 from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, listed, recurrent_operators
 from tfexport.export.graphs.torch_layers.replaced import first_refusal, replaced
 
@@ -54,7 +55,7 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
     """
     lengths, baked = PackedLengths(), Baked()
     with _ONE_EXPORT, contextlib.ExitStack() as stack:
-        for owner, name, form in _FORWARDS:
+        for owner, name, form in (*_FORWARDS, *forms_of(module)):
             stack.enter_context(replaced(owner, name, form))
         for private, form in _PRIVATE.items():
             stack.enter_context(replaced_if_there(private, form))

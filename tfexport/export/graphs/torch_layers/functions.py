@@ -145,6 +145,7 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         torch.repeat_interleave: _repeat_interleave,
         Tensor.repeat_interleave: _repeat_interleave,
         torch.isin: _isin,
+        F.one_hot: _one_hot,
         Tensor.data.__get__: _data,  # type: ignore[attr-defined]
         **conditions(),
     }
@@ -172,6 +173,14 @@ _DROPOUTS = (
     F.alpha_dropout,
     F.feature_alpha_dropout,
 )
+
+
+def _one_hot(own: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Where the number of classes is a size, which torch would take of the example."""
+    if isinstance(num_classes, int):
+        found: Tensor = own(tensor, num_classes)
+        return found
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes)).long()
 
 
 def _without_own(form: Form) -> Form:

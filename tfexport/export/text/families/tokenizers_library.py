@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError
@@ -274,6 +275,24 @@ def find_as_it_is(folder: ModelFolder) -> ModelTokenizers:
         tokenizer = library.Tokenizer.from_buffer(content)
     add_special_tokens(tokenizer, library, folder, SpecialTokens({}, None, folder.extra or ()))
     return _made(tokenizer, library, folder, Parts(path, (path,)), None)
+
+
+def find_installed(folder: ModelFolder, content: str, paths: tuple[Path, ...]) -> ModelTokenizers:
+    """The tokenizer that transformers makes of a folder, for both sides.
+
+    Args:
+        folder: of the model.
+        content: the tokenizer as JSON.
+        paths: the files that it was made of.
+
+    Raises:
+        TokenizerError: it holds what is not supported.
+    """
+    library = _library(folder)
+    with failures_as(TokenizerError, lambda: f"{folder.path}: its tokenizer is not supported"):
+        read_rules(content.encode())
+        tokenizer = library.Tokenizer.from_str(content)
+    return _made(tokenizer, library, folder, Parts(folder.path, paths), None)
 
 
 def _library(folder: ModelFolder) -> Any:

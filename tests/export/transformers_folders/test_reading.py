@@ -1,0 +1,203 @@
+"""What is read of a folder of transformers, and what is refused, without exporting."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tests.export.transformers_folders.families import draw_inputs, make_model
+from tests.support.hf_models import change_json, change_weights
+from tfexport.cli.main import cli
+from tfexport.errors import CheckpointError, ConfigError, MissingDependencyError, TfexportError
+from tfexport.export import export
+from tfexport.export.artifacts.transformers_call import TransformersModel
+from tfexport.export.artifacts.transformers_source import find_transformers, read_transformers
+from tfexport.export.graphs.torch_layers import exportable_layers
+
+pytest.importorskip("transformers", reason="make optional installs it")
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_model("bert2bert").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def read(folder: Any, **settings: Any) -> TransformersModel:
+    values = find_transformers(folder, None)
+    assert values is not None
+    return read_transformers(folder, values, settings)
+
+
+def refusal(folder: Path, **options: Any) -> str:
+    with pytest.raises(TfexportError) as caught:
+        export(folder, folder.with_name("out.bundle"), **options)
+    assert isinstance(caught.value, CheckpointError | ConfigError)
+    assert not folder.with_name("out.bundle").exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["led", "switch_transformers", "nllb-moe"])
+def test_form_of_a_layer_is_equal(family: str) -> None:
+    model = make_model(family)
+    for row in draw_inputs(family, 4):
+        given = {name: torch.from_numpy(array)[None] for name, array in row.items()}
+        given["decoder_input_ids"] = torch.randint(5, 40, (1, 6))
+        with torch.no_grad():
+            own = model(**given, use_cache=False).logits
+            with exportable_layers(model):
+                form = model(**given, use_cache=False).logits
+        assert not torch.equal(own, torch.zeros_like(own))
+        torch.testing.assert_close(form, own, rtol=1e-4, atol=1e-4)
+
+
+def test_form_of_padded_rows_is_equal() -> None:
+    model = make_model("led")
+    ids, mask = torch.randint(5, 40, (2, 21)), torch.ones(2, 21, dtype=torch.long)
+    mask[1, 13:] = 0
+    given = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids[:, :4]}
+    with torch.no_grad():
+        own = model(**given, use_cache=False).logits
+        with exportable_layers(model):
+            form = model(**given, use_cache=False).logits
+    torch.testing.assert_close(form, own, rtol=1e-4, atol=1e-4)
+
+
+def test_facts_of_a_folder(folder: Path) -> None:
+    change_json(folder / "generation_config.json", num_beams=5, max_length=21)
+    found = read(folder)
+    ids, mask = found.inputs
+    assert (ids.name, ids.below, mask.name) == ("input_ids", 48, "attention_mask")
+    special = found.special
+    assert (special.pad, special.eos, special.decoder_start) == (0, 4, 3)
+    assert found.max_length == 40  # of the table of the decoder
+    assert found.generation.defaults["beam_size"] == 5
+    assert found.generation.defaults["max_length"] == 20  # the start token is not counted
+    assert read(folder, max_length=11).generation.defaults["max_length"] == 11
+    with pytest.raises(ConfigError, match=r"max_length=41.* is more than"):
+        read(folder, max_length=41)
+
+
+def test_model_in_memory_is_read_too() -> None:
+    found = read(make_model("whisper"))
+    assert [(each.name, tuple(each.axes)) for each in found.inputs] == [
+        ("input_features", ("batch", 6, 24))
+    ]
+    assert found.max_length == 30
+    assert found.folder is None
+
+
+def test_layouts_and_single_stacks_are_read_as_before(tmp_path: Path) -> None:
+    for values in ({"model_type": "bart"}, {"model_type": "gpt2"}, {"d_model": 16}):
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        assert find_transformers(tmp_path, None) is None
+    (tmp_path / "config.json").write_text('{"model_type": "led"}')
+    assert find_transformers(tmp_path, None) is not None
+    assert find_transformers(tmp_path, "bart") is None
+
+
+def test_library_that_is_not_installed_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingDependencyError, match=r"the library transformers.*Install it with"):
+        export(folder, folder.with_name("out.bundle"))
+
+
+def test_weight_that_is_missing_is_named(folder: Path) -> None:
+    name = "decoder.bert.encoder.layer.1.crossattention.self.key.weight"
+    change_weights(folder, lambda state: state.pop(name))
+    assert f"1 weights of EncoderDecoderModel are missing: {name}" in refusal(folder)
+
+
+def test_weight_that_no_logits_need_may_be_missing(folder: Path) -> None:
+    change_weights(folder, lambda state: state.pop("encoder.pooler.dense.weight"))
+    assert read(folder).max_length == 40
+
+
+def test_weight_without_a_place_is_told(folder: Path) -> None:
+    change_weights(folder, lambda state: state.update(extra=torch.ones(2)))
+    assert "EncoderDecoderModel has no place for extra" in read(folder).notes
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model_type": "own-model"}, "has no model_type 'own-model'"),
+        ({"architectures": ["OwnModel"]}, "has no class 'OwnModel'"),
+        ({"architectures": ["BertLMHeadModel"]}, "holds a BertLMHeadModel, which has no encoder"),
+        ({"quantization_config": {"bits": 4}}, "quantized weights are not read"),
+    ],
+)
+def test_folder_of_another_kind_is_refused(folder: Path, values: dict[str, Any], said: str) -> None:
+    change_json(folder / "config.json", **values)
+    assert said in refusal(folder)
+
+
+def test_weights_of_other_shapes_are_named(folder: Path) -> None:
+    name = "encoder.embeddings.word_embeddings.weight"
+    change_weights(folder, lambda state: state.update({name: torch.ones(50, 16)}))
+    assert name in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"guidance_scale": 2.0}, "guidance_scale: 2.0 is not supported"),
+        ({"some_rule": 1}, "some_rule: unknown key"),
+        ({"forced_decoder_ids": [[1, 7]]}, "forced_decoder_ids"),
+        ({"suppress_tokens": [48]}, "suppress_tokens"),
+        ({"eos_token_id": 48}, "eos_token_id"),
+    ],
+)
+def test_rule_that_a_bundle_does_not_have_is_refused(
+    folder: Path, values: dict[str, Any], said: str
+) -> None:
+    change_json(folder / "generation_config.json", **values)
+    assert said in refusal(folder)
+
+
+def test_n_grams_of_a_source_that_is_no_ids_are_refused(tmp_path: Path) -> None:
+    make_model("whisper").save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "generation_config.json"
+    change_json(path, encoder_no_repeat_ngram_size=3)
+    assert "encoder_no_repeat_ngram_size is not supported" in refusal(tmp_path / "model")
+
+
+def test_options_that_do_not_apply_are_named_at_once(folder: Path) -> None:
+    message = refusal(
+        folder, config={"d_model": 3}, settings=["num_heads=2"], output_attentions=True
+    )
+    for part in ("config", "num_heads", "output_attentions"):
+        assert part in message
+    assert "'forward' is not available" in refusal(folder, graph="forward")
+
+
+def test_tokens_of_whisper_are_a_prefix(tmp_path: Path) -> None:
+    make_model("whisper").save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "generation_config.json"
+    change_json(path, no_timestamps_token_id=40, is_multilingual=False)
+    assert read(tmp_path / "model").generation.defaults["first_token"] == 40
+    change_json(path, lang_to_id={"<|en|>": 30}, task_to_id={"transcribe": 35})
+    found = read(tmp_path / "model")
+    assert "first_token" not in found.generation.defaults
+    assert any("target_prefix, such as [30, 35, 40] for <|en|>" in note for note in found.notes)
+    change_json(path, return_timestamps=True)
+    assert "return_timestamps" in refusal(tmp_path / "model")
+
+
+def test_folder_is_described(folder: Path) -> None:
+    found = CliRunner().invoke(cli, ["inspect", str(folder), "--set", "max_length=17"])
+    assert found.exit_code == 0
+    for part in ("EncoderDecoderModel of transformers", "attention_mask int64", "17 target"):
+        assert part in found.output
+    as_json = CliRunner().invoke(cli, ["inspect", str(folder), "--json"])
+    assert json.loads(as_json.output)["special_ids"]["start"] == 3
+    refused = CliRunner().invoke(cli, ["inspect", str(folder), "--set", "d_model=17"])
+    assert "--set d_model=17: only max_length can be set" in refused.output
+    assert refused.exit_code == 2

@@ -1,0 +1,390 @@
+"""Models of transformers that no layout reads: loaded, and described as modules with a forward.
+
+The class of the folder is the installed one; no code of a folder is run. Weights are read as those
+of every checkpoint: safetensors, or pickles of plain tensors.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tfexport.bundle import SpecialIds
+from tfexport.errors import (
+    CheckpointError,
+    ConfigError,
+    join_problems,
+    join_some,
+    missing_dependency,
+    shown,
+)
+from tfexport.export.artifacts.transformers_call import (
+    Inputs,
+    Runs,
+    TransformersModel,
+    block_size_of,
+    decoder_config,
+    first_line,
+    size_limits,
+)
+from tfexport.export.quiet import quiet
+from tfexport.export.text.model_tokenizers import InstalledTokenizer, find_installed_tokenizer
+from tfexport.model_src.checkpoint.generation_config import (
+    GENERATION_FILE,
+    REMEDY,
+    Generation,
+    read_generation,
+)
+from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.overrides import read_json
+from tfexport.model_src.checkpoint.read_options import CheckpointLike
+from tfexport.model_src.checkpoint.unsupported import describe_config, is_one_stack
+from tfexport.model_src.checkpoint.weight_files import load_state_dict
+
+_CONFIG = "config.json"
+
+
+def find_transformers(checkpoint: CheckpointLike, layout: str | None) -> Mapping[str, Any] | None:
+    """The config.json of a folder whose model no layout reads, but transformers has.
+
+    Args:
+        checkpoint: as ``export`` takes it.
+        layout: that the caller names; then a layout reads it.
+
+    Returns:
+        None for every other checkpoint, with which the layouts deal.
+    """
+    if layout is not None:
+        return None
+    values = _values_of(checkpoint)
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or any(each.recognises(values) for each in LAYOUTS.values()):
+        return None
+    return None if is_one_stack(values) else values
+
+
+def _values_of(checkpoint: CheckpointLike) -> Mapping[str, Any]:
+    """The values of the config.json of a checkpoint; none if it has no such file."""
+    config = getattr(checkpoint, "config", None)
+    if isinstance(checkpoint, nn.Module):
+        return _written(config) if isinstance(getattr(config, "model_type", None), str) else {}
+    if not isinstance(checkpoint, str | Path):
+        return {}
+    path = Path(checkpoint)
+    file = path / _CONFIG if path.is_dir() else path.with_name(_CONFIG)
+    return read_json(file) if file.is_file() and path.exists() else {}
+
+
+def find_tokenizer(found: TransformersModel) -> InstalledTokenizer | None:
+    """The tokenizer of a model's folder; None if there is none."""
+    if found.folder is None:
+        return None
+    values = read_json(found.folder / _CONFIG)
+    return find_installed_tokenizer(found.folder, values, _library(found.folder))
+
+
+def read_transformers(
+    checkpoint: CheckpointLike, values: Mapping[str, Any], settings: Mapping[str, Any]
+) -> TransformersModel:
+    """Load a model and find out how it is called and decoded.
+
+    Args:
+        checkpoint: as ``export`` takes it.
+        values: of its config.json; see ``find_transformers``.
+        settings: ``max_length`` in place of the model's own, if any.
+
+    Raises:
+        CheckpointError: the class is unknown, no encoder-decoder, or the weights are not its own.
+        ConfigError: its inputs, special ids or decoding defaults are not supported.
+        MissingDependencyError: transformers is not installed.
+    """
+    loaded = _of_module(checkpoint, values) if isinstance(checkpoint, nn.Module) else _load(
+        Path(str(checkpoint)), values
+    )  # fmt: skip
+    model, name = loaded.model, loaded.name
+    _without_cache(model)
+    with torch.no_grad(), quiet():
+        inputs = Inputs(name, model).find()
+        described = TransformersModel(
+            name, loaded.folder, model, inputs, SpecialIds(0, 0, 0), 1, Generation(),
+            limits=size_limits(model), block=block_size_of(model.config),
+        )  # fmt: skip
+        tried = Runs(described, _start_of(loaded))
+        examples = tried.examples()
+        if loaded.missing:
+            tried.refuse_missing(loaded.missing)
+        size = tried.vocab_size()
+        generation, notes = _generation(loaded, size)
+        special = _special_ids(loaded, generation, size)
+        max_length = tried.longest(settings.get("max_length"), generation)
+    if "encoder_no_repeat_ngram_size" in generation.defaults and inputs[0].name != "input_ids":
+        raise ConfigError(
+            f"{name}: encoder_no_repeat_ngram_size is not supported: the source is not ids. "
+            f"Remove the key from {GENERATION_FILE} if the model does not need it."
+        )
+    defaults = {**generation.defaults}
+    defaults["max_length"] = min(defaults["max_length"], max_length)
+    if "min_length" in defaults:
+        defaults["min_length"] = min(defaults["min_length"], defaults["max_length"])
+    return dataclasses.replace(
+        described, special=special, max_length=max_length,
+        generation=dataclasses.replace(generation, defaults=defaults),
+        notes=(*loaded.notes, *generation.notes, *notes), examples=examples,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A model with its weights, and the values of its files.
+
+    Attributes:
+        missing: names of parameters that no file has.
+        notes: remarks.
+    """
+
+    name: str
+    folder: Path | None
+    model: Any
+    config: Mapping[str, Any]
+    generation: Mapping[str, Any]
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _of_module(model: Any, values: Mapping[str, Any]) -> _Loaded:
+    """A model in memory."""
+    generation = getattr(model, "generation_config", None)
+    found = {} if generation is None else _written(generation)
+    kind = type(model)
+    _require_pairs(kind.__name__, kind, model.config)
+    return _Loaded(kind.__name__, None, model, values, found)
+
+
+def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
+    """The model of a folder, or of a file of weights in it."""
+    transformers = _library(path)
+    folder = path if path.is_dir() else path.parent
+    if values.get("quantization_config") is not None:
+        raise CheckpointError(
+            f"{folder}: quantization_config: quantized weights are not read; pass the original "
+            "model."
+        )
+    config, kind = _config(transformers, folder, values)
+    state = load_state_dict(path)
+    with quiet(), _without_logs(transformers):
+        try:
+            model, info = kind.from_pretrained(
+                None, config=config, state_dict=dict(state.tensors), dtype=torch.float32,
+                attn_implementation="eager", ignore_mismatched_sizes=True, output_loading_info=True,
+            )  # fmt: skip
+        except Exception as error:
+            raise CheckpointError(
+                f"{folder}: {kind.__name__} of transformers {transformers.__version__} cannot be "
+                f"loaded: {first_line(error)}."
+            ) from error
+    mismatched = [str(each[0]) for each in info.get("mismatched_keys", ())]
+    if mismatched:
+        raise CheckpointError(
+            f"{folder}: {len(mismatched)} weights have other shapes than {kind.__name__} has by "
+            f"{_CONFIG}: {join_some(sorted(mismatched))}."
+        )
+    unread = sorted(info.get("unexpected_keys", ()))
+    notes = [f"{kind.__name__} has no place for {join_some(unread)}"] if unread else []
+    file = folder / GENERATION_FILE
+    generation = read_json(file) if file.is_file() else _written(model.generation_config)
+    missing = tuple(sorted(info.get("missing_keys", ())))
+    return _Loaded(
+        str(path), folder, model.eval(), _written(model.config), generation, missing, tuple(notes)
+    )
+
+
+def _library(path: Path) -> Any:
+    try:
+        import transformers  # noqa: PLC0415 - optional, and slow to import
+    except ImportError:
+        raise missing_dependency(
+            f"{path}: no layout reads this model, and its own forward is exported with the library "
+            "transformers, which is not installed", "transformers",
+        ) from None  # fmt: skip
+    return transformers
+
+
+def _config(transformers: Any, folder: Path, values: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The config of a folder and the class of its model, both of the installed library."""
+    kind, known = values["model_type"], transformers.CONFIG_MAPPING
+    version = f"transformers {transformers.__version__}"
+    if kind not in known:
+        text = describe_config(values)
+        raise CheckpointError(f"{folder}: holds {text} {version} has no model_type {shown(kind)}.")
+    try:
+        with _without_logs(transformers):
+            config = known[kind].from_pretrained(folder, local_files_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"{folder / _CONFIG}: {version} cannot read it: {first_line(error)}."
+        ) from error
+    named = values.get("architectures")
+    name = named[0] if isinstance(named, list) and named else None
+    found = getattr(transformers, name, None) if isinstance(name, str) else None
+    if name is None:
+        found = _usual_class(transformers, config)
+    if not (inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel)):
+        raise CheckpointError(
+            f"{folder}: {version} has no class {shown(name)} for its {_CONFIG} (model_type "
+            f"{shown(kind)})."
+        )
+    _require_pairs(str(folder), found, config)
+    return config, found
+
+
+def _usual_class(transformers: Any, config: Any) -> Any:
+    """The class that generates with a config, where the folder names none."""
+    for name in ("Seq2SeqLM", "SpeechSeq2Seq", "ImageTextToText"):
+        mapping = getattr(transformers, f"AutoModelFor{name}")._model_mapping
+        if type(config) in mapping:
+            return mapping[type(config)]
+    return None
+
+
+def _require_pairs(subject: str, kind: Any, config: Any) -> None:
+    """Refuse a class that is no encoder-decoder with logits."""
+    takes = inspect.signature(kind.forward).parameters
+    pairs = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes
+    can = getattr(kind, "can_generate", lambda: False)
+    if not pairs or not can():
+        reason = "gives no logits of a next token" if pairs else "has no encoder and decoder"
+        raise CheckpointError(f"{subject}: holds a {kind.__name__}, which {reason}.")
+
+
+def _written(config: Any) -> dict[str, Any]:
+    """The values that transformers writes to a file."""
+    values: dict[str, Any] = json.loads(config.to_json_string())
+    return values
+
+
+def _without_cache(model: nn.Module) -> None:
+    """Have the forward compute all rows, and keep none."""
+    for part in model.modules():
+        config = getattr(part, "config", None)
+        if config is not None and hasattr(config, "use_cache"):
+            config.use_cache = False
+
+
+@contextlib.contextmanager
+def _without_logs(transformers: Any) -> Iterator[None]:
+    """Silence what transformers logs, and its bars."""
+    logging = transformers.utils.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _start_of(loaded: _Loaded) -> int:
+    """A token that decoding may start from, to run the forward."""
+    return next(_ids_of(loaded, "decoder_start_token_id", "bos_token_id", "eos_token_id"), 0)
+
+
+def _ids_of(loaded: _Loaded, *names: str) -> Iterator[int]:
+    """The ids that the files name, of the first name first; of several ids the first."""
+    config = loaded.config
+    places = (loaded.generation, config, *(config.get(name) for name in ("decoder", "text_config")))
+    for name in names:
+        for place in places:
+            value = place.get(name) if isinstance(place, Mapping) else None
+            value = value[0] if isinstance(value, list) and value else value
+            if isinstance(value, int) and not isinstance(value, bool):
+                yield value
+
+
+# Keys of Whisper's generation_config.json, which its own ``generate`` makes a prefix of.
+_OF_PREFIX = (
+    "lang_to_id", "task_to_id", "language", "task", "is_multilingual", "forced_decoder_ids",
+)  # fmt: skip
+_NO_TIMESTAMPS = "no_timestamps_token_id"
+# Those that change no token without timestamps, and of words' times.
+_OF_TIMESTAMPS = (
+    "max_initial_timestamp_index", "alignment_heads", "median_filter_width", "prev_sot_token_id",
+    "return_timestamps", "return_segments",
+)  # fmt: skip
+
+
+def _generation(loaded: _Loaded, size: int) -> tuple[Generation, tuple[str, ...]]:
+    """The decoding defaults, and remarks on what a bundle leaves to the caller."""
+    given = {key: value for key, value in loaded.generation.items() if value is not None}
+    given, notes = _without_prefix(given)
+    table = getattr(decoder_config(loaded.model.config), "max_position_embeddings", None)
+    own = {
+        **loaded.config, "vocab_size": size, "max_position_embeddings": table,
+        "eos_token_id": next(_ids_of(loaded, "eos_token_id"), None),
+    }  # fmt: skip
+    start = next(_ids_of(loaded, "decoder_start_token_id"), None)
+    if start is not None:
+        given.setdefault("decoder_start_token_id", start)
+    return read_generation(own, given), notes
+
+
+def _without_prefix(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The generation settings of Whisper without those that its own ``generate`` reads."""
+    last = given.get(_NO_TIMESTAMPS)
+    if not isinstance(last, int):
+        return {**given}, ()
+    read = (_NO_TIMESTAMPS, *_OF_PREFIX, *_OF_TIMESTAMPS)
+    kept = {key: value for key, value in given.items() if key not in read}
+    languages, tasks = given.get("lang_to_id"), given.get("task_to_id")
+    if given.get("return_timestamps") is True:
+        raise ConfigError(
+            f"{GENERATION_FILE}: return_timestamps: true is not supported: there is no rule for "
+            f"the order of timestamps. {REMEDY}"
+        )
+    if not languages or not isinstance(languages, Mapping):
+        return {**kept, "forced_bos_token_id": last}, ()
+    code, number = next(iter(languages.items()))
+    task = next(iter(tasks.values())) if isinstance(tasks, Mapping) and tasks else None
+    prefix = [each for each in (number, task, last) if each is not None]
+    return kept, (
+        "transformers' generate starts a row with tokens for its language, which it detects, its "
+        f"task and no timestamps; a bundle takes them as target_prefix, such as {prefix} for "
+        f"{code}",
+    )
+
+
+def _special_ids(loaded: _Loaded, generation: Generation, size: int) -> SpecialIds:
+    """The special ids of the decoder.
+
+    Raises:
+        ConfigError: the files name no end or start token, or one beyond the vocabulary.
+    """
+    start = generation.start_id
+    eos = next(_ids_of(loaded, "eos_token_id"), None)
+    problems = []
+    if eos is None:
+        problems.append("eos_token_id is missing: decoding would not end")
+    if start is None:
+        problems.append("decoder_start_token_id is missing, and bos_token_id too")
+    pad = next(_ids_of(loaded, "pad_token_id"), eos)
+    bos = next(_ids_of(loaded, "bos_token_id"), start)
+    named = {"pad": pad, "bos": bos, "eos": eos, "decoder_start": start}
+    problems += [
+        f"{name}_token_id: {value} is not an id of the vocabulary (0 to {size - 1})"
+        for name, value in named.items()
+        if value is not None and not 0 <= value < size
+    ]
+    if problems:
+        raise ConfigError(join_problems(loaded.name, problems, f"Set them in {GENERATION_FILE}."))
+    assert pad is not None
+    assert bos is not None
+    assert eos is not None
+    return SpecialIds(pad, bos, eos, start=start)
