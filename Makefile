@@ -31,7 +31,7 @@ help:
 	@echo "make fuzz-serve CASES=20000  drawn requests for a server: texts of all scripts, options, framings"
 	@echo "make sanitize  the native engine's tests under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer"
 	@echo "make chaos  corpora on clusters of two and four nodes, while nodes, workers and drivers die"
-	@echo "make overload  a server under ten times the load that it can take, for a minute"
+	@echo "make overload  a server under ten times the load that it can take, for a minute over 2,000 connections and one over all"
 	@echo "make bench  measure start-up and decoding speed on this machine, compared with CTranslate2 and Transformers"
 	@echo "make bench-serving  ways of batching behind HTTP under a Poisson load, compared with CTranslate2"
 	@echo "make real   export published models of the package index, compare them with their own code"

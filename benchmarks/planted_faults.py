@@ -1,7 +1,7 @@
 """Which faults the comparison with eager PyTorch catches, and why not the others.
 
 Each fault is planted in the project's modules, which is what is exported, and the result is judged
-by the allowances of the comparison against the reference: the user's own code, or the original that
+by the tolerances of the comparison against the reference: the user's own code, or the original that
 is rebuilt from the checkpoint. The exported graphs are not made for each fault: they differ from
 the modules by rounding alone, which the comparison of the right model shows.
 

@@ -35,7 +35,7 @@ SIZES = {
 PAD, END = 0, 1
 HEADINGS = (
     "model", "way", "draws", "passed", "largest difference", "allowed there",
-    "largest part of the allowance", "its own rounding", "seconds a draw",
+    "largest part of the tolerance", "its own rounding", "seconds a draw",
 )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def measure(family: str, way: str, seed: int, tally: Tally) -> None:
             report = WAYS[way](draw(family, seed), Path(folder, "t5.bundle"))
             assert report is not None
             tally.add(report)
-            said = f"passes, {max(each.used for each in report.comparisons):.2f} of the allowance"
+            said = f"passes, {max(each.used for each in report.comparisons):.2f} of the tolerance"
         except TfexportError as error:
             said = str(error)
     tally.seconds += time.process_time() - before

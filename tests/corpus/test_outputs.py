@@ -1,4 +1,4 @@
-"""Outputs beside which something else stands, happens or is named."""
+"""Outputs next to which other files are, appear or are named."""
 
 import errno
 from dataclasses import replace

@@ -137,7 +137,7 @@ def test_a_file_is_replaced_when_it_is_complete(
             seen.extend(left_in(tmp_path))
             return int(stream.write(content))
 
-        return write_atomically(LOCAL, path.as_posix(), into, beside=other, compression=compression)
+        return write_atomically(LOCAL, path.as_posix(), into, folder=other, compression=compression)
 
     assert write(b"first" * 1000) == 5000
     assert "new/folder/file" not in seen

@@ -1,4 +1,4 @@
-"""Scores and attention beside eager PyTorch's."""
+"""Scores and attention compared with eager PyTorch's."""
 
 import random
 from pathlib import Path

@@ -1,8 +1,9 @@
 """A server under several times the load that it can take: python -m tests.serve.overload BUNDLE.
 
-Every answer has to be right, or 503 with Retry-After; memory has to stay flat, and service to be
-as before within a second after the load has ended. The load comes from this process, the server
-has one of its own.
+A load over a few connections, of which memory has to be flat, then one over as many as the server
+takes, of which each may take so much. Every answer has to be right, or 503 with Retry-After, and
+service as before within a second after the last answer of the load. The load comes from this
+process, the server has one of its own.
 """
 
 import asyncio
@@ -28,8 +29,10 @@ from tfexport.serve import Settings
 CONNECTIONS = 64  # at a time, to measure what the server can do
 WAIT = 90.0  # seconds for an answer, after which it counts as lost
 FILES = 256  # open files of this process that are not connections
-FLAT = 32.0  # MB by which the second half of a load may need more than the first
-A_CONNECTION = 0.03  # MB, by which it may need more for each connection that it has more
+FEW = 2_000  # connections of the load by which memory is flat: all of them are used in seconds
+FLAT = 8.0  # MB by which the second half of that load may need more than the first
+LEFT = 5.0  # seconds in which requests under way at the end of a load have to be answered
+A_CONNECTION = 0.04  # MB that a connection may take
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,10 @@ class Outcome:
         return {kind: count for kind, count in self.counts.items()
                 if kind not in ("right", "refused")}  # fmt: skip
 
-    def growth(self) -> tuple[float, int]:
-        """By how much memory and connections were more in the second half, at their most."""
+    def growth(self) -> float:
+        """MB that the second half needed more than the first."""
         half = len(self.memory) // 2
-        memory = max(self.memory[half:]) - max(self.memory[:half])
-        return memory, max(self.connections[half:]) - max(self.connections[:half])
+        return max(self.memory[half:]) - max(self.memory[:half])
 
 
 class _Client(asyncio.Protocol):
@@ -203,7 +205,7 @@ class Load:
         outcome.seconds = time.monotonic() - begun
         return outcome
 
-    async def recovery(self, seconds: float = 5.0) -> list[tuple[float, str, float]]:
+    async def recovery(self, seconds: float = LEFT + 3) -> list[tuple[float, str, float]]:
         """What becomes of one request after another: when it was sent, what it got, and when."""
         begun, found = time.monotonic(), []
         while (now := time.monotonic() - begun) < seconds:
@@ -211,6 +213,11 @@ class Load:
             found.append((now, kind, time.monotonic() - begun))
             await asyncio.sleep(0.02)
         return found
+
+
+def _slowest(after: Sequence[tuple[float, str, float]], since: float) -> float:
+    """Seconds of the slowest answer to requests that were sent later than a time."""
+    return max((end - sent for sent, _, end in after if sent > since), default=0.0)
 
 
 def _kind(case: Case, head: bytes, body: bytes) -> str:
@@ -261,39 +268,50 @@ async def run(
     click.echo(f"capacity: {capacity:.0f} requests a second")
     before = resident(server)
     with probing(server.port) as waits:
+        few = await load.put(times * capacity, seconds, min(FEW, most))
         working = asyncio.ensure_future(load.put(times * capacity, seconds, most))
         await asyncio.sleep(seconds)
         after = await load.recovery()
-        outcome = await working
+        many = await working
     click.echo(str(waits))
+    for outcome in (few, many):
+        _describe(outcome, capacity)
+    taken = max(many.memory) - before
     click.echo(
-        f"{outcome.sent} requests in {outcome.sending:.1f} s, {outcome.sent / outcome.sending:.0f} "
-        f"a second: {outcome.sent / outcome.sending / capacity:.1f} times the capacity"
+        f"memory: {before:.0f} MB before, {max(few.memory):.0f} at most for "
+        f"{max(few.connections)} connections, in the second half {few.growth():.0f} more than in "
+        f"the first; {max(many.memory):.0f} at most for {max(many.connections)}, "
+        f"{1000 * taken / max(many.connections):.0f} KB for each; {resident(server):.0f} after"
     )
-    click.echo(", ".join(f"{count} {kind}" for kind, count in outcome.counts.most_common()))
-    if outcome.unsent:
-        click.echo(f"{outcome.unsent} more not sent, for want of connections")
-    memory, connections = outcome.growth()
-    click.echo(
-        f"memory: {before:.0f} MB before, {max(outcome.memory):.0f} at most for "
-        f"{max(outcome.connections)} connections, {resident(server):.0f} after; in the second half "
-        f"{memory:.0f} MB more than in the first, and {connections} connections"
-    )
+    # Requests that were under way when the load ended are still to be answered.
+    left = many.seconds - many.sending
     served = [sent for sent, kind, _ in after if kind == "right"]
     refused = [sent for sent, kind, _ in after if kind != "right"]
     click.echo(
-        f"after the load: {len(served)} right, {len(refused)} refused, the last of them sent after "
-        f"{max(refused, default=0.0):.2f} s; slowest answer after the first second "
-        f"{max((end - sent for sent, _, end in after if sent > 1), default=0.0):.3f} s"
+        f"after the load: its last answer after {left:.2f} s; {len(served)} right, {len(refused)} "
+        f"refused, the last of them sent after {max(refused, default=0.0):.2f} s; slowest answer "
+        f"to one sent a second later {_slowest(after, left + 1):.3f} s"
     )
-    flat = memory < FLAT + A_CONNECTION * max(connections, 0)
-    return not outcome.bad and flat and max(refused, default=0.0) < 1.0
+    flat = few.growth() < FLAT and taken < A_CONNECTION * max(many.connections)
+    recovered = left < LEFT and max(refused, default=0.0) < left + 1
+    return not few.bad and not many.bad and flat and recovered
+
+
+def _describe(outcome: Outcome, capacity: float) -> None:
+    """Print how many requests were sent, and what became of them."""
+    rate = outcome.sent / outcome.sending
+    click.echo(
+        f"{max(outcome.connections)} connections, {outcome.sent} requests in "
+        f"{outcome.sending:.1f} s, {rate:.0f} a second: {rate / capacity:.1f} times the capacity; "
+        + ", ".join(f"{count} {kind}" for kind, count in outcome.counts.most_common())
+        + f"; {outcome.unsent} not sent, for want of connections"
+    )
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--times", default=10.0, show_default=True, help="Of the capacity.")
-@click.option("--seconds", default=60.0, show_default=True)
+@click.option("--seconds", default=60.0, show_default=True, help="Of each of two loads.")
 def main(bundle: Path, times: float, seconds: float) -> None:
     """Overload a server of BUNDLE, a model from German to English."""
     import resource  # not on Windows, where tests import this module

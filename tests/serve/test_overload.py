@@ -1,4 +1,4 @@
-"""Many requests at once for a server that takes few; `make overload` has a minute of it."""
+"""Many requests at once for a server that takes few; `make overload` has minutes of it."""
 
 import asyncio
 from collections.abc import Sequence

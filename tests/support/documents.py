@@ -1,4 +1,4 @@
-"""Code blocks of the README, of docs/ and of the pages beside them.
+"""Code blocks of the README, of docs/ and of the other pages.
 
     python -m tests.support.documents
 

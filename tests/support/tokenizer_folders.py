@@ -38,7 +38,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def load_both(folder: Path, size: int = 500) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers that an export finds in a folder, read again from a bundle's files."""
-    files = choose_tokenizers(beside=folder)
+    files = choose_tokenizers(folder=folder)
     config = TransformerConfig(
         8, 2, 1, 1, 12, pad_id=0, bos_id=0, eos_id=0, source_vocab_size=size, target_vocab_size=size
     )

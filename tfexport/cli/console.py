@@ -325,14 +325,14 @@ def needs(extra: str) -> Iterator[None]:
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
     """Print warnings of tfexport after the block, as lines on stderr with options as flags."""
-    told: list[TfexportWarning] = []
+    warnings_shown: list[TfexportWarning] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", TfexportWarning)
         others = warnings.showwarning
 
         def show(message: Warning | str, *details: Any, **more: Any) -> None:
             if isinstance(message, TfexportWarning):
-                told.append(message)
+                warnings_shown.append(message)
             else:
                 others(message, *details, **more)
 
@@ -340,7 +340,7 @@ def plain_warnings() -> Iterator[None]:
         try:
             yield
         finally:
-            for warning in told:
+            for warning in warnings_shown:
                 click.echo(f"warning: {warning.message.spelled(spell)}", err=True)
 
 

@@ -215,7 +215,7 @@ def print_eager(model: str, line: str) -> None:
     checkpoint = load_checkpoint(model)
     reference = StockReference(checkpoint)
     config = checkpoint.config
-    file = choose_tokenizers(None, None, None, beside=Path(model)).source
+    file = choose_tokenizers(None, None, None, folder=Path(model)).source
     assert file is not None
     tokenizer = load_tokenizer(file, kind_of(file), config.source_vocab_size or 0, config.unk_id)
     ids = torch.tensor([encode_source(line, tokenizer, config)])

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 def checkpoint_facts(found: "Examination") -> dict[str, Any]:
     """The complete report as JSON values."""
+    from tfexport.model_src.checkpoint.unsupported import add_lines
+
     checkpoint = found.checkpoint
+    remedy = add_lines(found.remedy, checkpoint.path, found.inside)
     values = checkpoint.config.to_dict()
     missing = [key for key, origin in checkpoint.origins.items() if origin == "missing"]
     return {
@@ -54,6 +57,7 @@ def checkpoint_facts(found: "Examination") -> dict[str, Any]:
         "problems": [
             Message(problem).spelled(spell) for problem in found.problems + found.config_problems
         ],
+        "remedy": remedy.spelled(spell) if found.problems else None,
     }
 
 
@@ -110,6 +114,8 @@ def print_checkpoint(found: "Examination") -> None:
         click.echo(f"note: {note}")
     for problem in facts["problems"]:
         click.echo(f"problem: {problem}")
+    if facts["remedy"]:
+        click.echo(facts["remedy"])
 
 
 def compact(key_report: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
@@ -357,17 +363,17 @@ def _special_ids(manifest: "Manifest") -> str:
 
 def _languages(languages: "Languages") -> str:
     """The languages of a model, and how its language tokens are used."""
-    told = []
+    parts = []
     for side in ("source", "target"):
         place, default = getattr(languages, f"{side}_place"), getattr(languages, side)
         if place is not None:
-            told.append(
+            parts.append(
                 f"{side} {_PLACES[place]}" + (f" ({default} by default)" if default else "")
             )
         elif default is not None:
-            told.append(f"{side} {default}")
+            parts.append(f"{side} {default}")
     codes = join_some(sorted(languages.ids), 12)
-    return "; ".join([*told, codes] if codes else told)
+    return "; ".join([*parts, codes] if codes else parts)
 
 
 def _both(source: int | None, target: int | None, manifest: "Manifest") -> str:

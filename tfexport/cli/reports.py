@@ -251,4 +251,4 @@ def _scale() -> str:
     steps = (0.0, 0.5, 0.75, 1.0)
     cells = "".join(f'<span style="--heat: {_heat(step):.2f}">{step:.0%}</span>' for step in steps)
     wrong = '<span class="wrong">✗ differs</span>'
-    return f'<p class="scale">part of the allowance taken: {cells} {wrong}</p>'
+    return f'<p class="scale">part of the tolerance taken: {cells} {wrong}</p>'

@@ -150,8 +150,8 @@ def serve(
             for line in model.described():
                 _say(line.spelled(spell), json, event="model", model=model.name)
         text = f"Serving {', '.join(service.models.names)} at {url_of(bound)}"
-        told = {"event": "serving", "url": url_of(bound), "models": service.models.names}
-        if run(service, bound, lambda: _say(text, json, **told)):
+        fields = {"event": "serving", "url": url_of(bound), "models": service.models.names}
+        if run(service, bound, lambda: _say(text, json, **fields)):
             ctx.exit(INTERRUPTED)
 
 

@@ -109,8 +109,8 @@ class Assembly:
         self._partition, target = partition, partition.target
         self._system, self._path = target.system, target.path
         folder, _, name = target.path.rpartition("/")
-        beside = f"{folder}/.{_shortened(name)}"
-        self._parts, self._record = f"{beside}.parts", f"{beside}.done"
+        hidden = f"{folder}/.{_shortened(name)}"
+        self._parts, self._record = f"{hidden}.parts", f"{hidden}.done"
         self._note = f"{self._parts}/joined"
         whole = json.dumps(
             {"input": digest, "kind": partition.format, **job.made_of}, sort_keys=True
@@ -225,7 +225,7 @@ class Assembly:
 
         total = write_atomically(
             self._system, self._path, write,
-            beside=self._parts, compression=partition.target.compression,
+            folder=self._parts, compression=partition.target.compression,
             before_move=hash_and_check,
         )  # fmt: skip
         record = {**asdict(total), "identity": self._identity, "sha256": digests[-1]}
@@ -233,7 +233,7 @@ class Assembly:
         # In the folder of the pieces, which is removed; elsewhere a killed run would leave the
         # file.
         write_atomically(
-            self._system, self._record, lambda stream: stream.write(content), beside=self._parts
+            self._system, self._record, lambda stream: stream.write(content), folder=self._parts
         )
         remove_folder(self._system, self._parts)
         return total

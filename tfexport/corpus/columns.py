@@ -49,14 +49,16 @@ def added_columns(output_column: str | None) -> Added:
 
 def row_of(values: Mapping[str, Any], number: int, columns: Columns) -> Row:
     """A row to decode, from a row of a table."""
-    told = {name: values.get(name) or None for name in columns.of_rows}
-    wrong = [name for name, value in told.items() if value is not None and type(value) is not str]
+    languages = {name: values.get(name) or None for name in columns.of_rows}
+    wrong = [
+        name for name, value in languages.items() if value is not None and type(value) is not str
+    ]
     if columns.text not in values:
         return Row(None, number, problem=f"has no {columns.text!r}")
     if wrong:
-        text = "; ".join(f"{name}: {shown(told[name])} is not a string" for name in wrong)
+        text = "; ".join(f"{name}: {shown(languages[name])} is not a string" for name in wrong)
         return Row(None, number, problem=text)
-    return Row(values[columns.text], number, **told)
+    return Row(values[columns.text], number, **languages)
 
 
 _TYPES = (pa.string(), pa.float64(), pa.string())

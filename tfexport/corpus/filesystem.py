@@ -166,7 +166,7 @@ def write_atomically(
     path: str,
     write: Callable[[Any], Result],
     *,
-    beside: str | None = None,
+    folder: str | None = None,
     compression: str | None = None,
     before_move: Callable[[str], object] = lambda partial: None,
 ) -> Result:
@@ -178,7 +178,7 @@ def write_atomically(
         system: the system with the file.
         path: the path of the file, which is replaced if it exists.
         write: called with a stream of bytes.
-        beside: the folder of the temporary file; by default that of the file.
+        folder: of of the temporary file; by default that of the file.
         compression: the compression of the bytes.
         before_move: called with the temporary path of the complete file.
 
@@ -187,9 +187,9 @@ def write_atomically(
     """
 
     def attempt() -> Result:
-        folder = path.rpartition("/")[0]
-        with _partial(system, beside or folder) as partial:
-            system.create_dir(folder, recursive=True)
+        parent = path.rpartition("/")[0]
+        with _partial(system, folder or parent) as partial:
+            system.create_dir(parent, recursive=True)
             with system.open_output_stream(
                 partial, compression=compression, buffer_size=BLOCK
             ) as stream:

@@ -1,8 +1,8 @@
 """Parity reports: differences by stage and shape, and the allowed differences.
 
-A value counts as equal within an allowance that is derived from what the reference's own code does
+A value counts as equal within a tolerance that is derived from what the reference's own code does
 in float32 on the same input; see ``allow``. Tokens must be equal, except where the two highest
-logits of eager PyTorch are closer than twice the allowance of logits: such a near tie is counted
+logits of eager PyTorch are closer than twice the tolerance of logits: such a near tie is counted
 and reported, and the rest of that row is not compared.
 """
 
@@ -108,7 +108,7 @@ class Comparison:
 
     @property
     def used(self) -> float:
-        """The part of the allowance that the difference takes: 1 is all of it."""
+        """The part of the tolerance that the difference takes: 1 is all of it."""
         if self.allowed == 0:
             return 0.0 if self.passed else float("inf")
         return self.difference / self.allowed
@@ -195,7 +195,7 @@ class ParityReport:
 
     @property
     def ill_conditioned(self) -> str | None:
-        """A sentence if the reference's own rounding is so large that the allowance is cut."""
+        """A sentence if the reference's own rounding is so large that the tolerance is cut."""
         worst = max((c.noise for c in self.comparisons), default=0.0)
         if np.isfinite(worst) and MULTIPLE * worst <= MOST_ALLOWED:
             return None
@@ -299,13 +299,13 @@ class ParityReport:
             tokens = f"the tokens of {wrong:.0f} rows differ" if wrong else "no token differs"
             amount = (
                 f"differs by {ours}, {failure.used:.3g} times the {allowed} that is allowed "
-                f"({where}); {tokens}. {self._allowance(failure)}"
+                f"({where}); {tokens}. {self._tolerance(failure)}"
             )
         return Message(f"{failure.stage}: {amount} Possible causes: ", *self._causes(failure))
 
-    def _allowance(self, failure: Comparison) -> str:
+    def _tolerance(self, failure: Comparison) -> str:
         if self.measured_by is None:
-            return f"{LEAST_ALLOWED:g} is the least allowance."
+            return f"{LEAST_ALLOWED:g} is the least tolerance."
         rounding = (
             f"{self.reference} itself rounds by {failure.noise:.2g} here (by {self.measured_by})"
         )
@@ -313,7 +313,7 @@ class ParityReport:
             return self.ill_conditioned or rounding + "."
         if failure.allowed > LEAST_ALLOWED:
             return f"{rounding}, and {MULTIPLE} times that is allowed."
-        return f"{rounding}; {LEAST_ALLOWED:g} is the least allowance."
+        return f"{rounding}; {LEAST_ALLOWED:g} is the least tolerance."
 
     def _causes(self, failure: Comparison) -> list[Message | str | Option]:
         causes: list[Message | str | Option] = []
@@ -321,8 +321,9 @@ class ParityReport:
             if self.not_run is None:
                 causes.append(
                     "your code computes something else than its layout does, then export the code "
-                    "itself (docs/modules.md); or a setting that weights do not show (heads, "
-                    "places of norms, activation, scale of the embeddings, epsilon) is another"
+                    "itself (docs/training-script.md); or a setting that weights do not show "
+                    "(heads, places of norms, activation, scale of the embeddings, epsilon) is "
+                    "another"
                 )
             else:
                 causes.append(

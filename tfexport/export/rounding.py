@@ -1,4 +1,4 @@
-"""The noise of float32 in one model on one input, from which comparisons derive their allowance.
+"""The noise of float32 in one model on one input, from which comparisons derive their tolerance.
 
 The reference's own code is run again on the same ids in float64, which gives the distance of its
 float32 values from exact ones. Code that does not run in float64 is run with its weights changed by

@@ -229,11 +229,11 @@ class Models:
         """The statistics of all schedulers."""
         return {model.name: model.scheduler.stats() for model in self}
 
-    async def reload(self, told: Callable[[str, str], object]) -> None:
+    async def reload(self, report: Callable[[str, str], object]) -> None:
         """Open bundles that were replaced, for new requests; running requests keep the old ones.
 
         Args:
-            told: called with the name of every model and "unchanged", "opened" or "failed".
+            report: called with the name of every model and "unchanged", "opened" or "failed".
         """
         for name, place in self._places.items():
             old = self._models[name]
@@ -241,15 +241,15 @@ class Models:
                 new = await asyncio.to_thread(self._reopen, place, old)
             except Exception as error:  # the old bundle stays in use
                 request_log.write("reload", level="error", model=name, error=str(error))
-                told(name, "failed")
+                report(name, "failed")
                 continue
             if new is None:
-                told(name, "unchanged")
+                report(name, "unchanged")
                 continue
             self._models[name] = new
             old.retire()
             request_log.write("reload", model=name, version=new.version, before=old.version)
-            told(name, "opened")
+            report(name, "opened")
 
     def close(self) -> None:
         """Stop the threads of all models."""

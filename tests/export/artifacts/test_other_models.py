@@ -1,4 +1,4 @@
-"""An artifact beside the checkpoint of another model: what differs is said, and nothing is run."""
+"""An artifact and the checkpoint of another model: differences are named, and nothing is run."""
 
 from pathlib import Path
 from typing import Any

@@ -15,7 +15,7 @@ from tfexport.export.artifacts.checkpoint_source import (
     needs_language,
     read_for_decoding,
 )
-from tfexport.export.text.model_tokenizers import find_beside
+from tfexport.export.text.model_tokenizers import find_in_folder
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
@@ -66,7 +66,7 @@ def test_decoding_starts_where_generation_config_says(bart: Path) -> None:
 
 def test_a_target_language_that_every_call_names(tmp_path: Path) -> None:
     text = m2m100_folder(tmp_path / "text")
-    tokenizers = find_beside(text)
+    tokenizers = find_in_folder(text)
     assert tokenizers is not None
     assert tokenizers.languages is not None
     last = max(tokenizers.languages.ids.values())

@@ -1,4 +1,4 @@
-"""Relative positions that no fused operator knows, in graphs beside the modules without a cache."""
+"""Relative positions that no fused operator has: graphs compared with modules without a cache."""
 
 import os
 from pathlib import Path

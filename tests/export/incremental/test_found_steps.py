@@ -1,4 +1,4 @@
-"""Steps that are found in a forward, beside the forward over whole prefixes.
+"""Steps that are found in a forward, compared with the forward over whole prefixes.
 
 Axes: B batch, S source, T target, V vocabulary.
 """
@@ -177,7 +177,7 @@ def branching(first: bool) -> Case:
 
 
 def test_another_branch_for_long_targets_is_refused() -> None:
-    with pytest.raises(ModuleError, match="target_length is more than 8"):
+    with pytest.raises(ModuleError, match="target_length exceeds 8"):
         steps_of(branching(first=False))
 
 

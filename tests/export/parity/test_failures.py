@@ -1,4 +1,4 @@
-"""What a failure says: where, how much, beside what, and what may be the cause."""
+"""What a failure says: where, how much, compared with what, and possible causes."""
 
 import pytest
 

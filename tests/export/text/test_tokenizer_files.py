@@ -80,9 +80,9 @@ def test_problems_of_both_sides_are_told_at_once(folder: Path) -> None:
 
 
 def test_vocabulary_beside_a_checkpoint_is_not_taken_by_itself(folder: Path) -> None:
-    assert choose_tokenizers(beside=folder).source == folder / "vocab.txt"
+    assert choose_tokenizers(folder=folder).source == folder / "vocab.txt"
     (folder / "vocab.txt").unlink()
-    assert choose_tokenizers(beside=folder) == TokenizerFiles()
+    assert choose_tokenizers(folder=folder) == TokenizerFiles()
 
 
 @pytest.mark.parametrize(

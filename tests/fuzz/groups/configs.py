@@ -1,4 +1,4 @@
-"""config.json and ``key=value`` words, right and wrong, beside a sound checkpoint."""
+"""config.json and ``key=value`` words, right and wrong, compared with a sound checkpoint."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""An original and its checkpoint beside the project's own modules."""
+"""An original and its checkpoint compared with the project's own modules."""
 
 from pathlib import Path
 

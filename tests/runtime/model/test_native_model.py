@@ -1,4 +1,4 @@
-"""Bundles in the native engine, beside onnxruntime and eager PyTorch."""
+"""Bundles in the native engine, compared with onnxruntime and eager PyTorch."""
 
 import json
 import shutil

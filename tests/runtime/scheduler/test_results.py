@@ -1,4 +1,4 @@
-"""Rows through the scheduler are those of ``Translator``, whatever runs beside them."""
+"""Rows through the scheduler are those of ``Translator``, whatever else runs."""
 
 import os
 import random

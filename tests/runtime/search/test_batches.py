@@ -1,4 +1,4 @@
-"""A sentence decodes in a batch as it does alone, whatever stands beside it."""
+"""A sentence decodes in a batch as it does alone, whatever the other rows are."""
 
 from pathlib import Path
 from typing import Any

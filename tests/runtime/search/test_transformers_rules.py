@@ -1,4 +1,4 @@
-"""The rules of transformers on a table of logits, beside a plain statement of them.
+"""The rules of transformers on a table of logits, compared with a plain statement of them.
 
 tests/system/peers/test_generation.py holds whole folders against transformers itself.
 """

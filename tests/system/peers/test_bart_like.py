@@ -1,4 +1,4 @@
-"""BART and its kin in eager PyTorch: what a folder is read as, beside transformers itself.
+"""BART and its kin in eager PyTorch: what a folder is read as, compared with transformers itself.
 
 Both the modules and the plain formulas that exports are compared with.
 """

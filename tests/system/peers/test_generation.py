@@ -1,4 +1,4 @@
-"""``generate`` of a bundle beside ``generate`` of transformers, on the same folders."""
+"""``generate`` of a bundle compared with ``generate`` of transformers, on the same folders."""
 
 import json
 import math

@@ -13,7 +13,7 @@ from tfexport.errors import (
     TokenizerError,
     join_problems,
 )
-from tfexport.export.text.model_tokenizers import find_beside
+from tfexport.export.text.model_tokenizers import find_in_folder
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
@@ -45,7 +45,7 @@ def needs_language(checkpoint: Checkpoint) -> bool:
     languages = None
     if checkpoint.path is not None and checkpoint.own_config:
         with contextlib.suppress(TokenizerError, MissingDependencyError):  # then it takes ids
-            found = find_beside(checkpoint.path.parent)
+            found = find_in_folder(checkpoint.path.parent)
             languages = found.languages if found is not None else None
     if languages is None:
         return False

@@ -242,7 +242,7 @@ def verify_graph(
         found = read.read(checkpoint, defaults=info.config)
     info.require_same_model(path, found.config)
     if TEXTS in info.inputs:
-        tokenizers = choose_tokenizers(beside=folder_of(checkpoint))
+        tokenizers = choose_tokenizers(folder=folder_of(checkpoint))
         texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
         return compare_text(path, tokenizers, found, texts, tell)
     spec = form.spec(found.config, Extras.of(names))

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
+from tfexport.export.graphs.exporter import largest_sizes
 from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
-from tfexport.export.modules.inputs import Input
 from tfexport.export.quiet import quiet
 from tfexport.graph_io import BATCH
 
@@ -35,7 +35,6 @@ BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
 RUNS = len(LENGTHS)
 Size = tuple[int, ...]  # of an axis in each run
 TARGET = "target_length"
-_ANY_SIZE = 1 << 30
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
 
 
@@ -105,7 +104,9 @@ class Program:
             else:
                 given.append(node)
         *self.inputs, self.target = given
-        recognise(self.graph, {n: float(x) for n, x in self.tensors.items() if x.numel() == 1})
+        held = ((node, each.detach()) for node, each in self.tensors.items())
+        numbers = {node: x.item() for node, x in held if x.numel() == 1 and not x.is_complex()}
+        recognise(self.graph, numbers)
         (output,) = self.graph.find_nodes(op="output")
         self.logits: fx.Node = output.args[0][0]
         self._run_all()
@@ -200,19 +201,9 @@ class Program:
         return values
 
     def largest_sizes(self) -> dict[str, int]:
-        """The largest size of each named axis up to which the program equals the forward.
-
-        Where the code takes another branch from a size on, torch exports that of the example.
-        """
-        declared = (*self.own.batch_first, Input("target", "int64", (BATCH, TARGET)))
-        found: dict[str, int] = {}
-        for each, node in zip(declared, (*self.inputs, self.target), strict=True):
-            for axis, size in zip(each.axes, node.meta["val"].shape, strict=True):
-                if isinstance(axis, str) and isinstance(size, torch.SymInt):
-                    bounds = self.exported.range_constraints.get(size.node.expr)
-                    if bounds is not None and bounds.upper < _ANY_SIZE:
-                        found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
-        return found
+        """See ``exporter.largest_sizes``."""
+        axes = [each.axes for each in self.own.batch_first]
+        return largest_sizes(self.exported, [*axes, (BATCH, TARGET)])
 
     # What a node depends on.
 

@@ -638,14 +638,13 @@ class WholeForward(ByForward):
         why: no step was found.
     """
 
-    def __init__(self, own: OwnForward, start_id: int) -> None:
+    def __init__(self, own: OwnForward) -> None:
         super().__init__()
-        self.own, self.start_id, self.why = own, start_id, ""
+        self.own, self.why = own, ""
         self.model = own.model
 
     def encode(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The inputs themselves, if the forward takes them."""
-        self.own(inputs, torch.full((inputs[0].size(0), 1), self.start_id))
+        """The inputs themselves."""
         return inputs
 
     def decode(self, tokens: Tensor, *inputs: Tensor) -> Tensor:

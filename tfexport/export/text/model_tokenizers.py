@@ -51,7 +51,7 @@ _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
 }
 
 
-def find_beside(folder: Path) -> ModelTokenizers | None:
+def find_in_folder(folder: Path) -> ModelTokenizers | None:
     """Find the tokenizers in a checkpoint's folder, if its config.json names a known model type.
 
     Raises:

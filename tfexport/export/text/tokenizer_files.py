@@ -18,7 +18,7 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
-from tfexport.export.text.model_tokenizers import find_beside
+from tfexport.export.text.model_tokenizers import find_in_folder
 from tfexport.export.text.vocabularies import (
     find_doubts,
     find_vocabulary_problems,
@@ -242,7 +242,7 @@ def choose_tokenizers(
     both: PathLike | None = None,
     source: PathLike | None = None,
     target: PathLike | None = None,
-    beside: Path | None = None,
+    folder: Path | None = None,
     splits: Splits | None = None,
 ) -> TokenizerFiles:
     """Choose the tokenizers of a model: given ones, or one that is in the checkpoint's folder.
@@ -251,7 +251,7 @@ def choose_tokenizers(
         both: the tokenizer of both sides.
         source: the tokenizer of the source, together with ``target``.
         target: the tokenizer of the target, together with ``source``.
-        beside: a folder to search if no tokenizer is given.
+        folder: a folder to search if no tokenizer is given.
         splits: the splitting rules of word vocabularies.
 
     Raises:
@@ -265,11 +265,11 @@ def choose_tokenizers(
         raise ConfigError(Message("tokenizer: set both ", *together))
     if source is not None and target is not None:
         return TokenizerFiles(Path(source), Path(target), *by_side)
-    if both is None and beside is not None:
-        model = find_beside(beside)
+    if both is None and folder is not None:
+        model = find_in_folder(folder)
         if model is not None and not any(by_side):
             return TokenizerFiles(model=model)
-        both = next((beside / name for name in _USUAL_NAMES if (beside / name).is_file()), None)
+        both = next((folder / name for name in _USUAL_NAMES if (folder / name).is_file()), None)
     if both is not None:
         return TokenizerFiles(Path(both), Path(both), *by_side)
     if any(by_side):

@@ -534,14 +534,14 @@ def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> d
         if name not in without_influence
     }
     lines, *prefixes = inputs
-    told = task.options.framing
+    framing = task.options.framing
     made: dict[str, Any] = {
         "source": lines.fingerprint(),
         "prefix_file": prefixes[0].fingerprint() if prefixes else None,
         "prefix": list(task.prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
         "options": asked,
-        "languages": None if told == PLAIN else (told.before, told.mark, told.after),
+        "languages": None if framing == PLAIN else (framing.before, framing.mark, framing.after),
         **task.line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))

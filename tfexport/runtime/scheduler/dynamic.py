@@ -82,8 +82,8 @@ class DynamicBatch:
 def _shares(row: Row, other: Row) -> bool:
     if row is other:
         return True
-    told = row.submission.on_step is not None or other.submission.on_step is not None
-    return not told and row.options == other.options
+    streamed = row.submission.on_step is not None or other.submission.on_step is not None
+    return not streamed and row.options == other.options
 
 
 def _batch_of_first(rows: Sequence[Row]) -> list[int]:

@@ -202,10 +202,10 @@ async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Re
     """Start to translate a text; errors of the request are raised before the first event."""
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[Step]()
 
-    def told(step: Step) -> None:
+    def on_step(step: Step) -> None:
         loop.call_soon_threadsafe(steps.put_nowait, step)
 
-    rows, submission = await submit_texts(model, asked, call, told)
+    rows, submission = await submit_texts(model, asked, call, on_step)
     metrics.characters += call.characters
     events = _events(model, rows, submission, steps, call)
     return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)

@@ -16,7 +16,7 @@ FIRST = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
 def languages(folder: Path) -> Languages:
-    found = choose_tokenizers(beside=folder).languages
+    found = choose_tokenizers(folder=folder).languages
     assert found is not None
     return found
 

@@ -53,12 +53,12 @@ def test_settings_of_the_folder_are_followed(tmp_path: Path) -> None:
 
 
 def test_languages_are_the_codes_of_the_vocabulary(tmp_path: Path) -> None:
-    found = choose_tokenizers(beside=marian_folder(tmp_path)).model
+    found = choose_tokenizers(folder=marian_folder(tmp_path)).model
     assert found is not None
     assert found.languages is not None
     assert found.languages.ids == {"fra": 2, "deu": 3}
     assert (found.languages.source_place, found.languages.target_place) == (None, "source")
-    separate = choose_tokenizers(beside=marian_folder(tmp_path / "two", separate=True)).model
+    separate = choose_tokenizers(folder=marian_folder(tmp_path / "two", separate=True)).model
     assert separate is not None
     assert separate.languages is None
 
@@ -104,7 +104,7 @@ def test_folder_with_something_wrong_is_one_error(tmp_path: Path, spoil: Any, me
 
 def test_folder_without_a_tokenizer_is_one_of_ids(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {"model_type": "marian"})
-    assert choose_tokenizers(beside=tmp_path).paths == ()
+    assert choose_tokenizers(folder=tmp_path).paths == ()
 
 
 def test_a_missing_library_and_a_damaged_file_are_told_by_the_names_of_the_folder(

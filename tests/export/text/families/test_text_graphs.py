@@ -31,6 +31,6 @@ CONFIG = TransformerConfig(
 def test_kinds_that_are_not_reproduced_are_named(
     tmp_path: Path, make: Callable[[Path], Path], message: str
 ) -> None:
-    files = choose_tokenizers(beside=make(tmp_path))
+    files = choose_tokenizers(folder=make(tmp_path))
     with pytest.raises(TokenizerError, match=message):
         check_reproduced(files, CONFIG)

@@ -1,4 +1,4 @@
-"""The key lists of docs/checkpoints.md beside the key tables."""
+"""The key lists of docs/checkpoints.md compared with the key tables."""
 
 import re
 

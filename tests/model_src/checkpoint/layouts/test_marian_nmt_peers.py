@@ -1,4 +1,4 @@
-"""Model files of Marian-NMT beside CTranslate2, which reads and computes them on its own."""
+"""Model files of Marian-NMT compared with CTranslate2, which reads and computes them on its own."""
 
 import math
 from pathlib import Path
