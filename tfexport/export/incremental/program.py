@@ -104,7 +104,9 @@ class Program:
             else:
                 given.append(node)
         *self.inputs, self.target = given
-        recognise(self.graph, {n: float(x) for n, x in self.tensors.items() if x.numel() == 1})
+        held = ((node, each.detach()) for node, each in self.tensors.items())
+        numbers = {node: x.item() for node, x in held if x.numel() == 1 and not x.is_complex()}
+        recognise(self.graph, numbers)
         (output,) = self.graph.find_nodes(op="output")
         self.logits: fx.Node = output.args[0][0]
         self._run_all()
