@@ -10,7 +10,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ MODELS = ("annalog", "tg2fa_translit", "cn2en", "g2p_fa")
 TEXTS = Path(__file__).with_name("texts")
 HEADINGS = (
     "model", "way", "lines", "largest difference", "allowed", "from", "its own rounding",
-    "equal texts", "near ties", "seconds of processor",
+    "equal texts", "near ties", "tokens a second, the own loop's", "seconds of processor",
 )  # fmt: skip
 # Two best logits that are nearer than this are a near tie: float32 may choose either.
 NEAR = 2e-4
@@ -45,24 +47,56 @@ def export(name: str, way: Way, output: Path) -> tuple[str, float]:
     return said.removeprefix("Error: "), seconds
 
 
-def compare(published: Published, bundle: Path, texts: list[str]) -> tuple[int, int]:
-    """Texts whose tokens are those of the own loop, and those that part at a near tie."""
-    translator, equal, near = Translator(bundle, threads=1), 0, 0
+@dataclass
+class Decoded:
+    """What came of the texts, a row at a time.
+
+    Attributes:
+        equal: texts whose tokens are those of the package's own loop.
+        near: of the others, those that part at a near tie.
+        tokens: that the bundle gave, and the own loop.
+        seconds: that they took.
+    """
+
+    equal: int = 0
+    near: int = 0
+    tokens: tuple[int, int] = (0, 0)
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Tokens a second of the bundle, end tokens aside, and of the own loop."""
+        found, own = (
+            count / seconds for count, seconds in zip(self.tokens, self.seconds, strict=True)
+        )
+        return found, own
+
+
+def compare(published: Published, bundle: Path, texts: list[str]) -> Decoded:
+    """Decode texts with a bundle and with the package's own loop."""
+    translator, decoded = Translator(bundle, threads=1), Decoded()
     for text in texts:
-        expected, row, limit = published.own(text), published.row(text), published.limit(text)
+        row, limit = published.row(text), published.limit(text)
+        begun = time.perf_counter()
+        expected = published.own(text)
+        between = time.perf_counter()
         by_name = isinstance(row, dict)
         call: Any = translator.generate_from if by_name else translator.generate
         found = call([row], max_length=limit)[0].hypotheses[0].tokens
+        ended = time.perf_counter()
+        lengths, took = (len(found), len(expected)), (ended - between, between - begun)
+        decoded.tokens = (decoded.tokens[0] + lengths[0], decoded.tokens[1] + lengths[1])
+        decoded.seconds = (decoded.seconds[0] + took[0], decoded.seconds[1] + took[1])
         if found == expected[:limit]:
-            equal += 1
+            decoded.equal += 1
             continue
         place = next(
             (i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]),
             min(len(found), len(expected)),
         )
         best = published.logits(text, expected[:place]).double().topk(2).values
-        near += int(best[0] - best[1] < NEAR * max(1.0, float(best.abs().max())))
-    return equal, near
+        decoded.near += int(best[0] - best[1] < NEAR * max(1.0, float(best.abs().max())))
+    return decoded
 
 
 def lines_written(way: Way) -> int:
@@ -95,12 +129,13 @@ def rows(name: str) -> Iterator[tuple[str, ...]]:
         if said:
             click.echo(f"{name}, {way.name}: {said}", err=True)
             said = f"refused: {said.replace('|', '/')}"
-            yield (*first, said, *[""] * 5, f"{seconds:.0f}")
+            yield (*first, said, *[""] * 6, f"{seconds:.0f}")
             continue
-        equal, near = compare(published, output, texts)
+        decoded = compare(published, output, texts)
         parity = json.loads((output / "manifest.json").read_text(encoding="utf-8"))["parity"]
-        count = f"{equal} of {len(texts)}"
-        yield (*first, *figures(parity), count, str(near), f"{seconds:.0f}")
+        count = f"{decoded.equal} of {len(texts)}"
+        rates = "{:,.0f}, {:,.0f}".format(*decoded.rates)
+        yield (*first, *figures(parity), count, str(decoded.near), rates, f"{seconds:.0f}")
 
 
 def figures(parity: dict[str, Any]) -> tuple[str, ...]:

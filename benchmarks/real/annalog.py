@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.real.packages import fetch, load
-from benchmarks.real.published import Published, Way
+from benchmarks.real.published import Published, Way, module_ways
 from tfexport.export import Input
 
 REQUIREMENT = "annalog==1.0.6"
@@ -90,6 +90,11 @@ def prefix() -> dict[str, Any]:
     return _arguments(Prefix(own_model()))
 
 
+def by_forward() -> dict[str, Any]:
+    """For ``--module``: the package's class as it is."""
+    return _arguments(own_model())
+
+
 def published() -> Published:
     """The model, loaded."""
     found, model = handler(), own_model()
@@ -119,8 +124,6 @@ def published() -> Published:
     ways = (
         Way("rename table", renamed, (CONFIG,)),
         Way("rename table, `--reference`", own_code, (CONFIG, reference)),
-        Way("`encode`, `decode`", ("--module", f"{__name__}:prefix"), (Prefix, _arguments)),
-        Way("the same, `start`, `step`", ("--module", f"{__name__}:steps"),
-            (Prefix, Steps, _arguments)),
-    )  # fmt: skip
+        *module_ways(__name__, Prefix, Steps, (_arguments,), _arguments),
+    )
     return Published("annalog", REQUIREMENT, ways, row, own, lambda text: POSITIONS - 1, logits)

@@ -63,6 +63,30 @@ def prefix() -> dict[str, Any]:
     return _arguments(Prefix(own_model()))
 
 
+class Both(nn.Module):
+    """The package's encoder and decoder, which it keeps in a class that is no module."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.encoder, self.decoder = own.encoder, own.decoder
+
+
+def forward(model: Any, source: Tensor, target: Tensor) -> Any:
+    """The target's logits, of which the package has a loop over single tokens."""
+    _, hidden = model.encoder.gru(model.encoder.embedding(source))
+    output, _ = model.decoder.gru(model.decoder.embedding(target).relu(), hidden)
+    return model.decoder.out(output)
+
+
+def by_forward() -> dict[str, Any]:
+    """For ``--module``: the package's classes as they are, which are batch second."""
+    return _arguments(Both(own_model())) | {
+        "inputs": [Input("input_ids", "int64", ("length", "batch"))],
+        "target": Input("target", "int64", ("target_length", "batch")),
+        "forward": forward,
+    }
+
+
 def published() -> Published:
     """The model, loaded."""
     package, model = load(REQUIREMENT, "cn2en.model"), own_model()
@@ -84,7 +108,7 @@ def published() -> Published:
                 output, hidden = model.decoder(torch.tensor([[number]]), hidden)
         return output[0]
 
-    ways = module_ways(__name__, Prefix, Steps, _arguments)
+    ways = module_ways(__name__, Prefix, Steps, (Both, forward, by_forward), _arguments)
     return Published(
         "cn2en", REQUIREMENT, ways, lambda text: [int(token) for token in sentence(text)],
         own, lambda text: STEPS, logits,

@@ -61,6 +61,21 @@ def prefix() -> dict[str, Any]:
     return _arguments(Prefix(own_model()))
 
 
+def forward(model: Any, letters: Tensor, target: Tensor) -> Any:
+    """The target's logits, without the package's loop that chooses inputs at random."""
+    states, _ = model.decoder.rnn(model.decoder.embedding(target), model.encoder(letters))
+    return model.decoder.fc_out(states)
+
+
+def by_forward() -> dict[str, Any]:
+    """For ``--module``: the package's class as it is, which is batch second."""
+    return _arguments(own_model()) | {
+        "inputs": [Input("letters", "int64", (LETTERS, "batch"))],
+        "target": Input("target", "int64", ("target_length", "batch")),
+        "forward": forward,
+    }
+
+
 def published() -> Published:
     """The model, loaded."""
     model, utils = own_model(), load(REQUIREMENT, "g2p_fa.utils")
@@ -79,5 +94,5 @@ def published() -> Published:
         with torch.no_grad():
             return model(utils.word2tensor(text).unsqueeze(1), target, 1)[-1, 0]
 
-    ways = module_ways(__name__, Prefix, Steps, _arguments)
+    ways = module_ways(__name__, Prefix, Steps, (forward, by_forward), _arguments)
     return Published("g2p_fa", REQUIREMENT, ways, row, own, lambda text: STEPS, logits)

@@ -23,17 +23,19 @@ class Way:
 
 
 def module_ways(
-    file: str, prefix: type, steps: type, arguments: Callable[..., Any]
-) -> tuple[Way, Way]:
-    """The ways of a module of one's own: without and with a state.
+    file: str, prefix: type, steps: type, forward: tuple[Any, ...], arguments: Callable[..., Any]
+) -> tuple[Way, Way, Way]:
+    """The ways of a module of one's own: by its forward, without a state and with one.
 
     Args:
-        file: its name as a module; it has the factories ``prefix`` and ``steps``.
+        file: its name as a module; it has the factories ``by_forward``, ``prefix`` and ``steps``.
         prefix: the module with ``encode`` and ``decode``.
         steps: a kind of it, with ``start`` and ``step`` too.
-        arguments: of ``export``, which both factories give.
+        forward: what is written to export the package's class by its forward.
+        arguments: of ``export``, which the other factories give.
     """
     return (
+        Way("`forward` alone", ("--module", f"{file}:by_forward"), forward),
         Way("`encode`, `decode`", ("--module", f"{file}:prefix"), (prefix, arguments)),
         Way("the same, `start`, `step`", ("--module", f"{file}:steps"), (prefix, steps, arguments)),
     )

@@ -22,10 +22,7 @@ def own_model() -> Any:
 
 def reference(input_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
     """For ``--reference``: the package's own ``forward``."""
-    own, source, target = own_model(), input_ids.T, decoder_input_ids.T
-    nothing = torch.zeros(len(source), len(source), dtype=torch.bool)
-    later = torch.ones(len(target), len(target), dtype=torch.bool).triu(1)
-    logits: Tensor = own(source, target, nothing, later, None, None, None)
+    logits: Tensor = forward(own_model(), input_ids.T, decoder_input_ids.T)
     return logits.transpose(0, 1)
 
 
@@ -83,6 +80,22 @@ def prefix() -> dict[str, Any]:
     return _arguments(Prefix(own_model()))
 
 
+def forward(model: Any, source: Tensor, target: Tensor) -> Any:
+    """The package's own ``forward``, with the masks that its loop makes."""
+    nothing = torch.zeros(len(source), len(source), dtype=torch.bool)
+    later = torch.ones(len(target), len(target), dtype=torch.bool).triu(1)
+    return model(source, target, nothing, later, None, None, None)
+
+
+def by_forward() -> dict[str, Any]:
+    """For ``--module``: the package's class as it is, which is batch second."""
+    return _arguments(own_model()) | {
+        "inputs": [Input("input_ids", "int64", ("length", "batch"))],
+        "target": Input("target", "int64", ("target_length", "batch")),
+        "forward": forward,
+    }
+
+
 def published() -> Published:
     """The model, loaded."""
     model, code = own_model(), load(REQUIREMENT, "tg2fa_translit.decode")
@@ -109,6 +122,6 @@ def published() -> Published:
     ways = (
         Way("`--checkpoint`", stock),
         Way("`--checkpoint`, `--reference`", own_code, (reference,)),
-        *module_ways(__name__, Prefix, Steps, _arguments),
+        *module_ways(__name__, Prefix, Steps, (forward, by_forward), _arguments),
     )
     return Published("tg2fa_translit", REQUIREMENT, ways, row, own, limit, logits)

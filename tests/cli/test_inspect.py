@@ -61,6 +61,26 @@ def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
     assert "problem: " not in text
 
 
+def test_what_no_layout_reads_ends_in_the_lines_that_export_the_module(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    def code(text: str) -> str:
+        return text.partition("\n\n")[2]
+
+    torch.save({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "other.pt")
+    for verb in (("inspect",), ("onnx", "-o", tmp_path / "x", "--checkpoint")):
+        told = invoke(*verb, tmp_path / "other.pt").stderr
+        assert "no known layout" in told
+        compile(code(told), "told", "exec")
+        assert str(tmp_path / "other.pt") in code(told)
+    torch.save(tutorial.make().state_dict() | {"gate": torch.ones(1)}, checkpoint)
+    told = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
+    assert "problem: gate was not read" in told
+    assert str(checkpoint) in code(told)
+    facts = json.loads(invoke("inspect", checkpoint, "--set=num_heads=4", *IDS, "--json").stdout)
+    assert facts["remedy"].endswith(code(told).rstrip("\n"))
+
+
 def test_a_length_that_is_transformers_default_is_said_to_be_one(tmp_path: Path) -> None:
     folder = shutil.copytree(VERSION_1, tmp_path / "a.bundle")
     values = {"generation": {"max_length": 19}, "origins": {"max_length": "transformers"}}

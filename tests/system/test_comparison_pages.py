@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.documents import run_in_shell
 from tests.support.paths import REPOSITORY
-from tfexport.model_src.checkpoint.unsupported import UNSUPPORTED
+from tfexport.model_src.checkpoint.unsupported import MODULE, UNSUPPORTED
 from tfexport.runtime import Translator
 from tfexport.runtime.options import SPECS
 
@@ -134,7 +134,7 @@ def test_every_model_that_is_refused_by_name_is_on_the_page() -> None:
         assert words.lower() in table.lower(), kind
         row = next(line for line in table.splitlines() if words.lower() in line.lower())
         for way in refused.ways:
-            where = "module of your own" if "module of your own" in way else way.split()[0]
+            where = "own code" if MODULE in way else way.split()[0]
             assert where in row, f"{kind}: {where}"
 
 

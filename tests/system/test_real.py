@@ -38,9 +38,14 @@ def test_texts_are_equal_near_ties_or_different() -> None:
         return [*own_tokens(text)[:-1], 3] if text == "b" else own_tokens(text)
 
     texts = list(ROWS)
-    assert real.compare(published(own_tokens, 1.0), VERSION_1, texts) == (3, 0)
-    assert real.compare(published(other, 1e-5), VERSION_1, texts) == (2, 1)
-    assert real.compare(published(other, 1.0), VERSION_1, texts) == (2, 0)
+    for own, gap, expected in (
+        (own_tokens, 1.0, (3, 0)),
+        (other, 1e-5, (2, 1)),
+        (other, 1.0, (2, 0)),
+    ):
+        decoded = real.compare(published(own, gap), VERSION_1, texts)
+        assert (decoded.equal, decoded.near) == expected
+        assert decoded.tokens[0] == decoded.tokens[1] > 0
 
 
 def test_a_refusal_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:

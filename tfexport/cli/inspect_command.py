@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 def checkpoint_facts(found: "Examination") -> dict[str, Any]:
     """The complete report as JSON values."""
+    from tfexport.model_src.checkpoint.unsupported import add_lines
+
     checkpoint = found.checkpoint
+    remedy = add_lines(found.remedy, checkpoint.path, found.inside)
     values = checkpoint.config.to_dict()
     missing = [key for key, origin in checkpoint.origins.items() if origin == "missing"]
     return {
@@ -54,6 +57,7 @@ def checkpoint_facts(found: "Examination") -> dict[str, Any]:
         "problems": [
             Message(problem).spelled(spell) for problem in found.problems + found.config_problems
         ],
+        "remedy": remedy.spelled(spell) if found.problems else None,
     }
 
 
@@ -110,6 +114,8 @@ def print_checkpoint(found: "Examination") -> None:
         click.echo(f"note: {note}")
     for problem in facts["problems"]:
         click.echo(f"problem: {problem}")
+    if facts["remedy"]:
+        click.echo(facts["remedy"])
 
 
 def compact(key_report: dict[str, list[str]]) -> list[tuple[str, list[str]]]:

@@ -11,7 +11,8 @@ from tfexport.cli.quantize_command import print_export
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option, TfexportError, join_problems, shown
 from tfexport.export.artifacts.option_rules import (
-    BY_FORWARD,
+    CALL,
+    DECLARE_INPUTS,
     FRAMING,
     NEEDED,
     OF_CHECKPOINTS,
@@ -38,7 +39,7 @@ _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
     "samples", "expect", "portable", "opset", "reads",
 )  # fmt: skip
-_NEEDED = ("model", *NEEDED)
+_NEEDED = ("model", *DECLARE_INPUTS[:1], *NEEDED)
 _OF_EXPORT = ("graph", "quantize", "verify", "force", "progress")
 # Arguments from a factory that are dropped for outputs that do not use them.
 _OF_TEXT = (*TOKENIZERS, *SPLITS, *FRAMING, "reads")
@@ -63,8 +64,10 @@ def read_factory(name: str) -> dict[str, Any]:
             f"--module: {name} returned {shown(found)}; expected a dict of export's arguments, "
             f"such as dict({', '.join(f'{key}=…' for key in _NEEDED)})."
         )
-    known = {*_NEEDED, *_OF_EXPORT, *ExportKeywords.__annotations__} - {*OF_CHECKPOINTS}
-    problems = [f"{key!r} is missing" for key in _NEEDED if key not in found]
+    known = {*_OF_EXPORT, "model", *ExportKeywords.__annotations__} - {*OF_CHECKPOINTS}
+    example = "example" in found  # in place of the inputs
+    missing = [key for key in _NEEDED if key not in found and not (example and key == "inputs")]
+    problems = [f"{key!r} is missing" for key in missing]
     problems += [f"{shown(key)} is not an argument of export" for key in found if key not in known]
     if problems:
         subject = f"--module: {name} must return the arguments of export"
@@ -109,7 +112,7 @@ def export_named_module(
 
 
 def _print_found(made: "ExportResult") -> None:
-    """What was found in the forward of a module."""
+    """Print how many tensors were found in a module's forward, and what steps compute again."""
     manifest = made.bundle_manifest
     module = None if manifest is None else manifest.module
     found = None if module is None else module.get("found")
@@ -164,10 +167,10 @@ def verify_named_module(
     with needs("export"):
         from tfexport.export import verify
     with _as_arguments():
-        by_forward = {key: arguments[key] for key in BY_FORWARD if key in arguments}
+        called = {key: arguments[key] for key in CALL if key in arguments}
         return verify(
-            artifact, arguments["model"], inputs=arguments["inputs"],
-            examples=arguments.get("examples", ()), progress=tell, **by_forward, **options,
+            artifact, arguments["model"], examples=arguments.get("examples", ()), progress=tell,
+            **called, **options,
         )  # fmt: skip
 
 

@@ -321,8 +321,9 @@ class ParityReport:
             if self.not_run is None:
                 causes.append(
                     "your code computes something else than its layout does, then export the code "
-                    "itself (docs/modules.md); or a setting that weights do not show (heads, "
-                    "places of norms, activation, scale of the embeddings, epsilon) is another"
+                    "itself (docs/training-script.md); or a setting that weights do not show "
+                    "(heads, places of norms, activation, scale of the embeddings, epsilon) is "
+                    "another"
                 )
             else:
                 causes.append(

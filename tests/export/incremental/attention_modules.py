@@ -276,7 +276,7 @@ class SharedLayer(nn.Module):
 
     def forward(self, src: Tensor, tgt: Tensor) -> tuple[Tensor, list[Tensor]]:
         src_padding, tgt_padding = (src == PAD).t(), (tgt == PAD).t()
-        future = (torch.triu(torch.ones(tgt.size(0), tgt.size(0))) == 1).transpose(0, 1) == 0
+        future = (torch.triu(torch.ones(len(tgt), len(tgt))) == 1).transpose(0, 1) == 0
         x = positional_encoding(self.src_embed(src), 12)
         memory = self.norms[0](x + self.encoder_attn(x, x, None, src_padding)[0])
         y, weights = positional_encoding(self.tgt_embed(tgt), 12), []

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import Once
-from tests.export.incremental.own_case import Case, batch_axis, draw_inputs, in_its_order, logits
+from tests.export.incremental.own_case import (
+    Case,
+    batch_axis,
+    draw_inputs,
+    draw_target,
+    in_its_order,
+    logits,
+)
 from tests.export.incremental.own_modules import BOS, CASES, EOS, PAD
 from tests.support import eager_search
 from tests.support.eager_search import Closest, Found, Rules
@@ -134,7 +141,8 @@ def test_a_mask_in_the_forward_lets_rows_be_padded(exported: Exported) -> None:
 
 def test_verify_finds_the_steps_again(exported: Exported) -> None:
     case = named("gru")
-    report = verify(exported(case), case.make(), **arguments(case))
+    example = (*draw_inputs(case, 3, LENGTHS[0], 7), draw_target(case, 3, 4, 7))
+    report = verify(exported(case), case.make(), example=example)
     assert report.passed
     with torch.no_grad():
         other = case.make()

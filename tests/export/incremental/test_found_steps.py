@@ -3,12 +3,15 @@
 Axes: B batch, S source, T target, V vocabulary.
 """
 
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.export.incremental import refused_modules
 from tests.export.incremental.own_case import (
     Case,
     draw_inputs,
@@ -106,12 +109,22 @@ def inputs_of(case: Case) -> list[Tensor]:
     return draw_inputs(case, 2, SIZES[1][1], 5)
 
 
+def place_of(case: RefusedCase) -> str:
+    """The place of the line that is at fault, as ``refused_modules.py:7``."""
+    code, first = inspect.getsourcelines(type(case.make()))
+    number = next(i for i, line in enumerate(code, first) if case.line in line)
+    return f"{Path(refused_modules.__file__).name}:{number}"
+
+
 def outcome(case: RefusedCase) -> str:
     try:
         steps = steps_of(case)
     except ModuleError as error:
         return str(error)
     assert isinstance(steps, FoundSteps)
+    said = describe(steps)
+    kept = [each for each in said["state"] if each.startswith("running sum")]
+    assert any(place_of(case) in each for each in (kept or said["again"]))
     inputs, target = inputs_of(case), draw_target(case, 2, 7, 6)
     wanted = logits(case, case.make(), inputs, target)
     assert difference(by_steps(steps, inputs, target), wanted) < CLOSE
@@ -164,7 +177,7 @@ def branching(first: bool) -> Case:
 
 
 def test_another_branch_for_long_targets_is_refused() -> None:
-    with pytest.raises(ModuleError, match="target_length is more than 8"):
+    with pytest.raises(ModuleError, match="target_length exceeds 8"):
         steps_of(branching(first=False))
 
 

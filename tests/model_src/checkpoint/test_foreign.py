@@ -7,14 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.support import tutorial
 from tfexport.cli.spelling import spell
 from tfexport.errors import CheckpointError, ConfigError
+from tfexport.export import Input
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.read import examine_checkpoint
-from tfexport.model_src.checkpoint.unsupported import UNSUPPORTED, describe_config, is_ours
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
+from tfexport.model_src.checkpoint.unsupported import (
+    MODULE,
+    UNSUPPORTED,
+    describe_config,
+    is_ours,
+)
 
 MARIAN = {
     "architectures": ["MarianMTModel"], "model_type": "marian", "transformers_version": "5.0",
@@ -47,30 +55,103 @@ def keys(*names: str) -> dict[str, Tensor]:
             ": mt5, t5, umt5",
             "config.json",
         ),
-        (["model.layers.0.self_attn.q_proj.weight"], "a decoder-only", "docs/modules.md"),
-        (["bert.encoder.layer.0.attention.self.query.weight"], "a BERT", "docs/modules.md"),
+        (["model.layers.0.self_attn.q_proj.weight"], "a decoder-only", "\nexport(model"),
+        (["bert.encoder.layer.0.attention.self.query.weight"], "a BERT", "\nexport(model"),
     ],
 )
 def test_checkpoint_of_another_project_is_named(
     tmp_path: Path, names: list[str], family: str, way: str
 ) -> None:
     message = refused(keys(*names), tmp_path)
-    assert family in message
+    assert family in message.partition("\n")[0]
     assert way in message
-    assert "\n" not in message
 
 
-@pytest.mark.parametrize("model", [nn.LSTM(4, 4, 3), nn.GRU(4, 4)])
-def test_recurrent_models_are_named_with_the_way_that_takes_them(
-    tmp_path: Path, model: nn.Module
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The calls of ``export``, which does nothing."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        "tfexport.export.export", lambda model, output, **given: calls.append((model, given))
+    )
+    return calls
+
+
+def run_lines(message: str, model: nn.Module) -> None:
+    """Run the code at the end of a message, as a user's script would."""
+    made: dict[str, Any] = {"torch": torch, "YourModel": lambda: model, "model": model}
+    exec(message.partition("\n\n")[2], {**made, "PAD_IDX": 0, "BOS_IDX": 1, "EOS_IDX": 2})
+
+
+IDS = [Input("input_ids", "int64", ("batch", "source_length"))]
+CALL = {"inputs": IDS, "pad_id": 0, "bos_id": 1, "eos_id": 2, "max_length": 100}
+
+
+def recurrent() -> nn.Module:
+    return nn.ModuleDict({"rnn": nn.GRU(4, 4)})
+
+
+@pytest.mark.parametrize("keys_to_it", [(), ("net",), ("model", "state_dict")])
+def test_lines_load_the_file_and_export_the_module(
+    tmp_path: Path, exported: list[tuple[Any, ...]], keys_to_it: tuple[str, ...]
 ) -> None:
-    message = refused(dict(nn.ModuleDict({"rnn": model}).state_dict()), tmp_path)
-    assert "recurrent layers (LSTM or GRU), which no layout reads" in message
-    assert "as a module of your own (module; docs/modules.md)" in message
+    trained, fresh = recurrent(), recurrent()
+    saved: dict[str, Any] = dict(trained.state_dict())
+    for key in reversed(keys_to_it):
+        saved = {key: saved, "epoch": 3}
+    message = refused(saved, tmp_path)
+    assert "recurrent layers (LSTM or GRU)" in message.partition("\n")[0]
+    run_lines(message, fresh)
+    assert exported == [(fresh, CALL)]
+    assert all(torch.equal(a, b) for a, b in zip(*states(trained, fresh), strict=True))
+
+
+def states(*models: nn.Module) -> list[list[Tensor]]:
+    return [list(model.state_dict().values()) for model in models]
+
+
+def test_lines_of_a_safetensors_file(tmp_path: Path, exported: list[tuple[Any, ...]]) -> None:
+    trained, fresh = recurrent(), recurrent()
+    save_file(trained.state_dict(), tmp_path / 'a "b".safetensors')
     with pytest.raises(CheckpointError) as caught:
-        load_checkpoint(tmp_path / "model.pt")
-    assert "(--module; docs/modules.md)" in caught.value.message.spelled(spell)
-    assert "\n" not in message
+        load_checkpoint(tmp_path / 'a "b".safetensors')
+    run_lines(str(caught.value), fresh)
+    assert exported == [(fresh, CALL)]
+    assert all(torch.equal(a, b) for a, b in zip(*states(trained, fresh), strict=True))
+
+
+def test_lines_leave_the_loading_to_the_user_where_keys_have_other_names(
+    tmp_path: Path, exported: list[tuple[Any, ...]]
+) -> None:
+    saved = {f"module.{key}": it for key, it in recurrent().state_dict().items()}
+    message = refused(saved, tmp_path)
+    assert "load_state_dict" not in message
+    assert json.dumps(str(tmp_path / "model.pt")) in message.partition("\n\n")[2]
+    model = recurrent()
+    run_lines(message, model)
+    assert exported == [(model, CALL)]
+
+
+def test_lines_for_a_module_in_memory(exported: list[tuple[Any, ...]]) -> None:
+    model = recurrent()
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint_of(model)
+    assert "YourModel" not in str(caught.value)
+    run_lines(str(caught.value), model)
+    assert exported == [(model, CALL)]
+
+
+def test_lines_for_weights_that_a_layout_leaves_unread(
+    tmp_path: Path, state: dict[str, Tensor], exported: list[tuple[Any, ...]]
+) -> None:
+    message = refused({**state, "gate.weight": torch.ones(2)}, tmp_path, config={"num_heads": 4})
+    assert "gate.weight was not read" in message
+    model, gate = tutorial.make(), nn.Module()
+    gate.register_buffer("weight", torch.zeros(2))
+    model.add_module("gate", gate)
+    run_lines(message, model)
+    assert gate.state_dict()["weight"].tolist() == [1, 1]
+    assert exported == [(model, CALL)]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +168,7 @@ def test_recurrent_models_are_named_with_the_way_that_takes_them(
 def test_no_architecture_is_guessed_from_one_name(tmp_path: Path, names: list[str]) -> None:
     message = refused(keys(*names), tmp_path)
     assert "no known layout" in message
-    assert "as a module of your own (module; docs/modules.md)" in message
+    assert "\nexport(model, " in message
     assert "supported" not in message
 
 
@@ -95,14 +176,13 @@ def test_no_architecture_is_guessed_from_one_name(tmp_path: Path, names: list[st
 def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**MARIAN, "model_type": kind}))
     names = [f"model.encoder.layers.{i}.fc1.weight" for i in range(30)]
-    message = refused(keys(*names), tmp_path)
+    message = refused(keys(*names), tmp_path).partition("\n")[0]
     assert "which no layout reads: " in message
-    assert any(way in message for way in ("docs/modules.md", "Optimum", "CTranslate2"))
-    assert "\n" not in message
+    assert any(way in message for way in (MODULE[1:], "Optimum", "CTranslate2"))
     (tmp_path / "model.pt").unlink()
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(tmp_path)
-    assert message.partition(": ")[2] == str(caught.value).partition(": ")[2]
+    assert message.partition(": ")[2] == str(caught.value).partition("\n")[0].partition(": ")[2]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +197,7 @@ def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> 
             "model.encoder.conv1.weight model.decoder.layers.0.encoder_attn.q_proj.weight",
             "Whisper",
         ),
-        ("encoder.conv1.weight decoder.blocks.0.cross_attn.query.weight", "Whisper"),
+        ("encoder.conv1.weight decoder.blocks.0.cross_attn.query.weight", "Whisper of OpenAI"),
         (
             "src_emb.embeddings.weight encoder.transformer_layers.0.input_layernorm.weight",
             "an Eole",
@@ -127,9 +207,13 @@ def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> 
 )
 def test_models_that_their_keys_give_away(tmp_path: Path, name: str, title: str) -> None:
     message = refused(keys(*name.split(), "model.shared.weight"), tmp_path)
-    assert f": {title}" in message
-    assert "which no layout reads: " in message
-    assert "\n" not in message
+    said, _, code = message.partition("\n")
+    assert f": {title}" in said
+    assert "which no layout reads" in said
+    of_folder = title not in ("Whisper of OpenAI", "an Eole")
+    assert ("Pass the folder that save_pretrained" in said) == of_folder
+    of_inputs = {"Whisper of OpenAI": '"mel", ', "a vision encoder-decoder": '"pixel_values", '}
+    assert of_inputs.get(title, "") in code
 
 
 def test_foreign_config_beside_a_known_layout_is_skipped_and_noted(
@@ -142,9 +226,8 @@ def test_foreign_config_beside_a_known_layout_is_skipped_and_noted(
     assert any("config.json next to it is of Hugging Face" in str(note) for note in found.notes)
     with pytest.raises(ConfigError, match=r"Note: config\.json next to it is of Hugging Face"):
         load_checkpoint(tmp_path)
-    with pytest.raises(ConfigError, match="config of a Hugging Face MarianMTModel") as caught:
+    with pytest.raises(ConfigError, match="config of a Hugging Face MarianMTModel"):
         load_checkpoint(tmp_path, config=tmp_path / "config.json")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

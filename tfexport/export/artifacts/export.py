@@ -15,11 +15,13 @@ from tfexport.export.artifacts.module_script import script_module
 from tfexport.export.artifacts.onnx_file import export_graph, verify_graph
 from tfexport.export.artifacts.option_rules import (
     BUNDLE,
+    DECLARE_INPUTS,
     LANGUAGES,
     TORCH_FILES,
     TORCHSCRIPT,
     Output,
     check_export,
+    declared_twice,
     is_module,
 )
 from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
@@ -52,8 +54,8 @@ def export(
         model: a path to a checkpoint; a loaded ``Checkpoint``; a ``Transformer``; another module
             whose state dict has a known layout, such as a model of transformers (if it holds an
             ``nn.Transformer``, config values such as ``num_heads`` are read from that); or, with
-            ``inputs``, ``pad_id``, ``bos_id``, ``eos_id`` and ``max_length``, any module with
-            ``forward(*inputs, target)``, in which encoder, cache and step are found
+            ``inputs`` or ``example``, ``pad_id``, ``bos_id``, ``eos_id`` and ``max_length``, any
+            module with ``forward(*inputs, target)``, in which encoder, cache and step are found
             (docs/training-script.md), or with ``encode`` and ``decode``, or ``encode``, ``start``
             and ``step``, as in docs/modules.md.
         output: the folder of a bundle; or a file: .ts or .pt for TorchScript, .pt2 for a
@@ -113,8 +115,8 @@ def verify(
 
     Args:
         artifact: a bundle's folder, or a file.
-        model: as for ``export``. A custom module needs ``inputs``, and is compared with its
-            bundle.
+        model: as for ``export``. A custom module needs ``inputs`` or ``example``, and is compared
+            with its bundle.
         level: "full", or "quick" for one random batch in addition to real inputs.
         progress: called with the progress of each step; see ``tfexport.typing``.
         **options: how the model is read, and what is compared; see ``VerifyKeywords``.
@@ -130,7 +132,7 @@ def verify(
     check_keywords("verify", options, VerifyKeywords)
     level, tell, path = read_level(level), progress or silent, Path(artifact)
     _check_verified(model, options)
-    if options.get("inputs") is not None:
+    if _calls_module(options):
         return verify_module(path, cast(nn.Module, model), level, options, tell)
     if path.suffix == ".onnx":
         return verify_graph(path, model, level, options, tell)
@@ -139,10 +141,14 @@ def verify(
     return verify_bundle(path, model, level, options, tell)
 
 
+def _calls_module(options: VerifyKeywords) -> bool:
+    return any(options.get(name) is not None for name in DECLARE_INPUTS)
+
+
 def _check_verified(model: CheckpointLike, options: VerifyKeywords) -> None:
     """Refuse options for checkpoints with a custom module, and the reverse."""
-    problems: list[str | Message] = []
-    if options.get("inputs") is None:
+    problems: list[str | Message] = list(declared_twice(options))
+    if not _calls_module(options):
         if options.get("examples"):
             text = " applies to custom modules, which are compared with "
             problems.append(Message(Option("examples"), text, Option("inputs"), "."))

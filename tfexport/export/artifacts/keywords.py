@@ -41,6 +41,9 @@ class VerifyKeywords(TypedDict, total=False):
         target_language: the language of their references, and of the texts in ``expect``.
         inputs: for a custom module: the inputs of its ``encode``, or of its ``forward`` without the
             target ids, in the order of the parameters.
+        example: in place of ``inputs`` and ``target``, for a module with a ``forward``: the
+            arguments of one call as tensors or arrays, the target ids last. Their types and names
+            are taken, and which axes are the batch or vary is found by running ``forward``.
         forward: for a custom module without ``encode``: ``forward(model, *inputs, target)``, if it
             is not called as ``model(*inputs, target)``. It returns logits or log-probabilities
             (B, T, V), in the order of the target's axes, flattened, as the first of a tuple, or as
@@ -60,6 +63,7 @@ class VerifyKeywords(TypedDict, total=False):
     source_language: str | None
     target_language: str | None
     inputs: Sequence[Input]
+    example: Sequence[Any] | None
     forward: Callable[..., Any] | None
     target: Input
     examples: Iterable[Mapping[str, Any]]

@@ -30,7 +30,7 @@ from tfexport.export.artifacts.module_source import (
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
-from tfexport.export.artifacts.option_rules import BUNDLE, BY_FORWARD, Output
+from tfexport.export.artifacts.option_rules import BUNDLE, CALL, Output
 from tfexport.export.artifacts.quantized import quantized_result
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
@@ -66,7 +66,7 @@ def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
     check_arguments("export", model, numbers)
     with in_eval(model), suited_threads(model):
         contents = read_module(
-            model, options["inputs"], numbers, output.level, options, output.tell
+            model, options.get("inputs"), numbers, output.level, options, output.tell
         )
         if output.kind != BUNDLE:
             return _write_file(contents, output)
@@ -106,11 +106,11 @@ def verify_module(
     numbers = ModuleIds(manifest.special_ids, longest)
     check_arguments("verify", model, numbers)
     given = ExportKeywords(examples=options.get("examples", ()))
-    for name in BY_FORWARD:
+    for name in CALL:
         if name in options:
             given[name] = options[name]  # type: ignore[literal-required]
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, options["inputs"], numbers, level, given, tell)
+        contents = read_module(model, options.get("inputs"), numbers, level, given, tell)
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
         return _compare(contents, path, manifest, real, tell)

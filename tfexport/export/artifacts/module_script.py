@@ -42,7 +42,7 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
     check_arguments("export", model, numbers)
     with in_eval(model), suited_threads(model):
         contents = read_module(
-            model, options["inputs"], numbers, output.level, options, output.tell
+            model, options.get("inputs"), numbers, output.level, options, output.tell
         )
         if contents.build.found.module.own is not None:
             raise ExportError(

@@ -14,6 +14,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.graph_options import GraphOptions
+from tfexport.export.incremental.example import declare
 from tfexport.export.incremental.find import find_steps, uses_forward
 from tfexport.export.incremental.forward import TARGET, OwnForward, check_target
 from tfexport.export.module_forms import ModuleBuild
@@ -102,24 +103,32 @@ class ModuleContents:
 
 def read_module(
     model: nn.Module,
-    inputs: Sequence[Input],
+    inputs: Sequence[Input] | None,
     numbers: ModuleIds,
     level: str,
     options: ExportKeywords,
     tell: Progress,
 ) -> ModuleContents:
-    """Check inputs and options, and examine a module in eval mode."""
+    """Check inputs, or find them by an example, and examine a module in eval mode."""
     ids, max_length = numbers.special, numbers.max_length
     target, forward = options.get("target", TARGET), options.get("forward")
     check_target(target, forward)
+    example, rows = options.get("example"), options.get("examples", ())
+    if example is None:
+        assert inputs is not None  # one of both is given
+    else:
+        tell("finding the axes of your example", 0, 1)
+        declared = declare(model, example, forward)
+        inputs, target, rows = declared.inputs, declared.target, rows or [declared.row]
     checked = check_inputs(inputs, batch_first=False)
-    by_forward = "target" in options or forward is not None or uses_forward(model, len(checked))
+    given = example is not None or "target" in options or forward is not None
+    by_forward = given or uses_forward(model, len(checked))
     if not by_forward:
         check_inputs(checked)
     else:
         own = OwnForward(model, checked, target, forward)
         checked = own.batch_first
-    examples = check_examples(checked, options.get("examples", ()))
+    examples = check_examples(checked, rows)
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
     if by_forward:
         tell("finding encoder, cache and step in your forward", 0, 1)

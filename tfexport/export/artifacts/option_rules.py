@@ -32,11 +32,12 @@ _GOES_WITH: dict[str, tuple[str, ...]] = {
 }
 _NOT_OF_TORCH = ("opset", "portable", "samples", *TOKENIZERS, *SPLITS, *LANGUAGES)
 
-# Custom modules: the arguments ``NEEDED`` are required.
-NEEDED = ("inputs", "pad_id", "bos_id", "eos_id", "max_length")
+# Custom modules: the arguments ``NEEDED`` are required, and one of ``DECLARE_INPUTS``.
+NEEDED = ("pad_id", "bos_id", "eos_id", "max_length")
+DECLARE_INPUTS = ("inputs", "example")
 FRAMING = ("add_source_bos", "add_source_eos")
-BY_FORWARD = ("forward", "target")
-OF_MODULES = (*NEEDED, "unk_id", "examples", *BY_FORWARD, *FRAMING)
+CALL = (*DECLARE_INPUTS, "forward", "target")  # how a module is called
+OF_MODULES = (*NEEDED, "unk_id", "examples", *CALL, *FRAMING)
 OF_CHECKPOINTS = (
     "config", "settings", "layout", "reference", "target_tokenizer", "output_attentions",
     "attention_biases", "log_probs", "text", *LANGUAGES,
@@ -80,7 +81,7 @@ def kind_of(output: PathLike, graph: str | None) -> str:
 
 def is_module(given: Mapping[str, Any]) -> bool:
     """Whether the options are those of a custom module."""
-    return any(given.get(name) is not None for name in NEEDED)
+    return any(given.get(name) is not None for name in (*NEEDED, *DECLARE_INPUTS))
 
 
 def takes(kind: str, name: str) -> bool:
@@ -158,10 +159,23 @@ def _of_module(kind: str, given: Mapping[str, Any]) -> Iterator[Message]:
         if given.get(name) is None:
             text = " is required for a custom module. Values for a checkpoint are set with "
             yield Message(Option(name), text, Option("config"), ".")
+    yield from declared_twice(given)
+    if all(given.get(name) is None for name in DECLARE_INPUTS):
+        yield Message(
+            Option("inputs"), ", or ", Option("example"), ", is required for a custom module."
+        )
     for name in OF_CHECKPOINTS:
         if given.get(name):
             yield Message(Option(name), " applies to checkpoints, not to custom modules.")
     yield from _misplaced(kind, given, _MODULE_GOES_WITH)
+
+
+def declared_twice(given: Mapping[str, Any]) -> Iterator[Message]:
+    """A problem if there are both an example and what it declares."""
+    for name in ("inputs", "target"):
+        if given.get("example") is not None and given.get(name) is not None:
+            text = " declares the inputs and the target ids; omit "
+            yield Message(Option("example"), text, Option(name), ".")
 
 
 def _misplaced(

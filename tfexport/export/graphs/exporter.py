@@ -108,7 +108,8 @@ def export_graph_module(
     for value, tensor in zip(model.graph.outputs, spec.outputs, strict=True):
         value.shape = ir.Shape(tensor.axes)
     if captured is not None:
-        model.meta[LARGEST_SIZES] = _largest_sizes(captured, spec)
+        axes_of_inputs = [tensor.axes for tensor in spec.inputs]
+        model.meta[LARGEST_SIZES] = largest_sizes(captured, axes_of_inputs)
         for value, tensor in zip(model.graph.inputs, spec.inputs, strict=True):
             value.shape = ir.Shape(tensor.axes)
     set_parameters(model, _parameters(module))
@@ -157,13 +158,23 @@ def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -
     return f"torch cannot translate {operator}{place}: {reason}"
 
 
-def _largest_sizes(program: torch.export.ExportedProgram, spec: GraphSpec) -> dict[str, int]:
-    """The maximum size of each axis for which torch captured the branch that the code takes."""
+def largest_sizes(
+    program: torch.export.ExportedProgram, axes: Sequence[Sequence[int | str]]
+) -> dict[str, int]:
+    """The maximum size of each axis for which torch captured the branch that the code takes.
+
+    Args:
+        program: where the code takes another branch from a size on, it has that of its example.
+        axes: of the inputs, in order: a name for one that varies.
+
+    Returns:
+        Name of an axis to that size, without those that may have any.
+    """
     values = {node.name: node.meta["val"] for node in program.graph.nodes
               if node.op == "placeholder"}  # fmt: skip
     found: dict[str, int] = {}
-    for tensor, name in zip(spec.inputs, program.graph_signature.user_inputs, strict=True):
-        for axis, size in zip(tensor.axes, values[str(name)].shape, strict=True):
+    for names, node in zip(axes, program.graph_signature.user_inputs, strict=True):
+        for axis, size in zip(names, values[str(node)].shape, strict=True):
             bounds = (
                 program.range_constraints.get(size.node.expr)
                 if isinstance(size, torch.SymInt)

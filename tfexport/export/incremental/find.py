@@ -22,6 +22,7 @@ from tfexport.export.incremental.program import (
 )
 from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, WholeForward
 from tfexport.export.modules.contract import ModuleError, UserModule, has_forward
+from tfexport.export.modules.examine import other_branch, refuse_branch
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
 from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
@@ -52,7 +53,7 @@ def find_steps(
         ModuleError: the forward fails, cannot be exported, or cannot be decoded step by step; the
             message names the line.
     """
-    inputs, whole = own.batch_first, WholeForward(own, ids.decoder_start)
+    inputs, whole = own.batch_first, WholeForward(own)
     runner = Runner(UserModule(whole, len(inputs)), inputs, ids.decoder_start, max(LENGTHS))
     settings = runner.settings(examples)
     runs = _examples(runner, settings, ids)
@@ -76,31 +77,28 @@ def find_steps(
 def _check_bounds(
     runner: Runner, own: OwnForward, largest: Mapping[str, int], sizes: Sizes, max_length: int
 ) -> None:
-    """Refuse a forward that takes another branch for sizes above those of the examples.
+    """Refuse a forward that takes another branch for larger sizes, or ends before the length.
 
     Raises:
         ModuleError: naming the axis and the size.
     """
+
+    def run(axis: str, size: int) -> None:
+        beyond = {BATCH: 2, TARGET: 1, **sizes, axis: size}
+        rows = draw_rows(runner.inputs, runner.below, beyond, beyond[BATCH])
+        given = as_tensors(runner.inputs, stack_rows(rows))
+        own(given, torch.full((beyond[BATCH], beyond[TARGET]), runner.start_id))
+
     for axis, most in largest.items():
-        if axis == TARGET and most >= max_length:
-            continue
-        beyond = {**sizes, axis: most + 1} if axis in sizes else sizes
-        batch, length = most + 1 if axis == BATCH else 2, most + 1 if axis == TARGET else 1
-        given = as_tensors(
-            runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, beyond, batch))
-        )
-        try:
-            own(given, torch.full((batch, length), runner.start_id))
-        except ModuleError as error:
-            if axis != TARGET:
-                continue  # a limit of the code itself
-            raise ModuleError(
-                f"max_length {max_length} is more than the module can decode: {error}"
-            ) from error
-        raise own.wrong(
-            f"takes another branch, or cuts, where {axis} is more than {most}; a graph has one "
-            "branch: write it for all sizes, as a mask does"
-        )
+        if axis != TARGET:
+            refuse_branch(axis, most, run, own.wrong)
+        elif most < max_length:
+            try:
+                run(axis, max_length)
+            except ModuleError as error:
+                text = f"max_length {max_length} is more than the module can decode: {error}"
+                raise ModuleError(text) from error
+            raise own.wrong(other_branch(axis, most, f"{max_length} are needed"))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 Axes: B batch, T target, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.export.modules.contract import ModuleError, plain_attention
+from tfexport.export.modules.contract import ModuleError, call_users
 from tfexport.export.modules.inputs import Input
-from tfexport.export.modules.source_locations import one_line, where
+from tfexport.export.modules.source_locations import where
 from tfexport.graph_io import BATCH
 
 TARGET = Input("target", "int64", (BATCH, "target_length"))
@@ -55,21 +56,12 @@ class OwnForward:
             tensor.movedim(0, each.axes.index(BATCH)) if each.axes[0] != BATCH else tensor
             for each, tensor in zip((*self.inputs, self.target), (*inputs, target), strict=True)
         ]
-        if torch.compiler.is_exporting():  # then torch names the line itself
-            return self._logits(self._call(given), *target.shape)
-        try:
-            found = self._call(given)
-        except Exception as error:
-            raise self.wrong(one_line(error), error) from error
-        return self._logits(found, *target.shape)
+        called = self.model if self.call is None else functools.partial(self.call, self.model)
+        return self._logits(call_users(lambda: called(*given), self.wrong), *target.shape)
 
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""
         return ModuleError(f"{where(self.model, 'forward', error)}: {text}. {_REMEDY}")
-
-    def _call(self, given: Sequence[Tensor]) -> Any:
-        with plain_attention():
-            return self.model(*given) if self.call is None else self.call(self.model, *given)
 
     def _logits(self, found: Any, batch: int, length: int) -> Tensor:
         """The logits among the results of a call, as (B, T, V)."""

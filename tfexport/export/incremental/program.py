@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
+from tfexport.export.graphs.exporter import largest_sizes
 from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
-from tfexport.export.modules.inputs import Input
 from tfexport.export.quiet import quiet
 from tfexport.graph_io import BATCH
 
@@ -34,7 +34,6 @@ BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
 RUNS = len(LENGTHS)
 Size = tuple[int, ...]  # of an axis in each run
 TARGET = "target_length"
-_ANY_SIZE = 1 << 30
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
 
 
@@ -69,7 +68,7 @@ class Program:
         logits: the node of the result.
         tensors: the parameters, buffers and constants, by node.
         names: of these in the module.
-        values: node to its values in the first run; sizes are known of all runs.
+        dtypes: of each tensor, or of the first of several; sizes are known of all runs.
     """
 
     def __init__(self, own: OwnForward, examples: Sequence[Example]) -> None:
@@ -109,7 +108,13 @@ class Program:
 
     def _run_all(self, examples: Sequence[Example]) -> None:
         found = [self._run(example) for example in examples]
-        self.values = found[FIRST]
+        self.dtypes, self._numbers = dict[fx.Node, torch.dtype](), dict[fx.Node, type]()
+        for node, value in found[FIRST].items():
+            first = value[0] if isinstance(value, tuple | list) and value else value
+            if isinstance(first, Tensor):
+                self.dtypes[node] = first.dtype
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                self._numbers[node] = type(value)
         self._shapes = {
             node: tuple(_shape(values.get(node)) for values in found) for node in self.graph.nodes
         }
@@ -145,12 +150,21 @@ class Program:
     @cached_property
     def stable(self) -> set[fx.Node]:
         """Nodes with a row for each token, whose rows stay when later tokens come."""
-        changed = {*self._unlike[LONGER], *self._unlike[OTHER_TOKENS]}
         return {
             node
             for node in self.graph.nodes
-            if len(self.pure_axes(node)) == 1 and node not in changed
+            if len(self.pure_axes(node)) == 1 and node not in self._moving
         }
+
+    @cached_property
+    def _moving(self) -> set[fx.Node]:
+        """Nodes with a row for each token, whose rows change when later tokens come."""
+        return {*self._unlike[LONGER], *self._unlike[OTHER_TOKENS]}
+
+    def source_of_change(self, node: fx.Node) -> fx.Node:
+        """Where it begins that rows of a node change when later tokens come."""
+        before = [each for each in node.all_input_nodes if each in self._moving]
+        return self.source_of_change(before[0]) if before else node
 
     def cause(self, *runs: int) -> fx.Node | None:
         """The first node that differs in a run; None if the logits do not."""
@@ -182,19 +196,9 @@ class Program:
         return values
 
     def largest_sizes(self) -> dict[str, int]:
-        """The largest size of each named axis up to which the program equals the forward.
-
-        Where the code takes another branch from a size on, torch exports that of the example.
-        """
-        declared = (*self.own.batch_first, Input("target", "int64", (BATCH, TARGET)))
-        found: dict[str, int] = {}
-        for each, node in zip(declared, (*self.inputs, self.target), strict=True):
-            for axis, size in zip(each.axes, node.meta["val"].shape, strict=True):
-                if isinstance(axis, str) and isinstance(size, torch.SymInt):
-                    bounds = self.exported.range_constraints.get(size.node.expr)
-                    if bounds is not None and bounds.upper < _ANY_SIZE:
-                        found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
-        return found
+        """See ``exporter.largest_sizes``."""
+        axes = [each.axes for each in self.own.batch_first]
+        return largest_sizes(self.exported, [*axes, (BATCH, TARGET)])
 
     # What a node depends on.
 
@@ -279,9 +283,11 @@ class Program:
 
     def is_number(self, node: fx.Node) -> bool:
         """Whether a node is a size, not a tensor."""
-        return isinstance(self.values.get(node), int | float) and not isinstance(
-            self.values.get(node), bool
-        )
+        return node in self._numbers
+
+    def is_float(self, node: fx.Node) -> bool:
+        """Whether a node is a number that is no integer."""
+        return self._numbers.get(node) is float
 
     def line_of(self, node: fx.Node) -> str:
         """The operator of a node and the user's line: ``softmax at a.py:1 in f: …``."""

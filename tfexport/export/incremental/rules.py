@@ -45,7 +45,6 @@ class RunningSum:
     """The sum of a row and of all rows before, which a state carries."""
 
     row: Ask
-    dtype: torch.dtype | None
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,22 @@ def rule_of(node: fx.Node) -> Rule | None:
     if found is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
         return _pointwise
     return found
+
+
+# These move values too, and may change how many rows there are.
+_MOVED = _PASSED | {
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints,
+    aten.unflatten.int, aten.squeeze.default, aten.t.default, aten.slice.Tensor, aten.select.int,
+    aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
+    aten.cat.default, aten.stack.default, aten.constant_pad_nd.default, aten.pad.default,
+    aten.contiguous.default, aten.clone.default, aten.detach.default, aten.alias.default,
+    operator.getitem,
+}  # fmt: skip
+
+
+def is_moved(node: fx.Node) -> bool:
+    """Whether a node has the values of its inputs, and computes nothing."""
+    return node.target in _MOVED and not any(map(is_recurrent, node.all_input_nodes))
 
 
 def is_passed(program: Program, node: Any) -> bool:
@@ -257,7 +272,7 @@ def _reduction(program: Program, node: Any, rows: Rows) -> Any:
         back = tuple(left[axis] for axis in rows)
     if any(axis in dims for axis in back):
         if name == "cumsum" and back == (dims[0],):
-            return RunningSum(Ask(source, back), node.kwargs.get("dtype"))
+            return RunningSum(Ask(source, back))
         return None
     return _with(node, Ask(source, back))
 
@@ -554,7 +569,7 @@ def _index_put(program: Program, node: Any, rows: Rows) -> Any:
     """``x[mask] = number``, as a ``where`` of rows."""
     source, indices, value = node.args[:3]
     mask = indices[0] if len(indices) == 1 else None
-    if mask is None or program.sizes(value) or program.values[mask].dtype != torch.bool:
+    if mask is None or program.sizes(value) or program.dtypes[mask] != torch.bool:
         return None
     if program.sizes(mask) != program.sizes(source) or (len(node.args) > 3 and node.args[3]):
         return None
@@ -618,7 +633,7 @@ def _triangle(program: Program, node: Any, rows: Rows) -> Any:
     columns = Call(aten.arange.default, (TOTAL,))
     from_row = Call(aten.sub.Tensor, (columns, Call(operator.add, (TOTAL, -1))))
     compare = aten.ge.Scalar if node.target is aten.triu.default else aten.le.Scalar
-    of_kind = program.values[node].dtype
+    of_kind = program.dtypes[node]
     nothing = False if of_kind == torch.bool else 0.0 if of_kind.is_floating_point else 0
     kept = Call(compare, (from_row, diagonal))
     return Call(aten.where.ScalarOther, (kept, Ask(source, rows), nothing))

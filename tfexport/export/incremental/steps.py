@@ -41,6 +41,7 @@ from tfexport.export.incremental.rules import (
     InputSize,
     Rows,
     RunningSum,
+    is_moved,
     is_passed,
     plain,
     rule_of,
@@ -57,6 +58,7 @@ _REFUSED = {
     "be decoded step by step; is its mask missing?",
 }
 _AGAIN: Rows = (-1,)  # all rows, computed from all rows of the inputs
+_NO_RULE = "there is no rule that gives its last row alone"
 
 
 class NoStepsError(ExportError):
@@ -90,15 +92,16 @@ class Found:
         program: searched.
         memory: nodes that the encoder gives.
         states: tensors that a step takes and gives.
-        again: nodes of which all rows are computed in every step, for want of a rule or because
-            they change when later tokens come.
+        again: nodes of which every step computes all rows, each with the reason. What is computed
+            from them is not among them, unless it has no rule either.
     """
 
     program: Program
     memory: list[fx.Node] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
-    again: list[fx.Node] = field(default_factory=list)
+    again: dict[fx.Node, str] = field(default_factory=dict)
     _plans: dict[tuple[fx.Node, Rows], Any] = field(default_factory=dict)
+    _without_rule: set[fx.Node] = field(default_factory=set)
 
     @classmethod
     def of(cls, program: Program) -> "Found":
@@ -140,6 +143,7 @@ class Found:
                     else:
                         waiting.setdefault(ask.node, set()).add(ask.rows)
         self._add_lengths()
+        self._find_again()
 
     def _plan(self, node: fx.Node, rows: Rows) -> Any:
         """An expression for rows of a node."""
@@ -161,7 +165,7 @@ class Found:
             return plain(node)
         if rows == () and axes and self._is_cache(node):
             (axis,) = axes
-            self.states.append(State(node, axis, program.values[node].dtype))
+            self.states.append(State(node, axis, program.dtypes[node]))
             return _Grown(Ask(node, (axis,)), len(self.states) - 1)
         expression = self._by_rule(node, rows)
         if expression is not None:
@@ -180,16 +184,15 @@ class Found:
             return expression
         if node not in program.stable:
             return None
-        self.states.append(State(node, None, program.values[node].dtype))
-        return _Summed(expression.row, len(self.states) - 1, expression.dtype)
+        self.states.append(State(node, None, program.dtypes[node]))
+        return _Summed(expression.row, len(self.states) - 1)
 
     def _last_of_all(self, node: fx.Node, rows: Rows) -> Any:
         """The last row, of a node that is computed from all rows of its inputs."""
         program = self.program
         if any(axis not in program.pure_axes(node) for axis in rows):
             raise NoStepsError(f"there is no rule for {program.line_of(node)}")
-        if node in program.of_tokens:
-            self.again.append(node)
+        self._without_rule.add(node)
         last: Any = Ask(node, _AGAIN if self._is_cache(node) else ())
         for axis in rows:
             last = Call(aten.slice.Tensor, (last, axis, -1, _END))
@@ -210,7 +213,7 @@ class Found:
             if state.node is layer and state.carried is not None
         ]
         if not numbers:
-            dtype = program.values[x].dtype
+            dtype = program.dtypes[x]
             for i, start in enumerate(begun):
                 if start is not None and start not in self.memory:
                     self.memory.append(start)
@@ -232,7 +235,7 @@ class Found:
     def _plan_number(self, node: fx.Node) -> Any:
         program = self.program
         size = program.number_sizes(node)
-        if isinstance(program.values[node], float):
+        if program.is_float(node):
             return plain(node)
         found = size_of(size, False)
         if node.target is aten.sym_size.int or found is not None:
@@ -261,11 +264,46 @@ class Found:
             )
             self._plans.setdefault((program.target, (1,)), program.target)
 
+    def _find_again(self) -> None:
+        """Note where steps begin to compute all rows."""
+        program, computed = self.program, set[fx.Node]()
+        whole = {
+            node
+            for (node, rows), plan in self._plans.items()
+            if rows in ((), _AGAIN) and isinstance(plan, Call) and program.target_axes(node)
+        }
+        for node in program.graph.nodes:
+            if node not in whole or node not in program.of_tokens:
+                continue
+            follows = any(each in computed for each in node.all_input_nodes)
+            if is_moved(node):
+                if follows:
+                    computed.add(node)
+                continue
+            reason = self._reason(node)
+            dtype = program.dtypes.get(node)
+            if reason != _NO_RULE and not (dtype and dtype.is_floating_point):
+                continue  # a mask of the ids, say
+            computed.add(node)
+            if reason == _NO_RULE or not follows:
+                self.again[node] = reason
+
+    def _reason(self, node: fx.Node) -> str:
+        """Why a node is computed again."""
+        program = self.program
+        of_tokens = program.target_axes(node) == program.pure_axes(node)
+        if of_tokens and node not in program.stable:
+            cause, text = program.source_of_change(node), "its rows change when later tokens come"
+            return text if cause is node else f"{text}, as do those of {program.place_of(cause)}"
+        if node in self._without_rule:
+            return _NO_RULE
+        if not of_tokens:
+            return "it has not one row for each token"
+        return "the batch is no axis of its own"
+
     def module(self) -> "FoundSteps":
         """The encoder and the step as a module."""
-        made = FoundSteps(self, _Emitter(self).step(), _encoder(self))
-        self.program.values = {}  # as large as everything that was computed
-        return made
+        return FoundSteps(self, _Emitter(self).step(), _encoder(self))
 
 
 @dataclass(frozen=True)
@@ -282,7 +320,6 @@ class _Summed:
 
     row: Ask
     number: int
-    dtype: torch.dtype | None
 
 
 @dataclass(frozen=True)
@@ -548,14 +585,13 @@ class WholeForward(ByForward):
         why: no step was found.
     """
 
-    def __init__(self, own: OwnForward, start_id: int) -> None:
+    def __init__(self, own: OwnForward) -> None:
         super().__init__()
-        self.own, self.start_id, self.why = own, start_id, ""
+        self.own, self.why = own, ""
         self.model = own.model
 
     def encode(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The inputs themselves, if the forward takes them."""
-        self.own(inputs, torch.full((inputs[0].size(0), 1), self.start_id))
+        """The inputs themselves."""
         return inputs
 
     def decode(self, tokens: Tensor, *inputs: Tensor) -> Tensor:
@@ -565,12 +601,12 @@ class WholeForward(ByForward):
 
 
 def describe(model: FoundSteps | WholeForward) -> dict[str, list[str]]:
-    """What was found in a forward, for the manifest: each tensor's operator and line.
+    """For the manifest, the operator and the user's line that each tensor of a step comes from.
 
     Returns:
-        memory: of each of its tensors.
-        state: of each of its tensors, with its kind.
-        again: what is computed for all tokens in every step.
+        memory: a text for each of its tensors.
+        state: a text for each of its tensors, with its kind.
+        again: a text for each tensor that every step computes for all tokens, with the reason.
     """
     if isinstance(model, WholeForward):
         return {"memory": [], "state": [], "again": [model.why]}
@@ -584,5 +620,7 @@ def describe(model: FoundSteps | WholeForward) -> dict[str, list[str]]:
     return {
         "memory": [program.place_of(node) for node in found.memory],
         "state": [f"{kind(state)}: {program.place_of(state.node)}" for state in found.states],
-        "again": sorted({program.place_of(node) for node in found.again}),
+        "again": list(
+            dict.fromkeys(f"{program.place_of(node)}: {why}" for node, why in found.again.items())
+        ),
     }

@@ -8,13 +8,13 @@ Axes: B batch, T tokens, V vocabulary.
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tfexport.errors import ExportError, join_problems, shown
+from tfexport.errors import ExportError, Message, Option, join_problems, shown
 from tfexport.export.modules.source_locations import one_line, where
 
 Tensors = tuple[Tensor, ...]
@@ -123,8 +123,6 @@ class UserModule(nn.Module):
 
     def wrong(self, method: str, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names a method, and the line of the user's file."""
-        if isinstance(error, ModuleError):  # of the user's forward
-            return error
         subject = where(self.code, self.method(method), error)
         return ModuleError(f"{subject}: {text}. {_REMEDY}")
 
@@ -166,15 +164,13 @@ class UserModule(nn.Module):
         return ".".join(filter(None, (next(paths), name)))
 
     def _call(self, method: str, *given: Any) -> Any:
-        if torch.compiler.is_exporting():  # then torch names the line itself
-            with plain_attention():
-                return getattr(self.model, method)(*given)
-        before = self._versions()
-        try:
-            with plain_attention():
-                found = getattr(self.model, method)(*given)
-        except Exception as error:
-            raise self.wrong(method, one_line(error), error) from error
+        before = {} if torch.compiler.is_exporting() else self._versions()
+        found = call_users(
+            lambda: getattr(self.model, method)(*given),
+            lambda reason, error: self.wrong(method, reason, error),
+        )
+        if torch.compiler.is_exporting():
+            return found
         changed = [key for key, of_key in self._versions().items() if before.get(key) != of_key]
         if changed:
             named = self._path(*changed[0])
@@ -213,6 +209,28 @@ class UserModule(nn.Module):
             raise self.wrong(method, f"returns logits of {_name(logits)}, not of float32")
 
 
+def call_users(call: Callable[[], Any], wrong: Callable[[str, Exception], ModuleError]) -> Any:
+    """Call a user's code, without torch's fast path of attention.
+
+    Args:
+        call: calls it.
+        wrong: makes an error of the reason and of the code's own error.
+
+    Raises:
+        ModuleError: the code raised an error; while torch exports, which names the line itself,
+            that error.
+    """
+    with plain_attention():
+        try:
+            return call()
+        except ModuleError:
+            raise
+        except Exception as error:
+            if torch.compiler.is_exporting():
+                raise
+            raise wrong(one_line(error), error) from error
+
+
 @contextlib.contextmanager
 def in_eval(model: nn.Module) -> Iterator[None]:
     """Within the block, put a module into eval mode; afterwards restore the mode of every part."""
@@ -238,12 +256,9 @@ def plain_attention() -> Iterator[None]:
 
 
 def _check_methods(model: nn.Module, num_inputs: int) -> None:
-    problems = []
+    problems: list[str | Message] = []
     if not _has(model, "encode"):
-        problems.append(
-            f"has no method encode(*inputs), and no forward of {num_inputs + 1} arguments, the "
-            "inputs and the target ids"
-        )
+        problems.append(_no_forward(model, num_inputs + 1))
     steps, start, decode = (_has(model, name) for name in ("step", "start", "decode"))
     if steps != start:
         there, missing = ("step", "start") if steps else ("start", "step")
@@ -257,6 +272,15 @@ def _check_methods(model: nn.Module, num_inputs: int) -> None:
             problems.append(f"{where(model, method)} does not take {count} arguments, {expected}")
     if problems:
         raise ExportError(join_problems(type(model).__name__, problems, _REMEDY))
+
+
+def _no_forward(model: nn.Module, count: int) -> Message:
+    found = "has neither a forward nor a method encode(*inputs)"
+    if type(model).forward is not nn.Module.forward:
+        found = f"{where(model, 'forward')} does not take {count} arguments, the inputs and the "
+        found += "target ids, and there is no method encode(*inputs)"
+    return Message(found, "; say how it is called with ", Option("forward"),
+                   ", a function of the module, the inputs and the target ids")  # fmt: skip
 
 
 def _has(model: nn.Module, method: str) -> bool:

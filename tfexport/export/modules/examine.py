@@ -338,20 +338,45 @@ def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int)
         if axis in largest and isinstance(growth.start, int):
             needed = growth.start + growth.step * (max_length - 1)
             if largest[axis] < needed:
-                raise module.wrong(last, _branch(axis, largest[axis], f"{needed} are needed"))
+                raise module.wrong(last, other_branch(axis, largest[axis], f"{needed} are needed"))
+    runner = Runner(module, found.inputs, 0, 1)
+    runner.below.update(found.below)
     declared = {axis for each in found.inputs for axis in each.axes if isinstance(axis, str)}
     for axis in declared & largest.keys():
-        beyond = {**found.settings[0], axis: largest[axis] + 2}
-        runner = Runner(module, found.inputs, 0, 1)
-        runner.below.update(found.below)
-        try:
-            runner.run(beyond, 2, steps=1)
-        except ModuleError:
-            continue  # a limit of the code itself
-        raise module.wrong("encode", _branch(axis, largest[axis], "the code accepts more"))
+        refuse_branch(
+            axis,
+            largest[axis],
+            lambda axis, size: runner.run({**found.settings[0], axis: size}, 2, steps=1),
+            lambda text: module.wrong("encode", text),
+        )
 
 
-def _branch(axis: str, size: int, needed: str) -> str:
+def refuse_branch(
+    axis: str,
+    largest: int,
+    run: Callable[[str, int], object],
+    wrong: Callable[[str], ModuleError],
+) -> None:
+    """Refuse code that accepts larger sizes of an axis than torch captured its branch for.
+
+    Args:
+        axis: its name.
+        largest: that size.
+        run: runs the code with a size of the axis.
+        wrong: makes the error of a text.
+
+    Raises:
+        ModuleError: the code accepts more, in another branch.
+    """
+    try:
+        run(axis, largest + 2)
+    except ModuleError:
+        return  # a limit of the code itself
+    raise wrong(other_branch(axis, largest, "the code accepts more"))
+
+
+def other_branch(axis: str, size: int, needed: str) -> str:
+    """A problem: code that takes another branch above a size."""
     return (
         f"takes another branch, or truncates, if {axis} exceeds {size}, but {needed}; a graph "
         "has only one branch, so use code that works for all sizes, such as a mask"

@@ -79,10 +79,15 @@ def check_inputs(inputs: Sequence[Input], batch_first: bool = True) -> tuple[Inp
     return given
 
 
+def is_reserved(name: str) -> bool:
+    """Whether the graphs have a tensor of a name."""
+    return name in RESERVED or bool(re.fullmatch(r"(memory|past|present)_?\d*", name))
+
+
 def _problems(given: Input, batch_first: bool) -> Iterator[str]:
     if not isinstance(given.name, str) or not given.name.isidentifier():
         yield "a name must be a Python identifier"
-    elif given.name in RESERVED or re.fullmatch(r"(memory|past|present)_?\d*", given.name):
+    elif is_reserved(given.name):
         yield "the graphs have an input or a tensor of that name; choose another"
     if given.dtype not in DTYPES:
         yield f"dtype {shown(given.dtype)} is not one of {', '.join(DTYPES)}"

@@ -369,7 +369,11 @@ class Runner:
             filled = {**row, each.name: np.full_like(row[each.name], number)}
             try:
                 with torch.no_grad():
-                    self.module.encode(as_tensors(self.inputs, stack_rows([filled, filled])))
+                    given = as_tensors(self.inputs, stack_rows([filled, filled]))
+                    memory = self.module.encode(given)
+                    if self.module.own is not None and self.module.recomputes:
+                        # Its encode keeps the inputs.
+                        self.module.decode(torch.full((2, 1), self.start_id), memory)
             except ModuleError:
                 return False
             return True

@@ -422,6 +422,7 @@ class Examination:
         config_problems: contradictory or missing config values.
         remedy: advice on the problems.
         notes: remarks for the user on how the file was read.
+        inside: see ``StateDict``.
     """
 
     checkpoint: Checkpoint
@@ -429,6 +430,7 @@ class Examination:
     config_problems: list[Text]
     remedy: Text
     notes: list[Text]
+    inside: tuple[Any, ...] | None = None
 
     def require_usable(self) -> Checkpoint:
         """The checkpoint, if it has no problems.

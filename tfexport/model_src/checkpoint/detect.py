@@ -11,7 +11,6 @@ from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import (
     MODULE,
-    as_message,
     describe_config,
     describe_form,
     describe_names,
@@ -62,7 +61,7 @@ def detect_layout(
     if not names:
         raise CheckpointError(f"{raw.path}: 'ignore' matches every tensor.")
     if (form := describe_form(names)) is not None:
-        raise CheckpointError(as_message(f"{raw.path}: {form}"))
+        raise CheckpointError(f"{raw.path}: {form}")
     if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
         return Detected(NATIVE, "", len(names))
     config = config or {}
@@ -81,8 +80,8 @@ def detect_layout(
         if other_project is None and (several := _undecided(undecided, names)):
             raise CheckpointError(Message(f"{raw.path}: ", several))
         if (other_project := other_project or describe_names(names)) is not None:
-            raise CheckpointError(as_message(f"{raw.path}: {other_project}"))
-        raise CheckpointError(as_message(_no_layout(raw, names, found, best)))
+            raise CheckpointError(f"{raw.path}: {other_project}")
+        raise CheckpointError(_no_layout(raw, names, found, best))
     return best
 
 
@@ -145,9 +144,8 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
     if (inner := _inner_model(names)) is not None:
         return f"{text}\n{inner}"
     return (
-        f"{text}\nIf this is an encoder-decoder Transformer, map its names to those of a layout "
-        "(docs/checkpoints.md lists them) with the config's 'rename' table. Any other "
-        f"encoder-decoder in PyTorch can be exported too: {MODULE}."
+        f"{text}\n{MODULE.capitalize()}, which needs no layout; or, if it computes what a layout "
+        "does, map its names to that one's with the config's 'rename' table (docs/checkpoints.md)."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems, shown
 from tfexport.file_access import describe_substitute, open_file
 from tfexport.model_src.checkpoint.layout import Layout
-from tfexport.model_src.checkpoint.unsupported import as_message, describe_config, is_ours
+from tfexport.model_src.checkpoint.unsupported import describe_config, is_ours
 from tfexport.model_src.config import FRAMING, config_keys, read_framing, unknown_keys
 
 SETTINGS = "settings"  # the origin of values that were given as ``key=value``
@@ -91,7 +91,7 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
             notes.append(_skipped(source))
             continue
         elif source.path and not source.optional and (other_project := describe_config(given)):
-            raise ConfigError(as_message(f"{source.path}: the config of {other_project}"))
+            raise ConfigError(f"{source.path}: the config of {other_project}")
         wrong = unknown_keys(given, (*config_keys(), *MORE_KEYS))
         try:
             framing = read_framing(given)

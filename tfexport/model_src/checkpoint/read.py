@@ -39,7 +39,7 @@ from tfexport.model_src.checkpoint.rename_tables import (
     unknown_config_keys,
 )
 from tfexport.model_src.checkpoint.state_dict import StateDict
-from tfexport.model_src.checkpoint.unsupported import MODULE, as_message
+from tfexport.model_src.checkpoint.unsupported import MODULE, with_lines
 from tfexport.model_src.checkpoint.weight_files import load_state_dict
 from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
 from tfexport.model_src.config import TransformerConfig
@@ -166,7 +166,8 @@ def load_checkpoint(
         ConfigError: the config is contradictory or incomplete; every reason is given.
     """
     found = examine_checkpoint(path, config, settings, layout, require, defaults)
-    return found.require_usable()
+    with with_lines(found.checkpoint.path, found.inside):
+        return found.require_usable()
 
 
 def examine_checkpoint(
@@ -178,7 +179,8 @@ def examine_checkpoint(
     defaults: Mapping[str, Any] | None = None,
 ) -> Examination:
     """``load_checkpoint``, with the problems of weights and config as data."""
-    raw = load_state_dict(Path(path))
+    with with_lines(Path(path)):
+        raw = load_state_dict(Path(path))
     sources = [Source(raw.config_name, raw.config, optional=True)] if raw.config else []
     if native.METADATA_KEY in raw.metadata:
         sources.append(Source(raw.path.name, native.read_metadata(raw.metadata, raw.path)))
@@ -190,7 +192,8 @@ def examine_checkpoint(
     elif config is not None:
         sources.append(Source(Path(config).name, read_json(Path(config)), Path(config)))
     sources.append(Source(SETTINGS, parse_settings(settings)))
-    found = examine(raw, sources, layout, require, defaults)
+    with with_lines(raw.path, raw.inside):
+        found = examine(raw, sources, layout, require, defaults)
     decoding = raw.path.with_name(GENERATION_FILE)
     if not (found.checkpoint.own_config and decoding.is_file()):
         return found
@@ -244,7 +247,8 @@ def examine(
         own_config=own,
     )
     notes = [*raw.notes, *detected.notes, *skipped, *prepared.notes]
-    return Examination(checkpoint, problems, completion.problems, _remedy(layout, unread), notes)
+    remedy = _remedy(layout, unread)
+    return Examination(checkpoint, problems, completion.problems, remedy, notes, raw.inside)
 
 
 def _key_report(
@@ -298,10 +302,10 @@ def _remedy(layout: Layout, unread: list[str]) -> Message:
     read_as = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
     if not unread:
         return read_as
-    advice = as_message(
+    return Message(
+        read_as,
         " Every weight must be read, because an export without it would compute something else. "
         "If a weight has another name, map it with the config's 'rename'. If the forward pass "
-        "does not use it, list it in 'ignore'. A model that computes more than this layout can "
-        f"be exported too: {MODULE}."
+        "does not use it, list it in 'ignore'. If the model computes more than this layout, "
+        f"{MODULE}.",
     )
-    return Message(read_as, advice)

@@ -17,6 +17,7 @@ from tfexport.model_src.checkpoint.layouts import native
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Source, parse_settings, read_json
 from tfexport.model_src.checkpoint.read import examine, load_checkpoint
 from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
+from tfexport.model_src.checkpoint.unsupported import with_lines
 from tfexport.model_src.checkpoint.weight_files import find_file
 from tfexport.model_src.transformer import Transformer
 
@@ -56,7 +57,8 @@ def checkpoint_of(
     # Cloned, so that further training does not change the checkpoint.
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in flat.tensors.items()}
     raw = StateDict(Path(name), tensors, flat.others)
-    found = examine(raw, sources, layout, require, defaults).require_usable()
+    with with_lines():
+        found = examine(raw, sources, layout, require, defaults).require_usable()
     decoding = _generation_config(model) if found.own_config else {}
     return dataclasses.replace(found, path=None, generation_config=decoding)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.model_src.checkpoint.pickle_checks import ALWAYS_ALLOWED, MAX_GROWTH
-from tfexport.model_src.checkpoint.unsupported import MODULE, as_message
+from tfexport.model_src.checkpoint.unsupported import MODULE
 
 MAX_KEYS = 2**13
 MAX_KEY_LENGTH = 512
@@ -38,6 +38,8 @@ class StateDict:
         notes: remarks for the user on how the file was read.
         config: of a toolkit's checkpoint, its own options, with the ``model_type`` of its layout.
         config_name: what they are called in messages.
+        inside: the keys that lead to the tensors in what ``torch.load`` gives; None if they have
+            other names there, or the file is another.
     """
 
     path: Path
@@ -47,6 +49,7 @@ class StateDict:
     notes: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     config_name: str = ""
+    inside: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,12 +134,10 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
         inner = "".join(f"[{key!r}]" for key in (*way.path, way.candidates[0]))
         names = join_some([shown(key) for key in way.candidates])
         raise CheckpointError(
-            as_message(
-                f"{path}: holds several state dicts: {names}. If they are versions of one model, "
-                f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
-                "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "
-                f"'model.pt') of all of it, or {MODULE}."
-            )
+            f"{path}: holds several state dicts: {names}. If they are versions of one model, "
+            f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
+            "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "
+            f"'model.pt') of all of it, or {MODULE}."
         )
     elif way.path and (twins := _twins(above, way.path[-1])):
         notes.append(f"weights taken from {way.path[-1]}, and not from {join_some(twins)}")
@@ -164,7 +165,9 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
         both = [key for key, name in short.items() if name == twice]
         raise CheckpointError(f"{path}: {' and '.join(both)} would both be {twice}.")
     renamed = {short[key]: tensor for key, tensor in tensors.items()}
-    return StateDict(path, renamed, others, metadata or {}, tuple(notes))
+    as_saved = not way.candidates and all(key == name for key, name in short.items())
+    inside = way.path if as_saved else None
+    return StateDict(path, renamed, others, metadata or {}, tuple(notes), inside=inside)
 
 
 def are_parts(names: Sequence[Any]) -> bool:

@@ -21,7 +21,7 @@ from tfexport.model_src.checkpoint.pickle_files import check_directory, check_re
 from tfexport.model_src.checkpoint.pickle_parser import PickleError
 from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
 from tfexport.model_src.checkpoint.toolkit_pickles import MODEL_TYPE
-from tfexport.model_src.checkpoint.unsupported import as_message, describe_names
+from tfexport.model_src.checkpoint.unsupported import describe_names
 
 # Archives of arrays (``.npz``), read without Python objects and within bounds.
 
@@ -208,7 +208,7 @@ def read_marian(path: Path) -> StateDict:
     options = arrays.pop(_OPTIONS, None)
     if options is None:
         other = describe_names(arrays) or f"because it has no {_OPTIONS}."
-        raise CheckpointError(as_message(f"{path}: not a Marian-NMT model, {other}"))
+        raise CheckpointError(f"{path}: not a Marian-NMT model, {other}")
     text = options.tobytes().rstrip(b"\0")
     config = {"options": parse_yaml(text, f"{path}: {_OPTIONS}"), MODEL_TYPE: MARIAN_NMT}
     kinds = (np.float32, np.float64, np.float16)

@@ -1,26 +1,21 @@
 """Checkpoints that are not read: each with the reason and an alternative."""
 
+import contextlib
+import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tfexport.bundle import is_bundle
-from tfexport.errors import Message, Option, join_some
+from tfexport.errors import CheckpointError, ConfigError, Message, join_some
 from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
-_PAGE = "(docs/modules.md)"
-MODULE = f"export its code as a module of your own {_PAGE}"
+MODULE = "export the module itself with the lines below"
+FOLDER = "pass the folder that save_pretrained of transformers wrote, its config.json included"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
-
-
-def as_message(text: str) -> Message:
-    """A text as a message, in which ``MODULE`` names the option ``module``."""
-    first, *others = text.split(_PAGE)
-    named = (Message("(", Option("module"), "; docs/modules.md)", other) for other in others)
-    return Message(first, *named)
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class Unsupported:
 
     Attributes:
         title: the name in messages.
-        reason: a clause, "because …" without the word.
+        reason: a clause, "because …" without the word; empty where the title says it.
         ways: clauses that name an alternative.
     """
 
@@ -39,8 +34,8 @@ class Unsupported:
 
     def __str__(self) -> str:
         ways = "; ".join(self.ways)
-        reason = f"{self.title}, which no layout reads: {self.reason}"
-        return f"{reason}. {ways[0].upper()}{ways[1:]}."
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.title}, which no layout reads{reason}. {ways[0].upper()}{ways[1:]}."
 
 
 _EXPERTS = "its feed-forward layers are mixtures of experts, chosen for each token by a router"
@@ -49,6 +44,67 @@ _SPEECH = "it reads audio, and no layout reads anything but token ids"
 _IMAGE = "its encoder reads images, and no layout reads anything but token ids"
 _DECODER = "it is a decoder alone, and tfexport exports an encoder and a decoder"
 _ENCODER = "it is an encoder alone, which generates nothing"
+
+# What the forward of a model takes, by the reason why no layout reads it; ids otherwise.
+_INPUTS = {
+    "Whisper of OpenAI's": '"mel", "float32", ("batch", 80, 3000)',
+    _SPEECH: '"input_features", "float32", ("batch", 80, "frames")',
+    _IMAGE: '"pixel_values", "float32", ("batch", 3, 224, 224)',
+}
+_IDS = '"input_ids", "int64", ("batch", "source_length")'
+
+
+@contextlib.contextmanager
+def with_lines(path: Path | None = None, inside: Sequence[Any] | None = None) -> Iterator[None]:
+    """Inside the block, add the lines of code to errors that name ``MODULE`` as a way.
+
+    Args:
+        path: the checkpoint; None for a module in memory.
+        inside: the keys that lead to the state dict in what ``torch.load`` gives; None if it gives
+            no state dict, or one with other keys than the module's.
+    """
+    try:
+        yield
+    except (CheckpointError, ConfigError) as error:
+        raise type(error)(add_lines(error.message, path, inside)) from error.__cause__
+
+
+def add_lines(
+    message: str | Message, path: Path | None = None, inside: Sequence[Any] | None = None
+) -> Message:
+    """A message, with the lines of code if it names ``MODULE`` as a way; see ``with_lines``."""
+    text = str(message)
+    if MODULE[1:] not in text:  # it may begin a sentence
+        return Message(message)
+    inputs = next((code for reason, code in _INPUTS.items() if reason in text), _IDS)
+    first = ["from tfexport.export import Input, export"]
+    if path is not None:
+        first += _loading(path, inside)
+    lines = [
+        *first,
+        f'export(model, "model.bundle", inputs=[Input({inputs})],',
+        "       pad_id=PAD_IDX, bos_id=BOS_IDX, eos_id=EOS_IDX, max_length=100)",
+    ]
+    where = "In your training script (docs/training-script.md has other inputs and calls):"
+    return Message(message, f"\n{where}\n\n", "\n".join(lines))
+
+
+def _loading(path: Path, inside: Sequence[Any] | None) -> list[str]:
+    """Lines that build a model with the weights of a file."""
+    name = _quoted(str(path))
+    made = "model = YourModel()  # as it is built there"
+    if inside is None:
+        return [f"{made}, with the weights of {name}"]
+    if path.suffix == ".safetensors":
+        load = f"model.load_state_dict(load_file({name}))"
+        return ["from safetensors.torch import load_file", made, load]
+    keys = "".join(f"[{_quoted(key) if isinstance(key, str) else repr(key)}]" for key in inside)
+    return [made, f"model.load_state_dict(torch.load({name}, weights_only=True){keys})"]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
 
 # By the ``model_type`` of config.json.
 UNSUPPORTED = {
@@ -118,16 +174,22 @@ _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 _MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
-        Unsupported("an Eole Transformer", "no layout reads it", (MODULE, CTRANSLATE2)),
+        Unsupported(
+            "Whisper of OpenAI's own package",
+            "it reads audio, and layouts read token ids",
+            (MODULE, CTRANSLATE2),
+        ),
+        (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\."),
+    ),
+    (
+        Unsupported("an Eole Transformer", "", (MODULE, CTRANSLATE2)),
         (
             r"^(src|tgt)_emb\.embeddings\.weight$",
             r"^(en|de)coder\.transformer_layers\.\d+\.(input|precontext|post_attention)_layernorm\.",
         ),
     ),
     (
-        Unsupported(
-            "a model with recurrent layers (LSTM or GRU)", "no layout has any", (MODULE,)
-        ),
+        Unsupported("a model with recurrent layers (LSTM or GRU)", ""),
         (r"\b(weight|bias)_[ih]h_l\d",),
     ),
     (
@@ -147,7 +209,8 @@ _MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     ),
 )  # fmt: skip
 
-# Patterns of keys that only these have, by the ``model_type`` that their config.json would have.
+# Patterns of keys that only these have, by the ``model_type`` that the config.json of their folder
+# has.
 _UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("led", (r"\.longformer_self_attn\.",)),
     ("longt5", (r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\.",)),
@@ -156,7 +219,6 @@ _UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("switch_transformers", (r"\.mlp\.(router|experts)\.",)),
     ("nllb-moe", (r"\.ffn\.(router|experts)\.",)),
     ("whisper", (r"^model\.encoder\.conv1\.", r"^model\.decoder\.layers\.\d+\.encoder_attn\.")),
-    ("whisper", (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\.")),
     ("vision-encoder-decoder", (r"^encoder\.embeddings\.patch_embeddings\.",)),
 )  # fmt: skip
 
@@ -174,7 +236,8 @@ def describe_unsupported(names: Iterable[str]) -> str | None:
     names = list(names)
     for kind, patterns in _UNSUPPORTED_NAMES:
         if _fits(names, patterns):
-            return str(UNSUPPORTED[kind])
+            known = UNSUPPORTED[kind]
+            return str(replace(known, ways=(FOLDER, *known.ways)))
     return None
 
 

@@ -43,7 +43,6 @@ from tfexport.model_src.checkpoint.state_dict import (
 from tfexport.model_src.checkpoint.toolkit_files import with_toolkit_options
 from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
 from tfexport.model_src.checkpoint.unsupported import (
-    as_message,
     describe_config,
     describe_form_of_file,
     describe_form_of_folder,
@@ -146,7 +145,7 @@ def find_file(path: str | Path) -> Path:
     if found and (form := describe_form_of_folder(path, weights=True)) is not None:
         raise CheckpointError(f"{path}: {form}")
     if not found:
-        raise CheckpointError(as_message(f"{path}: {_why_no_checkpoint(path)}"))
+        raise CheckpointError(f"{path}: {_why_no_checkpoint(path)}")
     if len(found) > 1 and _is_hugging_face(path):
         found = [path / name for name in _HUGGING_FACE if path / name in found] or found
         return found[0]
@@ -262,7 +261,7 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
     except CheckpointError:
         raise
     except OtherArchiveError as error:
-        raise CheckpointError(as_message(f"{path}: {_describe_archive(error.names)}")) from None
+        raise CheckpointError(f"{path}: {_describe_archive(error.names)}") from None
     except Exception as error:  # torch raises anything from KeyError to RuntimeError on bad bytes
         if not _looks_like_pickle(path, head):
             raise CheckpointError(f"{path}: not a PyTorch checkpoint.") from None

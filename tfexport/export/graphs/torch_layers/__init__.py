@@ -17,6 +17,7 @@ from tfexport.export.graphs.torch_layers import attention
 from tfexport.export.graphs.torch_layers.attention import split_weights
 from tfexport.export.graphs.torch_layers.capture import (
     Baked,
+    dynamic_len,
     of_number,
     recorded_lines,
     replaced_if_there,
@@ -58,6 +59,7 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
         for private, form in _PRIVATE.items():
             stack.enter_context(replaced_if_there(private, form))
         stack.enter_context(recorded_lines(baked))
+        stack.enter_context(dynamic_len())
         stack.enter_context(split_weights(module))
         stack.enter_context(recurrent_operators(module, lengths))
         stack.enter_context(_Functions(lengths))

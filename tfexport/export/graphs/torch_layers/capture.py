@@ -1,9 +1,11 @@
-"""Lines of a user's code while torch traces it: of operators, and of sizes that became constants.
+"""A user's code while torch traces it: its lines, ``len`` of tensors, conditions without effect.
 
-Both are found by functions that are private to torch. Without these, messages have fewer details.
+Lines, of operators and of sizes that became constants, are found by functions that are private to
+torch. Without these, messages have fewer details.
 """
 
 import ast
+import builtins
 import contextlib
 import functools
 import linecache
@@ -94,6 +96,21 @@ def recorded_lines(baked: Baked) -> Iterator[None]:
         replaced_if_there(torch_names.CHOOSE_LINES, _forward_frames),
     ):
         yield
+
+
+@contextlib.contextmanager
+def dynamic_len() -> Iterator[None]:
+    """Let ``len(x)`` be ``x.size(0)``, which torch traces; Python's own makes a number of it."""
+    own = builtins.len
+
+    def length(value: Any, /) -> Any:
+        return value.size(0) if isinstance(value, Tensor) and value.dim() else own(value)
+
+    builtins.len = length
+    try:
+        yield
+    finally:
+        builtins.len = own
 
 
 def replaced_if_there(
