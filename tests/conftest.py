@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,12 @@ SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
 # Of the tutorial model. A test that takes it with this config finds it traced already.
 CONFIG: dict[str, Any] = {**SETTINGS, "unk_id": 3, "add_source_eos": True}
 
+# Workers run side by side. Threads on cores of another would wait for them, and spin. Libraries
+# count cores as they are imported, so this comes first.
+if hasattr(os, "sched_setaffinity") and WORKER != "master":
+    _cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {_cores[int(WORKER.removeprefix("gw")) % len(_cores)]})
+
 # The machine is shared, so a slow example says nothing; what failed is found again from the
 # printed blob.
 settings.register_profile(
@@ -39,11 +46,23 @@ settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_core() -> None:
-    # Workers run side by side. Threads on cores of another would wait for them, and spin.
-    if hasattr(os, "sched_setaffinity") and WORKER != "master":
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[int(WORKER.removeprefix("gw")) % len(cores)]})
+def _one_thread() -> Iterator[None]:
+    """Give sessions of onnxruntime one thread; it counts the cores of others as well."""
+    if WORKER == "master":
+        yield
+        return
+    import onnxruntime as ort
+
+    begin = ort.InferenceSession.__init__
+
+    def alone(self: Any, model: Any, sess_options: Any = None, *args: Any, **keywords: Any) -> None:
+        options = sess_options or ort.SessionOptions()
+        options.intra_op_num_threads = options.intra_op_num_threads or 1
+        begin(self, model, options, *args, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ort.InferenceSession, "__init__", alone)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -58,6 +77,7 @@ def _seed(request: pytest.FixtureRequest) -> None:
     if "torch" in sys.modules:
         request.getfixturevalue("torch_once")
         sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].set_num_threads(1)  # CTranslate2 sets those of the process
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +87,17 @@ def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(
             "tfexport.runtime.model.open_model.why_not_native", lambda manifest: "a test's wish"
         )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector leave out what is imported: it is kept, and takes long to scan."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import pytest
 import torch
 
 from tests.conftest import SETTINGS
@@ -39,3 +40,9 @@ def test_everything_that_a_trace_depends_on_changes_the_key() -> None:
     keys = [trace_key(EncoderGraph(model), 20) for model in models]
     keys += [trace_key(EncoderGraph(make()), 22), trace_key(make(), 20)]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("run", ["first", "next"])
+def test_torch_has_one_thread_whatever_a_test_before_set(run: str) -> None:
+    assert torch.get_num_threads() == 1, run
+    torch.set_num_threads(2)  # as CTranslate2 does for the process

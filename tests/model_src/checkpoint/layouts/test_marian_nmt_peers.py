@@ -38,7 +38,9 @@ def test_words_have_the_log_probabilities_of_ctranslate2(tmp_path: Path, seed: i
         Path(vocabularies[-1]).write_text("\n".join(lines) + "\n")
     file = str(with_positions(case.path))
     converters.MarianConverter(file, vocabularies).convert(str(tmp_path / "converted"))
-    peer = ctranslate2.Translator(str(tmp_path / "converted"), compute_type="float32")
+    peer = ctranslate2.Translator(
+        str(tmp_path / "converted"), compute_type="float32", intra_threads=1
+    )
     words = [[[f"w{i}" for i in row] for row in rows] for rows in (SOURCES, TARGETS)]
     run = ModuleReference(load_checkpoint(case.path).build(), "")
     start = case.vocab[1]
