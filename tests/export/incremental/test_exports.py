@@ -24,6 +24,7 @@ from tests.export.incremental.own_case import (
 )
 from tests.export.incremental.own_modules import BOS, CASES, EOS, PAD
 from tests.support import eager_search
+from tests.support.combinations import few_of
 from tests.support.eager_search import Closest, Found, Rules
 from tfexport.errors import BundleError, ConfigError, ExportError
 from tfexport.export import Input, export, verify
@@ -179,9 +180,34 @@ def test_verify_finds_the_steps_again(exported: Exported) -> None:
         verify(exported(case), stock.make(), **arguments(stock))
 
 
-def test_torchscript_is_refused(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", few_of(("stock", "tutorial", "average", "two_inputs"), "stock"))
+def test_torchscript_has_the_steps(name: str, tmp_path: Path) -> None:
+    case, made = named(name), tmp_path / "a.ts"
+    result = export(case.make(), made, **arguments(case), pad_id=PAD, bos_id=BOS, eos_id=EOS,
+                    max_length=LONGEST)  # fmt: skip
+    assert result.report is not None
+    assert result.report.passed
+    loaded, oracle = torch.jit.load(made), ByForward(case)
+    sizes = ((4, {"source_length": 3, "frames": 13, "region_count": 6}), (1, LENGTHS[1]))
+    for batch, lengths in sizes:  # others than those of the comparison
+        inputs = [
+            tensor.movedim(batch_axis(each), 0)
+            for tensor, each in zip(draw_inputs(case, batch, lengths, 3), case.inputs, strict=True)
+        ]
+        tokens = in_its_order(case, draw_target(case, batch, 6, 4))
+        memory = loaded.encode(*inputs)
+        state, found = loaded.start(*memory), []
+        for position in range(6):
+            token = tokens[:, position : position + 1]
+            of_token, state = loaded.step(token, torch.tensor(position), state, memory)
+            found.append(of_token)
+        assert torch.allclose(torch.stack(found, 1), oracle.decode(tokens, *inputs), atol=1e-4)
+
+
+def test_torchscript_of_recurrent_layers_is_refused(tmp_path: Path) -> None:
     case = named("gru")
-    with pytest.raises(ExportError, match="TorchScript"):
+    with pytest.raises(ExportError, match=r"recurrent layers .* no form in TorchScript"):
         export(case.make(), tmp_path / "a.ts", **arguments(case), pad_id=PAD, bos_id=BOS,
                eos_id=EOS, max_length=LONGEST)  # fmt: skip
     assert not list(tmp_path.iterdir())

@@ -23,7 +23,9 @@ from tfexport.export.artifacts.module_source import (
 from tfexport.export.artifacts.option_rules import TORCHSCRIPT, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_file import write_archive
-from tfexport.export.modules.contract import in_eval
+from tfexport.export.incremental.scripted import METHODS as STEP_METHODS
+from tfexport.export.incremental.scripted import script_steps
+from tfexport.export.modules.contract import ByForward, in_eval
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.parity.module import compare_module_script
 from tfexport.export.quiet import quiet
@@ -33,23 +35,19 @@ _METHODS = ("encode", "start", "step", "decode")
 
 
 def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
-    """Script a module's own methods into a file that ``torch.jit.load`` reads; see ``export``.
+    """Script a module's methods into a file that ``torch.jit.load`` reads; see ``export``.
 
     The file has ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``, as the module has
-    them; the loop over steps is the caller's.
+    them, or as they were found in its forward; the loop over steps is the caller's.
     """
     facts = ModuleFacts.of(options)
     check_arguments("export", model, facts)
     with in_eval(model), suited_threads(model):
+        # TorchScript has torch's operators alone.
+        portable: ExportKeywords = {**options, "portable": True}
         contents = read_module(
-            model, options.get("inputs"), facts, output.level, options, output.tell
+            model, options.get("inputs"), facts, output.level, portable, output.tell
         )
-        if contents.build.found.module.own is not None:
-            raise ExportError(
-                f"{output.path}: TorchScript holds a module's own methods, and "
-                f"{type(model).__name__} has not those of docs/modules.md. Write a bundle, or "
-                f'graph="generate".'
-            )
         return _script(model, output, contents)
 
 
@@ -60,9 +58,19 @@ def _script(model: nn.Module, output: Output, contents: ModuleContents) -> Expor
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]
     tell(f"exporting to {TORCHSCRIPT}", 0, 1)
     try:
-        with quiet(), torch.no_grad(), _marked(type(model), methods):
-            scripted = torch.jit.script(copy.deepcopy(model))
+        with quiet(), torch.no_grad():
+            if isinstance(found.module.model, ByForward):
+                methods = list(STEP_METHODS)
+                scripted = script_steps(found.module.model)
+            else:
+                with _marked(type(model), methods):
+                    scripted = torch.jit.script(copy.deepcopy(model))
             made = torch.jit.freeze(scripted, preserved_attrs=methods)
+    except ExportError as error:
+        raise ExportError(
+            f"{output.path}: {error}. Write a bundle, or "
+            'graph="generate", which needs no TorchScript.'
+        ) from error
     except Exception as error:
         reason = export_failure(model, methods, error)
         raise ExportError(f"{output.path}: cannot be scripted: {reason}") from error

@@ -94,6 +94,21 @@ def sizes_of(program: Program, state: State) -> tuple[Size, ...]:
     return sizes if state.carried is None else sizes[1:]  # (D, B, H) of a result Y (T, D, B, H)
 
 
+@dataclass(frozen=True)
+class Start:
+    """A state before the first token.
+
+    Attributes:
+        dtype: of it.
+        shape: of zeros: numbers, or a tensor of the memory and its axis.
+        memory: the tensor of the memory that it is; None for zeros.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int | tuple[int, int], ...] = ()
+    memory: int | None = None
+
+
 @dataclass
 class Found:
     """What was found in a program.
@@ -585,33 +600,46 @@ class FoundSteps(ByForward):
 
     def start(self, *memory: Tensor) -> tuple[Tensor, ...]:
         """The memory to the state before the first token."""
-        program = self.found.program
-        sizes = [program.sizes(node) for node in self.found.memory]
+        made = []
+        for start in self.starts():
+            if start.memory is not None:
+                made.append(memory[start.memory].clone())
+                continue
+            shape = [
+                size if isinstance(size, int) else memory[size[0]].size(size[1])
+                for size in start.shape
+            ]
+            floats = start.dtype.is_floating_point
+            dtype = torch.get_default_dtype() if floats else start.dtype
+            made.append(torch.zeros(shape, dtype=dtype))
+        return tuple(made)
 
-        def size(wanted: Size) -> int:
+    def starts(self) -> list[Start]:
+        """What each tensor of the state begins as."""
+        program, memory = self.found.program, self.found.memory
+        sizes = [program.sizes(node) for node in memory]
+
+        def size(wanted: Size) -> int | tuple[int, int]:
             if len(set(wanted)) == 1:
                 return wanted[0]
-            for tensor, axes in zip(memory, sizes, strict=True):
+            for number, axes in enumerate(sizes):
                 if wanted in axes:
-                    return tensor.size(axes.index(wanted))
+                    return number, axes.index(wanted)
             raise NoStepsError(f"a state has a size of {wanted[FIRST]}, which no memory has")
 
         made = []
         for state in self.found.states:
             if state.start is not None:
-                made.append(memory[self.found.memory.index(state.start)].clone())
+                made.append(Start(state.dtype, memory=memory.index(state.start)))
                 continue
-            shape = []
-            for axis, wanted in enumerate(sizes_of(program, state)):
-                if program.depends_on_length(wanted):
-                    shape.append(0 if state.axis == axis else 1)
-                else:
-                    shape.append(size(wanted))
-            dtype = state.dtype
-            if dtype.is_floating_point:
-                dtype = torch.get_default_dtype()
-            made.append(torch.zeros(shape, dtype=dtype))
-        return tuple(made)
+            shape = tuple(
+                (0 if state.axis == axis else 1)
+                if program.depends_on_length(wanted)
+                else size(wanted)
+                for axis, wanted in enumerate(sizes_of(program, state))
+            )
+            made.append(Start(state.dtype, shape))
+        return made
 
     def step(
         self, token: Tensor, position: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
