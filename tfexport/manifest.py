@@ -171,7 +171,11 @@ MODULE = record(
         "recomputes": _FLAG,
         "below": every(integer(1)),
     },
-    {"found": record({name: list_of(_TEXT) for name in ("memory", "state", "again")})},
+    {
+        "found": record(
+            {name: list_of(_TEXT) for name in ("memory", "state", "again")} | {"portable": _FLAG}
+        )
+    },
 )
 _FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
 _KEYS: dict[str, Check] = {

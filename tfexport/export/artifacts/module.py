@@ -119,6 +119,8 @@ def verify_module(
     for name in CALL:
         if name in options:
             given[name] = options[name]  # type: ignore[literal-required]
+    # Steps of standard operators have another memory.
+    given["portable"] = (manifest.module or {}).get("found", {}).get("portable", False)
     with in_eval(model), suited_threads(model):
         contents = read_module(model, options.get("inputs"), facts, level, given, tell)
         _require_same(contents, path, manifest)
@@ -228,10 +230,13 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         languages=contents.tokenizers.languages,
         origins=dict(contents.generation.origins),
         graphs={form.name: form.filename for form in graphs},
-        module=build.found.io.to_dict() | _found_in(build.found.module.model),
+        module=build.found.io.to_dict() | _found_in(contents),
     )
 
 
-def _found_in(model: nn.Module) -> dict[str, Any]:
+def _found_in(contents: ModuleContents) -> dict[str, Any]:
     """For the manifest: what was found in a module's forward."""
-    return {"found": describe(model)} if isinstance(model, FoundSteps | WholeForward) else {}
+    model = contents.build.found.module.model
+    if not isinstance(model, FoundSteps | WholeForward):
+        return {}
+    return {"found": {**describe(model), "portable": contents.options.portable}}
