@@ -167,6 +167,7 @@ bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready build/native/ready
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
 	$(BIN)/python -m benchmarks.decoding
+	$(BIN)/python -m benchmarks.found_steps
 	$(MEASURE) benchmarks.compare --json build/bench/compare.json
 	$(MEASURE) benchmarks.sentences
 	-$(MEASURE) benchmarks.neighbour

@@ -12,6 +12,7 @@ from tfexport.export.graphs.beam import export_beam
 from tfexport.export.graphs.exporter import LARGEST_SIZES, CaptureError
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.module_graphs import (
+    HeadSteps,
     ModuleSteps,
     export_module_decoder,
     export_module_encoder,
@@ -51,7 +52,8 @@ class ModuleBuild:
     @property
     def steps(self) -> ModuleSteps:
         """The module as a ``StepModel``."""
-        return ModuleSteps(self.found, self.special_ids, self.max_length, self.rules)
+        kind = ModuleSteps if self.found.module.head is None else HeadSteps
+        return kind(self.found, self.special_ids, self.max_length, self.rules)
 
 
 @dataclass(frozen=True)

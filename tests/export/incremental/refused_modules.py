@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -189,6 +190,54 @@ class FixedView(Base):
         return x + out.transpose(1, 2).reshape(-1, 12, 8)
 
 
+class WrittenRowByRow(LoopOverSteps):
+    """The logits are written into a tensor of zeros."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        memory, embedded = self.encoder(src), self.embed(tgt)
+        hidden, context = memory.mean(dim=1), memory.mean(dim=1)
+        outputs = torch.zeros(tgt.size(0), tgt.size(1), 18)
+        for i in range(tgt.size(1)):
+            hidden = self.cell(torch.cat([embedded[:, i], context], dim=1), hidden)
+            outputs[:, i] = self.out(hidden)
+        return outputs
+
+
+class LengthByItem(Base):
+    """The longest row of the batch is cut out, as a number of Python."""
+
+    def hidden(self, src: Tensor, tgt: Tensor) -> Tensor:
+        longest = int(src.ne(PAD).sum(dim=1).max().item())
+        x = super().hidden(src, tgt)
+        cut: Tensor = self.encoder(src)[:, :longest]
+        return x + cut.mean(dim=1, keepdim=True)
+
+
+class NumpyMask(Base):
+    """The mask of the Annotated Transformer's first version."""
+
+    def attend(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        shape = (1, x.size(1), x.size(1))
+        future = torch.from_numpy(np.triu(np.ones(shape), k=1)) == 1
+        attended: Tensor = (q @ k.transpose(1, 2)).masked_fill(future, -1e9).softmax(-1) @ v
+        return x + attended
+
+
+class BranchOnLargest(Base):
+    def hidden(self, src: Tensor, tgt: Tensor) -> Tensor:
+        x = super().hidden(src, tgt)
+        if tgt.max() > 10:
+            x = x * 2
+        return x
+
+
+class PositionsFromAList(Base):
+    def positions(self, tgt: Tensor) -> Tensor:
+        out: Tensor = self.pos(torch.tensor([list(range(tgt.size(1)))]))
+        return out
+
+
 class NormOverTime(Base):
     def hidden(self, src: Tensor, tgt: Tensor) -> Tensor:
         x = super().hidden(src, tgt)
@@ -258,10 +307,15 @@ REFUSED: tuple[RefusedCase, ...] = (
     ),
     refused(Probabilities, "probabilities", "softmax", "F.softmax(super().forward(src, tgt), dim"),
     refused(RandomNumbers, "random_numbers", "randn_like", "noise = torch.randn_like(x)"),
-    refused(LoopUntilSmall, "loop_until_small", "max", "while x.abs().max() > 3:"),
-    refused(BranchOnIds, "branch_on_ids", "item", "if (src == 5).any().item():"),
-    refused(LoopOverSteps, "loop_over_steps", "range", "for t in range(tgt.size(1)):"),
-    refused(PositionsInLoops, "positions_in_loops", "range", "for pos in range(seq_len):"),
+    refused(LoopUntilSmall, "loop_until_small", "max", "while x.abs().max() > 3"),
+    refused(BranchOnIds, "branch_on_ids", "item", "if (src == 5).any().item()"),
+    refused(LoopOverSteps, "loop_over_steps", "range", "for t in range(tgt.size(1))"),
+    refused(PositionsInLoops, "positions_in_loops", "range", "for pos in range(seq_len)"),
+    refused(WrittenRowByRow, "written_row_by_row", "range", "for i in range(tgt.size(1))"),
+    refused(LengthByItem, "length_by_item", "item", "longest = int(src.ne(PAD).sum(dim=1).max()"),
+    refused(NumpyMask, "numpy_mask", "triu", "torch.from_numpy(np.triu(np.ones(shape), k=1))"),
+    refused(BranchOnLargest, "branch_on_largest", "max", "if tgt.max() > 10"),
+    refused(PositionsFromAList, "positions_from_a_list", "range", "list(range(tgt.size(1)))"),
     refused(FixedTable, "fixed_table", "add", "x = x + self.table"),
     refused(FixedView, "fixed_view", "view", "self.norm(x).view(-1, 12, 2, 4)"),
     refused(

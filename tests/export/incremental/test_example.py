@@ -216,7 +216,8 @@ def test_a_forward_that_fails_is_named_with_its_line() -> None:
 
 
 def test_an_example_is_in_place_of_inputs(tmp_path: Path) -> None:
-    example, ids_of = (ids(3, 7), ids(3, 5)), {"pad_id": 0, "bos_id": 1, "eos_id": 2}
+    example = (ids(3, 7), ids(3, 5))
+    ids_of: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
     with pytest.raises(ConfigError) as caught:
         export(Text(), tmp_path / "a", example=example, inputs=[source("batch", "source_length")],
                target=Input("target", "int64", BATCH_FIRST), max_length=9, **ids_of)  # fmt: skip

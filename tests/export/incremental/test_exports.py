@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from torch import Tensor, nn
@@ -137,6 +138,30 @@ def test_a_mask_in_the_forward_lets_rows_be_padded(exported: Exported) -> None:
             assert io is not None
             assert io.padded == padded
             assert not io.recomputes
+
+
+@pytest.mark.onnxruntime
+def test_graphs_are_those_of_the_layouts(exported: Exported) -> None:
+    folder = exported(named("stock"))  # two layers, each with attention to target and source
+    decoder, generate = (operators(folder / f"{name}.onnx") for name in ("decoder", "generate"))
+    assert decoder.count("MultiHeadAttention") == 4
+    assert not {"Softmax", "Transpose", "Concat"} & set(decoder)
+    assert operators(folder / "encoder.onnx").count("MultiHeadAttention") == 1
+    assert "MatMulInteger" in generate  # the best token without all logits
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.exhaustive
+def test_portable_graphs_have_standard_operators_only(tmp_path: Path) -> None:
+    case = named("stock")
+    export(case.make(), tmp_path / "a.onnx", graph="generate", portable=True, **arguments(case),
+           pad_id=PAD, bos_id=BOS, eos_id=EOS, max_length=LONGEST)  # fmt: skip
+    model = ir.load(tmp_path / "a.onnx")
+    assert {node.domain for node in model.graph.all_nodes()} == {""}
+
+
+def operators(path: Path) -> list[str]:
+    return [node.op_type for node in ir.load(path).graph.all_nodes()]
 
 
 def test_verify_finds_the_steps_again(exported: Exported) -> None:

@@ -93,8 +93,8 @@ class ExportKeywords(VerifyKeywords, total=False):
             only with a tokenizer that these reproduce exactly.
         opset: the opset version of the standard operators, 18 to 25; by default 22, and 20 if
             ``portable``.
-        portable: use only standard operators, for runtimes other than onnxruntime. The graphs of
-            custom modules have no others in any case.
+        portable: use only standard operators, for runtimes other than onnxruntime. Of custom
+            modules, only those that are exported by their forward have others.
         pad_id: for a custom module: the token that fills rows after their end.
         bos_id: for a custom module: the token that decoding starts from.
         eos_id: for a custom module: the token that ends a row.

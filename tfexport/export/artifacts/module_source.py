@@ -143,7 +143,7 @@ def read_module(
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
     if by_forward:
         tell("finding encoder, cache and step in your forward", 0, 1)
-        model = find_steps(own, examples, ids, max_length)
+        model = find_steps(own, examples, ids, max_length, fused=not graphs.portable)
     module = UserModule(model, len(checked))
     tell("running your module at several sizes", 0, 1)
     found = examine(module, checked, examples, ids, max_length)

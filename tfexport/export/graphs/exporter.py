@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from tfexport import graph_io
 from tfexport.errors import ExportError
-from tfexport.export.graphs.kernels import fit_kernels, run_once, source_line
+from tfexport.export.graphs.kernels import fit_kernels, run_once, runnable, source_line
 from tfexport.export.graphs.shortcuts import shortcuts
 from tfexport.export.ir_tools.nodes import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
 from tfexport.export.passes import AFTER_EXPORT
@@ -97,7 +97,7 @@ def export_graph_module(
                 verbose=False,
             )
     except ExportError as error:  # of a layer, which names it, or of an axis
-        raise ExportError(_with_names(str(error), spec)) from error
+        raise ExportError(with_axis_names(str(error), spec.inputs)) from error
     except Exception as error:
         if captured is not None and (reason := _untranslated(programs, str(error))):
             raise ExportError(reason) from error
@@ -114,8 +114,9 @@ def export_graph_module(
             value.shape = ir.Shape(tensor.axes)
     set_parameters(model, _parameters(module))
     if sizes is not None:
-        fit_kernels(model)
-        run_once(model, module, spec, runs)
+        with runnable(model):
+            fit_kernels(model)
+            run_once(model, module, spec, runs)
     AFTER_EXPORT(model)
     return model
 
@@ -185,9 +186,9 @@ def largest_sizes(
     return found
 
 
-def _with_names(text: str, spec: GraphSpec) -> str:
-    """Replace torch's names of axes in a message by those of the graph."""
-    for i, tensor in enumerate(spec.inputs):
+def with_axis_names(text: str, tensors: Sequence[TensorSpec]) -> str:
+    """Replace torch's names of the axes of ``*tensors`` in a message by their own."""
+    for i, tensor in enumerate(tensors):
         for place, axis in enumerate(tensor.axes):
             name = f"{tensor.name}'s {axis}"
             text = text.replace(f"L['tensors'][{i}].size()[{place}]", name)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.errors import ExportError
+from tfexport.export.ir_tools.nodes import BEST_TOKEN, PLACEHOLDERS, is_operator
 from tfexport.graph_io import GraphSpec
 
 _TRACE = "pkg.torch.onnx.stack_trace"
@@ -35,6 +36,27 @@ _WIDER = {
     ir.DataType.FLOAT16: (ir.DataType.FLOAT,),
     ir.DataType.BFLOAT16: (ir.DataType.FLOAT,),
 }
+
+
+@contextlib.contextmanager
+def runnable(model: ir.Model) -> Iterator[None]:
+    """Within the block, the placeholder of the best token is the argmax of its states."""
+    versions, places = dict(model.opset_imports), []
+    for node in model.graph:
+        if is_operator(node, BEST_TOKEN):
+            places.append((node, node.domain, node.op_type, dict(node.attributes)))
+            node.domain, node.op_type = "", "ArgMax"
+            node.attributes["axis"] = ir.AttrInt64("axis", -1)
+            node.attributes["keepdims"] = ir.AttrInt64("keepdims", 0)
+    model.opset_imports.pop(PLACEHOLDERS, None)
+    try:
+        yield
+    finally:
+        model.opset_imports.update(versions)
+        for node, domain, operator, attributes in places:
+            node.domain, node.op_type = domain, operator
+            node.attributes.clear()
+            node.attributes.update(attributes)
 
 
 def fit_kernels(model: ir.Model) -> None:

@@ -12,8 +12,18 @@ from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import checked_ids
 from tfexport.export.graphs.fused_attention import reshape_as
 from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
-from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
+from tfexport.export.graphs.transformer_steps import add_scores, best_token
+from tfexport.export.ir_tools.nodes import (
+    PROJECTION,
+    Role,
+    parse_graph,
+    read_role,
+    share_initializer,
+    take_nodes,
+    write_role,
+)
 from tfexport.export.modules.examine import Examination
+from tfexport.export.passes.int8_argmax import insert_argmax
 from tfexport.graph_io import PAST, ROWS, GraphSpec, TensorSpec
 
 
@@ -180,6 +190,56 @@ class ModuleSteps:
         nodes, (scores,) = take_nodes(parse_graph(text, opset), given, "scores/")
         graph.extend(nodes)
         return scores
+
+
+class HeadSteps(ModuleSteps):
+    """A module whose last layer is known: the best token is found without all logits."""
+
+    def __init__(
+        self,
+        found: Examination,
+        special_ids: SpecialIds,
+        longest: int,
+        rules: GreedyRules = NO_RULES,
+    ) -> None:
+        super().__init__(found, special_ids, longest, rules)
+        head = found.module.head
+        assert head is not None
+        self.head, self.record_width = head, head.weight.size(1)
+        self._projection: Sequence[ir.Value] = ()
+
+    def step(
+        self, token: Tensor, count: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """See ``StepModel``; ``x`` are the states before the head, (B, 1, E)."""
+        x, present = self.found.module.step_states(token, count.max(), past, memory)
+        return x, present, ()
+
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``StepModel``; the argmax is a placeholder operator, the record is ``x``."""
+        return best_token(x), x
+
+    def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
+        """See ``StepModel``: insert the argmax over the head."""
+        weight, bias = (
+            None if each is None else each.detach().numpy()
+            for each in (self.head.weight, self.head.bias)
+        )
+        assert weight is not None
+        if self.rules.suppress_tokens:
+            banned = self.rules.bias(self.vocab_size).numpy()
+            bias = banned if bias is None else bias + banned
+        name = f"model.one_step.{self.head.name}"
+        table = share_initializer(graph, name, weight)
+        if read_role(table) is None:
+            write_role(table, Role(name, PROJECTION))
+        self._projection = insert_argmax(graph, step, weight, bias, opset)
+
+    def add_scores(
+        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+    ) -> ir.Value:
+        """See ``StepModel``; from the states of all steps."""
+        return add_scores(graph, decoded, self._projection, opset, spec)
 
 
 def _repeat(tensor: Tensor, beams: int) -> Tensor:

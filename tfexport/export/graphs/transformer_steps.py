@@ -160,6 +160,12 @@ def _mean(some_forced: bool) -> str:
                 mean = Div (total, float_lengths)"""
 
 
+def best_token(x: Tensor) -> Tensor:
+    """States (B, 1, E) to a placeholder of the best token (B, 1); see ``insert_argmax``."""
+    best: Tensor = torch.onnx.ops.symbolic(BEST_TOKEN, [x], dtype=torch.int64, shape=[x.size(0), 1])
+    return best
+
+
 Tensors = tuple[TensorSpec, ...]
 
 
@@ -224,8 +230,7 @@ class TransformerSteps:
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See ``StepModel``; the argmax is a placeholder operator, the record is ``x``."""
-        best = torch.onnx.ops.symbolic(BEST_TOKEN, [x], dtype=torch.int64, shape=[x.size(0), 1])
-        return best, x
+        return best_token(x), x
 
     def step_beams(
         self, token: Tensor, position: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]

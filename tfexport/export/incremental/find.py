@@ -1,12 +1,14 @@
 """Encoder, memory, cache and step of a module that has a ``forward`` alone."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ExportError
+from tfexport.export.graphs.exporter import with_axis_names
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.program import (
     BATCHES,
@@ -31,11 +33,16 @@ from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH
 from tfexport.module_rows import Array, stack_rows
 
+_OTHER_WAY = "Methods of your own, encode, start and step, may have loops: docs/modules.md."
 _CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
 
 
 def find_steps(
-    own: OwnForward, examples: Sequence[Mapping[str, Array]], ids: SpecialIds, max_length: int
+    own: OwnForward,
+    examples: Sequence[Mapping[str, Array]],
+    ids: SpecialIds,
+    max_length: int,
+    fused: bool = True,
 ) -> FoundSteps | WholeForward:
     """Find the encoder and the step of a module by its forward.
 
@@ -44,6 +51,7 @@ def find_steps(
         examples: rows of real inputs.
         ids: of the vocabularies.
         max_length: tokens that it has to decode.
+        fused: compute attention by an operator of onnxruntime.
 
     Returns:
         The module of what was found; if no step was found, one that calls the forward over the
@@ -61,11 +69,12 @@ def find_steps(
     try:
         program = Program(own, runs)
     except Exception as error:
-        reason = export_failure(own.model, ("forward",), error)
-        raise ModuleError(f"forward cannot be exported: {reason}") from error
+        taken = [each.spec for each in (*inputs, replace(own.target, axes=(BATCH, TARGET)))]
+        reason = with_axis_names(export_failure(own.model, ("forward",), error), taken)
+        raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
     _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     try:
-        steps = Found.of(program).module()
+        steps = Found.of(program).module(max_length, fused)
         _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
     except NoStepsError as error:
         whole.why = str(error)

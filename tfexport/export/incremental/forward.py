@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.export.modules.contract import ModuleError, call_users
 from tfexport.export.modules.inputs import Input
-from tfexport.export.modules.source_locations import where
+from tfexport.export.modules.source_locations import code_of, where
 from tfexport.graph_io import BATCH
 
 TARGET = Input("target", "int64", (BATCH, "target_length"))
@@ -61,7 +61,9 @@ class OwnForward:
 
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""
-        return ModuleError(f"{where(self.model, 'forward', error)}: {text}. {_REMEDY}")
+        code = "" if error is None else code_of(error)
+        place = where(self.model, "forward", error) + (f", {code}" if code else "")
+        return ModuleError(f"{place}: {text}. {_REMEDY}")
 
     def _logits(self, found: Any, batch: int, length: int) -> Tensor:
         """The logits among the results of a call, as (B, T, V)."""

@@ -22,6 +22,7 @@ from torch.export import Dim
 from tfexport.export.graphs.exporter import largest_sizes
 from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
+from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 from tfexport.export.quiet import quiet
@@ -62,6 +63,7 @@ class Program:
 
     Attributes:
         own: the forward.
+        examples: of all runs.
         graph: with functional operators only.
         target: the node of the target ids.
         inputs: the nodes of the inputs.
@@ -81,7 +83,7 @@ class Program:
         Raises:
             Exception: torch's own, if it cannot export the forward.
         """
-        self.own = own
+        self.own, self.examples = own, examples
         self.exported = _exported(own, examples[0])
         self.graph = self.exported.graph
         signature = self.exported.graph_signature
@@ -102,12 +104,13 @@ class Program:
             else:
                 given.append(node)
         *self.inputs, self.target = given
+        recognise(self.graph, {n: float(x) for n, x in self.tensors.items() if x.numel() == 1})
         (output,) = self.graph.find_nodes(op="output")
         self.logits: fx.Node = output.args[0][0]
-        self._run_all(examples)
+        self._run_all()
 
-    def _run_all(self, examples: Sequence[Example]) -> None:
-        found = [self._run(example) for example in examples]
+    def _run_all(self) -> None:
+        found = [self._run(example) for example in self.examples]
         self.dtypes, self._numbers = dict[fx.Node, torch.dtype](), dict[fx.Node, type]()
         for node, value in found[FIRST].items():
             first = value[0] if isinstance(value, tuple | list) and value else value
@@ -310,6 +313,8 @@ def _operator(node: fx.Node) -> str:
         return _operator(node.all_input_nodes[0])
     if is_recurrent(node):
         return str(node.args[1])
+    if node.target is attention:
+        return "softmax"
     name = getattr(node.target, "__name__", str(node.target))
     return name.partition(".")[0].rstrip("_")
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from tfexport.export.incremental.attention import attention
 from tfexport.export.incremental.program import Program, Size
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 
@@ -322,6 +323,19 @@ def _einsum(program: Program, node: Any, rows: Rows) -> Any:
             Ask(tensor, tuple(i for i, c in enumerate(letters) if c in asked and i in axes))
         )
     return Call(node.target, (equation, given))
+
+
+def _recognised(program: Program, node: Any, rows: Rows) -> Any:
+    query, key, value, bias, scale = node.args
+    if _rank(program, node) - 1 in rows:
+        return None
+    asked = [Ask(each, tuple(a for a in rows if a < 2)) for each in (key, value)]
+    of_bias = program.target_axes(bias) if isinstance(bias, fx.Node) else ()
+    masked = _ask(program, bias, tuple(axis for axis in rows if axis in of_bias))
+    return Call(attention, (Ask(query, rows), *asked, masked, scale))
+
+
+RULES[attention] = _recognised
 
 
 @rule("scaled_dot_product_attention")

@@ -17,10 +17,13 @@ from torch import Tensor, fx, nn
 
 from tfexport.errors import ExportError
 from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.fused import PAST_AXIS, find_head, lighten, shapes_of
 from tfexport.export.incremental.program import (
     AGAIN,
     FIRST,
     LONGER,
+    MORE_ROWS,
+    MORE_SOURCE,
     OTHER_ROW,
     OTHER_TOKENS,
     Program,
@@ -47,7 +50,7 @@ from tfexport.export.incremental.rules import (
     rule_of,
     size_of,
 )
-from tfexport.export.modules.contract import ByForward
+from tfexport.export.modules.contract import ByForward, Head
 
 aten: Any = torch.ops.aten
 _END = (1 << 63) - 1
@@ -57,6 +60,7 @@ _REFUSED = {
     (LONGER, OTHER_TOKENS): "the logits of a token change when later ones come, so that it cannot "
     "be decoded step by step; is its mask missing?",
 }
+_SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
 _AGAIN: Rows = (-1,)  # all rows, computed from all rows of the inputs
 _NO_RULE = "there is no rule that gives its last row alone"
 
@@ -82,6 +86,12 @@ class State:
     dtype: torch.dtype
     start: fx.Node | None = None
     carried: int | None = None
+
+
+def sizes_of(program: Program, state: State) -> tuple[Size, ...]:
+    """The size of each axis of a state, as it is after all tokens."""
+    sizes = program.sizes(state.node)
+    return sizes if state.carried is None else sizes[1:]  # (D, B, H) of a result Y (T, D, B, H)
 
 
 @dataclass
@@ -301,9 +311,35 @@ class Found:
             return "it has not one row for each token"
         return "the batch is no axis of its own"
 
-    def module(self) -> "FoundSteps":
-        """The encoder and the step as a module."""
-        return FoundSteps(self, _Emitter(self).step(), _encoder(self))
+    def module(self, longest: int, fused: bool = True) -> "FoundSteps":
+        """The encoder and the step as a module.
+
+        Args:
+            longest: tokens of a row.
+            fused: compute attention by an operator of onnxruntime.
+        """
+        step, encoder = _Emitter(self).step(), _encoder(self)
+        examples = [self.program.examples[run] for run in _SHAPED]
+        lighten(encoder, [each.inputs for each in examples], 0, fused)
+        given = [self._given(run, encoder) for run in _SHAPED]
+        lighten(step, given, longest, fused)
+        head = find_head(step, shapes_of(step, given)) if fused else None
+        return FoundSteps(self, step, encoder, head)
+
+    @torch.no_grad()
+    def _given(self, run: int, encoder: fx.GraphModule) -> list[Tensor]:
+        """What a step of a run is given."""
+        program, states = self.program, []
+        for state in self.states:
+            shape = []
+            for axis, size in enumerate(sizes_of(program, state)):
+                if not program.depends_on_length(size):
+                    shape.append(size[run])
+                else:
+                    shape.append(size[run] - 1 if axis == state.axis else 1)
+            states.append(torch.zeros(shape, dtype=state.dtype))
+        example = program.examples[run]
+        return [example.target[:, :1], *states, *encoder(*example.inputs)]
 
 
 @dataclass(frozen=True)
@@ -374,6 +410,9 @@ class _Emitter:
         found, program = self.found, self.program
         self.token = self.graph.placeholder("token")
         self.past = [self.graph.placeholder(f"state_{i}") for i in range(len(found.states))]
+        for placeholder, state in zip(self.past, found.states, strict=True):
+            if state.axis is not None:
+                placeholder.meta[PAST_AXIS] = state.axis
         self.held = {
             node: self.graph.placeholder(f"memory_{i}") for i, node in enumerate(found.memory)
         }
@@ -526,10 +565,18 @@ def _encoder(found: Found) -> fx.GraphModule:
 class FoundSteps(ByForward):
     """A module with ``encode``, ``start`` and ``step`` of docs/modules.md."""
 
-    def __init__(self, found: Found, step: fx.GraphModule, encoder: fx.GraphModule) -> None:
+    def __init__(
+        self,
+        found: Found,
+        step: fx.GraphModule,
+        encoder: fx.GraphModule,
+        head: tuple[Head, fx.GraphModule] | None,
+    ) -> None:
         super().__init__()
         self.encoder, self.one_step, self.found = encoder, step, found
         self.own = found.program.own
+        self.head, before_head = head or (None, None)
+        self.step_before_head: fx.GraphModule | None = before_head
 
     def encode(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Inputs to the memory."""
@@ -555,10 +602,7 @@ class FoundSteps(ByForward):
                 made.append(memory[self.found.memory.index(state.start)].clone())
                 continue
             shape = []
-            wanted_sizes = program.sizes(state.node)
-            if state.carried is not None:  # (D, B, H) of a result Y (T, D, B, H)
-                wanted_sizes = wanted_sizes[1:]
-            for axis, wanted in enumerate(wanted_sizes):
+            for axis, wanted in enumerate(sizes_of(program, state)):
                 if program.depends_on_length(wanted):
                     shape.append(0 if state.axis == axis else 1)
                 else:
@@ -575,6 +619,15 @@ class FoundSteps(ByForward):
         """One token (B, 1) to logits (B, V) and the next state."""
         del position  # the caches are as long as the prefix
         found: tuple[Tensor, tuple[Tensor, ...]] = self.one_step(token, *state, *memory)
+        return found
+
+    def step_states(
+        self, token: Tensor, position: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """One token (B, 1) to the states (B, 1, E) before the head, and the next state."""
+        del position
+        assert self.step_before_head is not None
+        found: tuple[Tensor, tuple[Tensor, ...]] = self.step_before_head(token, *state, *memory)
         return found
 
 

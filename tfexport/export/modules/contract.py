@@ -9,6 +9,7 @@ Axes: B batch, T tokens, V vocabulary.
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -27,14 +28,31 @@ class ModuleError(ExportError):
     """A method of the module raised an error, or its result violates the contract."""
 
 
+@dataclass(frozen=True)
+class Head:
+    """The last layer of a step, from which greedy search needs the best token alone.
+
+    Attributes:
+        weight: (V, E).
+        bias: (V,) or None.
+        name: of the weight in the step.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    name: str
+
+
 class ByForward(nn.Module):
     """A module with the methods of the contract that was made of a user's forward.
 
     Attributes:
         own: the forward, ``own(inputs, target)`` to logits (B, T, V); ``own.model`` is the user's.
+        head: the last layer of its step; with it there is a method ``step_states``.
     """
 
     own: Any
+    head: Head | None = None
 
 
 class UserModule(nn.Module):
@@ -89,6 +107,14 @@ class UserModule(nn.Module):
         self._check_logits("step", logits, (token.size(0), "V"))
         return logits, _moved(self._tensors("step", after, least=0), self.state_axes, to_front=True)
 
+    def step_states(
+        self, token: Tensor, position: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensors]:
+        """``step`` of a module that was found by its forward, with states before its head."""
+        given = _moved(state, self.state_axes, to_front=False)
+        x, after = self._call("step_states", token, position, given, self._own_memory(memory))
+        return x, _moved(self._tensors("step", after, least=0), self.state_axes, to_front=True)
+
     def advance(
         self, tokens: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
     ) -> tuple[Tensor, Tensors]:
@@ -106,6 +132,11 @@ class UserModule(nn.Module):
     def own(self) -> Any:
         """The user's forward, ``own(inputs, target)``, if the steps were found in that."""
         return self.model.own if isinstance(self.model, ByForward) else None
+
+    @property
+    def head(self) -> Head | None:
+        """The last layer of steps that were found in the user's forward."""
+        return self.model.head if isinstance(self.model, ByForward) else None
 
     @property
     def code(self) -> nn.Module:

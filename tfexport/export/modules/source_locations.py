@@ -1,6 +1,7 @@
 """Where in a user's file an error comes from, and torch's reasons in one readable line."""
 
 import inspect
+import linecache
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,10 +22,11 @@ _FIXED = (
     "the code fixes a size that must vary; take sizes from the tensors (x.size(1), x.unflatten) "
     "instead of numbers, and use torch's own layers instead of loops over an axis"
 )
+_BY_VALUES = "data-dependent expression"
 _NUMPY = "a graph has no values for numpy to compute with; use torch's functions"
 _HINTS = (
     (
-        "data-dependent expression",
+        _BY_VALUES,
         "a graph cannot branch on values, or take sizes from them; use torch.where, or tensors of "
         "fixed size with a mask",
     ),
@@ -62,7 +64,15 @@ def export_failure(model: nn.Module, methods: Sequence[str], error: BaseExceptio
         name for name in methods if lines and _holds(getattr(type(model), name, None), lines[-1])
     ]
     name = (called or inside or list(methods[:1]))[-1]
-    return f"{where(model, name, error)}: {one_line(error)}."
+    code, reason = code_of(error), one_line(error)
+    shown = f", {code}" if code and code not in reason else ""
+    return f"{where(model, name, error)}{shown}: {reason}."
+
+
+def code_of(error: BaseException) -> str:
+    """The innermost line of the user's code in an error; empty if it is not known."""
+    own = [location for location in _lines_of(error) if is_users(location[0])]
+    return linecache.getline(*own[-1][:2]).strip().rstrip(":") if own else ""
 
 
 def _holds(method: Any, location: tuple[str, int, str]) -> bool:
@@ -101,6 +111,8 @@ def one_line(error: BaseException) -> str:
     hint = next((advice for part, advice in _HINTS if part in text), None)
     if isinstance(error, ExportError):
         return reason.rstrip(".")
+    if hint is not None and _BY_VALUES in text:  # torch names the value by a symbol of its own
+        return f"a {_BY_VALUES.replace('expression', 'branch or size')}: {hint}"
     named = f"{type(error).__name__}: {reason}".rstrip(": .")
     return named if hint is None else f"{named}: {hint}"
 

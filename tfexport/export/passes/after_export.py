@@ -123,13 +123,17 @@ class PackQKV(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Pack projections of the same value, if all three or none have a bias."""
+        """Pack projections of the same value, if all three or none have a bias.
+
+        Of projections that are packed already, the operator gets the bias.
+        """
         packed = False
         for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
             for operator, put in _REPLACEMENTS.items():
                 if is_operator(node, operator) and (found := _pack(model.graph, node)):
                     put(model.graph, node, found)
                     packed = True
+            packed |= is_operator(node, MULTI_HEAD_ATTENTION) and _give_bias(node)
         if packed:
             RemoveUnusedNodesPass()(model)
         return ir.passes.PassResult(model, packed)
@@ -169,7 +173,7 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> _Packed | None:
     if role is None or len(biases) not in (0, len(_PARTS)):
         return None
     weights = [array_of(part.weight) for part in parts]
-    packed = replace(role, parameter=role.parameter.replace(_PARTS[0], "qkv_proj"))
+    packed = replace(role, parameter=_packed_name(parts))
     weight = add_initializer(graph, f"{packed.parameter}.T", np.concatenate(weights, axis=1))
     write_role(weight, packed)
     bias = None
@@ -179,6 +183,14 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> _Packed | None:
     name = f"{attention.name}_qkv"
     product = new_node("MatMul", [parts[0].x, weight], name, output=f"{name}.out")
     return _Packed(product, weight, bias, [array.shape[1] for array in weights])
+
+
+def _packed_name(parts: Sequence[_Projection]) -> str:
+    """``qkv_proj`` in place of ``q_proj``, or all three names of a user's own."""
+    names = [role.parameter for part in parts if (role := read_role(part.weight)) is not None]
+    if _PARTS[0] in names[0]:
+        return names[0].replace(_PARTS[0], "qkv_proj")
+    return "+".join(dict.fromkeys(names))
 
 
 def _split(graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:
@@ -198,6 +210,26 @@ def _split(graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:
         attention.replace_input_with(place, output)
     if packed.bias is not None:
         attention.replace_input_with(_BIAS, packed.bias)
+
+
+def _give_bias(attention: ir.Node) -> bool:
+    """Give an attention the bias that was added to its inputs before they were split."""
+    parts = attention.inputs[: len(_PARTS)]
+    split = parts[0].producer() if parts[0] is not None else None
+    if split is None or split.op_type != "Split" or list(split.outputs) != list(parts):
+        return False
+    of_others = split.attributes.get_int("axis", 0) not in (-1, 2)
+    packed = _projection(split.inputs[0])
+    if of_others or packed is None or packed.bias is None:
+        return False
+    if len(attention.inputs) <= _BIAS or attention.inputs[_BIAS] is not None:
+        return False
+    add = split.inputs[0].producer() if split.inputs[0] is not None else None
+    if add is None or len(list(add.outputs[0].uses())) != 1 or array_of(packed.bias).ndim != 1:
+        return False
+    split.replace_input_with(0, add.inputs[0])
+    attention.replace_input_with(_BIAS, packed.bias)
+    return True
 
 
 def _hand_over(_graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:

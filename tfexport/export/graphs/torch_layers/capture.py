@@ -28,10 +28,14 @@ _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 # Among the suggested fixes, or for an axis without a name.
 _CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$|specialized it to be a constant", re.MULTILINE)
 
-_OF_SIZES = (
-    "compute sizes with x.size(), and replace Python loops over an axis by operations on tensors"
-)
+_OF_SIZES = "compute sizes with x.size() in place of numbers"
 _REMEDIES = (
+    (
+        r"\bfor \w+ in (range|enumerate)\(",
+        "operations on complete tensors, such as nn.GRU, nn.LSTM and torch.cumsum, take the place "
+        "of a Python loop over an axis",
+    ),
+    (r"\brange\(", "torch.arange(x.size(1)) keeps sizes, range does not"),
     (
         r"\(through \w+\)",
         "the library takes the numbers of the example: use torch's functions (torch.ones, "
@@ -73,7 +77,8 @@ def _users_line() -> str | None:
     for frame in reversed(traceback.extract_stack()):
         if is_users(frame.filename):
             through = "" if library is None else f" (through {library})"
-            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}{through}"
+            line = (frame.line or "").rstrip(":")
+            return f"{frame.filename}:{frame.lineno} in {frame.name}: {line}{through}"
         library = library or library_of(frame.filename)
     return None
 
