@@ -52,10 +52,8 @@ class ModuleBuild:
     @property
     def steps(self) -> ModuleSteps:
         """The module as a ``StepModel``."""
-        # A head finds the best token without the logits to which rules would be added.
-        if self.found.module.head is not None and self.rules == NO_RULES:
-            return HeadSteps(self.found, self.special_ids, self.max_length)
-        return ModuleSteps(self.found, self.special_ids, self.max_length, self.rules)
+        kind = ModuleSteps if self.found.module.head is None else HeadSteps
+        return kind(self.found, self.special_ids, self.max_length, self.rules)
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _led(**values: Any) -> Any:
 def _longt5(**values: Any) -> Any:
     from transformers import LongT5Config
 
-    sizes = {**_T5, "local_radius": 4, "global_block_size": 3, **values}
+    sizes = {**_T5, "local_radius": 4, "global_block_size": 4, **values}
     return _made("LongT5ForConditionalGeneration", LongT5Config(**sizes))
 
 

@@ -195,8 +195,14 @@ class ModuleSteps:
 class HeadSteps(ModuleSteps):
     """A module whose last layer is known: the best token is found without all logits."""
 
-    def __init__(self, found: Examination, special_ids: SpecialIds, longest: int) -> None:
-        super().__init__(found, special_ids, longest)
+    def __init__(
+        self,
+        found: Examination,
+        special_ids: SpecialIds,
+        longest: int,
+        rules: GreedyRules = NO_RULES,
+    ) -> None:
+        super().__init__(found, special_ids, longest, rules)
         head = found.module.head
         assert head is not None
         self.head, self.record_width = head, head.weight.size(1)
@@ -220,6 +226,9 @@ class HeadSteps(ModuleSteps):
             for each in (self.head.weight, self.head.bias)
         )
         assert weight is not None
+        if self.rules.suppress_tokens:
+            banned = self.rules.bias(self.vocab_size).numpy()
+            bias = banned if bias is None else bias + banned
         name = f"model.one_step.{self.head.name}"
         table = share_initializer(graph, name, weight)
         if read_role(table) is None:

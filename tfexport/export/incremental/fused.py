@@ -219,7 +219,7 @@ class _OfLength:
         if node.op == "get_attr":
             return True
         if node.op != "call_function" or not (
-            isinstance(node.target, torch._ops.OpOverload) or node.target in _NUMBERS
+            hasattr(node.target, "overloadpacket") or node.target in _NUMBERS
         ):
             return False
         inputs = node.all_input_nodes

@@ -67,7 +67,7 @@ def _scriptable(module: fx.GraphModule) -> fx.GraphModule:
         copied = made[node] = graph.node_copy(node, lambda each: made[each])
         if copied.target is torch.ops.aten.sym_size.int:
             copied.target = torch.ops.aten.size
-        elif isinstance(copied.target, torch._ops.OpOverload):
+        elif hasattr(copied.target, "overloadpacket"):
             copied.target = copied.target.overloadpacket
         elif copied.target is torch.sym_float:
             copied.target = float
