@@ -99,15 +99,6 @@ FAULTS = [
         changed(START, "memory.mean(1)", "torch.zeros(1, 8)"),
     ),
     Fault(
-        "a batch by len",
-        """
-def start(self, memory):
-    hidden = torch.zeros(len(memory), 8)  # here
-    return hidden, memory[:, :0]
-""",
-        ("len(",),
-    ),
-    Fault(
         "a length of a fixed size",
         changed(
             ENCODE,

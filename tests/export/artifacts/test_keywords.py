@@ -33,7 +33,7 @@ def test_unknown_keyword_is_refused_by_name_with_the_one_that_was_meant(
          ["examples applies to custom modules", "add_source_eos applies to custom modules",
           "log_probs requires"]),
         ("m.bundle", {"pad_id": 0, "bos_id": 1, "log_probs": True},
-         ["inputs is required", "eos_id is required", "max_length is required",
+         ["inputs, or example, is required", "eos_id is required", "max_length is required",
           "log_probs applies to checkpoints"]),
         ("m.onnx", {}, ["m.onnx: a bundle is a folder"]),
         ("m", {"graph": "backward"}, ["graph: 'backward' is not one of", "'torchscript'"]),
