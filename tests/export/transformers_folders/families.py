@@ -157,6 +157,13 @@ def _led(**values: Any) -> Any:
     return _made("LEDForConditionalGeneration", LEDConfig(**{**sizes, **values}))
 
 
+def _mvp(**values: Any) -> Any:
+    from transformers import MvpConfig
+
+    more = {"use_prompt": True, "prompt_length": 5, "prompt_mid_dim": 12}
+    return _made("MvpForConditionalGeneration", MvpConfig(**{**_BART, **more, **values}))
+
+
 def _longt5(**values: Any) -> Any:
     from transformers import LongT5Config
 
@@ -233,6 +240,7 @@ FAMILIES: Mapping[str, Callable[..., Any]] = {
     "bert2bert": _bert2bert,
     "t5gemma": _t5gemma,
     "led": _led,
+    "mvp": _mvp,
     "longt5": _longt5,
     "longt5_global": _longt5_global,
     "pegasus_x": _pegasus_x,

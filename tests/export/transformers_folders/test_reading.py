@@ -84,7 +84,10 @@ def test_facts_of_a_folder(folder: Path) -> None:
 
 
 def test_model_in_memory_is_read_too() -> None:
-    found = read(make_model("whisper"))
+    model = make_model("whisper")
+    found = read(model)
+    assert model.config.use_cache, "the model of the caller is left as it is"
+    assert {id(each) for each in found.model.parameters()} == set(map(id, model.parameters()))
     assert [(each.name, tuple(each.axes)) for each in found.inputs] == [
         ("input_features", ("batch", 6, 24))
     ]
@@ -160,6 +163,11 @@ def test_rule_that_a_bundle_does_not_have_is_refused(
 ) -> None:
     change_json(folder / "generation_config.json", **values)
     assert said in refusal(folder)
+
+
+def test_block_that_is_found_by_rounding_is_refused(tmp_path: Path) -> None:
+    make_model("longt5_global", global_block_size=3).save_pretrained(tmp_path / "model")
+    assert "global_block_size 3 is not a power of two" in refusal(tmp_path / "model")
 
 
 def test_n_grams_of_a_source_that_is_no_ids_are_refused(tmp_path: Path) -> None:

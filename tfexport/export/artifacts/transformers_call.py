@@ -195,8 +195,19 @@ def size_limits(model: Any) -> dict[str, int]:
 
 
 def block_size_of(config: Any) -> int:
-    """Of an encoder that attends by blocks, to a multiple of which it pads by itself."""
+    """Of an encoder that attends by blocks, to a multiple of which it pads by itself.
+
+    Raises:
+        ConfigError: the class finds a token's block by rounding, which differs elsewhere.
+    """
     if config.model_type == "longt5":
+        size = config.global_block_size
+        if config.encoder_attention_type == "transient-global" and size & (size - 1):
+            raise ConfigError(
+                f"config.json: global_block_size {size} is not a power of two: the class adds up "
+                f"1/{size} for every token to find its block, and the sums are rounded in another "
+                "order in onnxruntime."
+            )
         return math.lcm(config.local_radius + 1, config.global_block_size)
     return int(config.block_size) if config.model_type == "pegasus_x" else 1
 

@@ -5,6 +5,7 @@ of every checkpoint: safetensors, or pickles of plain tensors.
 """
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import json
@@ -159,12 +160,14 @@ class _Loaded:
 
 
 def _of_module(model: Any, values: Mapping[str, Any]) -> _Loaded:
-    """A model in memory."""
+    """A model in memory: a copy with the same tensors, as settings of its config are changed."""
     generation = getattr(model, "generation_config", None)
     found = {} if generation is None else _written(generation)
     kind = type(model)
     _require_pairs(kind.__name__, kind, model.config)
-    return _Loaded(kind.__name__, None, model, values, found)
+    tensors = {id(each): each for each in (*model.parameters(), *model.buffers())}
+    copied = copy.deepcopy(model, dict[int, Any](tensors))
+    return _Loaded(kind.__name__, None, copied.eval(), values, found)
 
 
 def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
