@@ -110,6 +110,17 @@ def test_an_attention_is_given_the_bias_of_a_packed_product(axis: int, given: bo
         assert fused.inputs[3] is model.graph.initializers["bias"]
 
 
+def test_a_bias_that_others_need_too_stays_where_it_is() -> None:
+    model = packed_attention(-1)
+    key = next(node for node in model.graph if node.op_type == "Split").outputs[1]
+    other = new_node("Relu", [key], "other")
+    model.graph.append(other)
+    model.graph.outputs.append(other.outputs[0])
+    set_parameters(model, {})
+    AFTER_EXPORT(model)
+    assert "Add" in [node.op_type for node in model.graph]
+
+
 def test_weights_cannot_be_named_before_the_parameters_are_known() -> None:
     model, _ = attention()
     with pytest.raises(ir.passes.PreconditionError, match="parameters are not known"):

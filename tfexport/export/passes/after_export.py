@@ -218,6 +218,8 @@ def _give_bias(attention: ir.Node) -> bool:
     split = parts[0].producer() if parts[0] is not None else None
     if split is None or split.op_type != "Split" or list(split.outputs) != list(parts):
         return False
+    if any(len(list(each.uses())) != 1 or each.is_graph_output() for each in split.outputs):
+        return False  # others need the bias too
     of_others = split.attributes.get_int("axis", 0) not in (-1, 2)
     packed = _projection(split.inputs[0])
     if of_others or packed is None or packed.bias is None:
