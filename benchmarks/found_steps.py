@@ -1,4 +1,4 @@
-"""Steps that were found in a forward, beside the same weights by their layout and without a cache.
+"""Steps that were found in a forward, compared with a layout of the same weights and no cache.
 
 python -m benchmarks.found_steps [small|base]
 
@@ -8,13 +8,13 @@ weights. All bundles decode with onnxruntime and one thread, in turn.
 
 import math
 import statistics
-import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 from torch import Tensor, nn
 
@@ -128,13 +128,16 @@ def measure(translators: dict[str, Translator], rows: list[list[int]]) -> dict[s
                 speeds[name].append(sum(map(len, tokens[name])) / taken)
     unlike = [name for name, found in tokens.items() if found != tokens["found"]]
     if unlike:
-        print(f"  other tokens: {', '.join(unlike)}")
+        click.echo(f"  other tokens: {', '.join(unlike)}")
     return speeds
 
 
-def main() -> None:
+@click.command()
+@click.argument("sizes", nargs=-1, type=click.Choice(tuple(HEADS)))
+def main(sizes: tuple[str, ...]) -> None:
+    """Print tokens a second of models of the named SIZES, or of all."""
     warnings.simplefilter("ignore")
-    for name in sys.argv[1:] or list(HEADS):
+    for name in sizes or HEADS:
         with tempfile.TemporaryDirectory() as folder:
             translators = write_bundles(name, Path(folder))
             generator = torch.Generator().manual_seed(1)
@@ -154,7 +157,7 @@ def main() -> None:
                     figures.append(
                         f"{kind} {speed:,.0f}" + ("" if kind == "found" else f" ({ratio:.2f})")
                     )
-                print(f"{name}, batch {batch}, tokens a second: {', '.join(figures)}", flush=True)
+                click.echo(f"{name}, batch {batch}, tokens a second: {', '.join(figures)}")
             for translator in translators.values():
                 translator.close()
 
