@@ -200,8 +200,10 @@ def test_tokens_that_the_model_does_not_know_are_counted(tiny_bundle: Path, give
 def test_an_interrupted_run_says_how_far_it_came(
     tiny_bundle: Path, given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*arguments: object, tell: Callable[[Advance], object], **_: object) -> None:
-        tell(Advance(done=0.4, rows=1, tokens=2, errors=0, seconds_left=None))
+    def interrupted(
+        *arguments: object, on_advance: Callable[[Advance], object], **_: object
+    ) -> None:
+        on_advance(Advance(done=0.4, rows=1, tokens=2, errors=0, seconds_left=None))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tfexport.corpus.run.translate_corpus", interrupted)

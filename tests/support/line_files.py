@@ -40,6 +40,6 @@ def stopped(translator: Translator, source: Path, output: Path, stop: int) -> by
     resolved, _ = translator.engine.resolver.resolve(keywords)
     with pytest.raises(KeyboardInterrupt):
         translate_file(
-            translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell
+            translator.engine, source, output, LineTask(resolved, LineFormat()), on_result=tell
         )
     return progress_path(output).read_bytes().partition(b"\n")[0]

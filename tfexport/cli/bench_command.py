@@ -96,9 +96,9 @@ def bench(**values: Any) -> None:
     rows, keywords = benchmark_rows(
         Path(call.bundle), call.file, keywords, ids=call.ids, language_pair=language_pair
     )
-    with progress_bar() as tell:
+    with progress_bar() as progress:
         timings = measure(
-            Path(call.bundle), rows, plans, call.runs, keywords, tell, engine=call.engine
+            Path(call.bundle), rows, plans, call.runs, keywords, progress, engine=call.engine
         )
     _print(call, keywords, timings)
     if call.tune:

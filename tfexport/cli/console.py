@@ -153,8 +153,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def progress_bar() -> Iterator[Progress]:
     """Give a progress callback that shows a bar for each step, or a line if not on a terminal."""
     console = bar_console()
-    with _lines() if console is None else _bars(console) as tell:
-        yield tell
+    with _lines() if console is None else _bars(console) as progress:
+        yield progress
 
 
 @contextlib.contextmanager

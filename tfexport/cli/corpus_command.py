@@ -123,7 +123,11 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
 
     last = list["Advance"]()
     # Ray writes its messages to stdout, which is for the report only.
-    with _interruptible(last), _progress(last) as tell, contextlib.redirect_stdout(sys.stderr):
+    with (
+        _interruptible(last),
+        _progress(last) as on_advance,
+        contextlib.redirect_stdout(sys.stderr),
+    ):
         report = translate_corpus(
             call.bundle, call.input, call.output, call.column,
             output_column=call.output_column, include=call.include,
@@ -132,7 +136,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
             batch_rows=call.batch_rows,
             source_language=call.source_language, target_language=call.target_language,
             target_prefix=call.target_prefix, vocabulary_map=call.vocabulary_map,
-            force=call.force, tell=tell, spell=spell, **given(call.decoding),
+            force=call.force, on_advance=on_advance, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:
         click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
@@ -221,11 +225,11 @@ def _progress(last: "list[Advance]") -> Iterator[Callable[["Advance"], object]]:
     console = bar_console()
 
     def kept(show: Callable[["Advance"], object]) -> Callable[["Advance"], object]:
-        def tell(advance: "Advance") -> None:
+        def on_advance(advance: "Advance") -> None:
             last[:] = [advance]
             show(advance)
 
-        return tell
+        return on_advance
 
     if console is None:
         yield kept(_liner())

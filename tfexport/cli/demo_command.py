@@ -57,8 +57,8 @@ def _export(files: "DemoFiles", output: str) -> "ExportResult":
         from tfexport.export import export
 
     click.echo(f"1. Export {files.model} to {output} and compare with eager PyTorch\n")
-    with progress_bar() as tell:
-        exported = export(files.model, output, force=True, progress=tell)
+    with progress_bar() as progress:
+        exported = export(files.model, output, force=True, progress=progress)
     assert exported.report is not None
     print_parity(exported.report, output)
     click.echo(f"{output}: {verdict(exported.report)}\n")
@@ -73,8 +73,8 @@ def _translate(files: "DemoFiles", bundle: Path, torch_free: "TorchFree") -> Non
     from tfexport.cli.reports import print_table
 
     click.echo(f"2. Translate {len(files.sources)} test sentences in {torch_free.title}\n")
-    with progress_bar() as tell:
-        tell("translating", 0, 1)
+    with progress_bar() as progress:
+        progress("translating", 0, 1)
         translations = torch_free.translate(bundle, files.sources)
     samples = Table()
     for column in ("German", "tfexport, without torch", "reference"):
@@ -97,8 +97,8 @@ def _compare_costs(files: "DemoFiles", exported: "ExportResult", torch_free: "To
     from tfexport.model_src import load_checkpoint
 
     click.echo("3. What torch costs\n")
-    with progress_bar() as tell:
-        tell("timing the start of both", 0, 1)
+    with progress_bar() as progress:
+        progress("timing the start of both", 0, 1)
         line = files.sources[0]
         without = torch_free.seconds_to_first_line(exported.path, line)
         with_torch = seconds_with_torch(files.model, line)

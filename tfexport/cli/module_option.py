@@ -105,8 +105,8 @@ def export_named_module(
     used = {k: v for k, v in arguments.items() if k not in _OF_TEXT or takes(kind, k)}
     with needs("export"):
         from tfexport.export import export
-    with _as_arguments(), plain_warnings(), progress_bar() as tell:
-        made = export(output=output, **{**used, **given, **flags, "progress": tell})
+    with _as_arguments(), plain_warnings(), progress_bar() as progress:
+        made = export(output=output, **{**used, **given, **flags, "progress": progress})
     print_export(output, made)
     _print_found(made)
 
@@ -154,13 +154,13 @@ def script_named_module(name: str, output: str, flags: Mapping[str, bool | str])
     used = {k: v for k, v in arguments.items() if takes(TORCHSCRIPT, k)} | {"graph": TORCHSCRIPT}
     with needs("export"):
         from tfexport.export import export
-    with _as_arguments(), progress_bar() as tell:
-        made = export(output=output, **{**used, **flags, "progress": tell})
+    with _as_arguments(), progress_bar() as progress:
+        made = export(output=output, **{**used, **flags, "progress": progress})
     print_result(output, made.size, made.report)
 
 
 def verify_named_module(
-    artifact: str, name: str, tell: Progress, options: Mapping[str, Any]
+    artifact: str, name: str, progress: Progress, options: Mapping[str, Any]
 ) -> "ParityReport":
     """``tfexport verify --module``."""
     arguments = read_factory(name)
@@ -169,7 +169,7 @@ def verify_named_module(
     with _as_arguments():
         called = {key: arguments[key] for key in CALL if key in arguments}
         return verify(
-            artifact, arguments["model"], examples=arguments.get("examples", ()), progress=tell,
+            artifact, arguments["model"], examples=arguments.get("examples", ()), progress=progress,
             **called, **options,
         )  # fmt: skip
 

@@ -144,8 +144,8 @@ def onnx(
 
         from tfexport.export import export
     assert checkpoint is not None
-    with plain_warnings(), progress_bar() as tell:
-        made = export(checkpoint, output, verify=level, force=force, progress=tell, **options)
+    with plain_warnings(), progress_bar() as progress:
+        made = export(checkpoint, output, verify=level, force=force, progress=progress, **options)
     if options["graph"] is None:
         _print_tokenizers(made)
         for note in made.notes:

@@ -39,10 +39,10 @@ def quantize(
     check_output(output, force)
     with needs("quantize"):
         from tfexport.export import quantize as quantize_bundle
-    with progress_bar() as tell:
+    with progress_bar() as progress:
         result = quantize_bundle(
             bundle, output, weights, samples=samples, source_language=source_language,
-            target_language=target_language, force=force, progress=tell,
+            target_language=target_language, force=force, progress=progress,
         )  # fmt: skip
     print_quantized(output, result)
 

@@ -113,7 +113,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
             (_stream(call.source), _stream(call.target)),
             output,
             options,
-            line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
+            line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, on_result=tell,
         )  # fmt: skip
     problems.end()
     others = {"source_language": call.source_language, "target_language": call.target_language,

@@ -66,8 +66,8 @@ def torchscript(
         from tfexport.export import export
     program = torch_export or kind_of(output, None) == TORCH_EXPORT
     graph = TORCH_EXPORT if program else TORCHSCRIPT
-    with progress_bar() as tell:
+    with progress_bar() as progress:
         made = export(
-            checkpoint, output, graph=graph, verify=level, force=force, progress=tell, **options
+            checkpoint, output, graph=graph, verify=level, force=force, progress=progress, **options
         )
     print_result(output, made.size, made.report)

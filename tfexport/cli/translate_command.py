@@ -338,7 +338,7 @@ def _to_file(call: _Call, engine: "Engine", task: "LineTask", report: _Reporter)
     with file_bar("translating", size) as advance:
         summary = translate_file(
             engine, _source(call), call.output, task,
-            resume=call.resume, force=call.force, tell=report, advance=advance,
+            resume=call.resume, force=call.force, on_result=report, advance=advance,
         )  # fmt: skip
     if summary.resumed:
         text = f"{summary.resumed} of {summary.lines} lines were already translated."
@@ -350,7 +350,7 @@ def _to_stdout(call: _Call, engine: "Engine", task: "LineTask", report: _Reporte
     """Translate to stdout; return the number of lines that could not be decoded."""
     from tfexport.runtime.files.resumable import translate_stream
 
-    return translate_stream(engine, _source(call), sys.stdout, task, tell=report)
+    return translate_stream(engine, _source(call), sys.stdout, task, on_result=report)
 
 
 def _prefix(text: str, ids: bool) -> str | list[int]:

@@ -78,14 +78,14 @@ def verify(
         from tfexport.export import verify as compare
     from tfexport.runtime.benchmark import of_artifact
 
-    with progress_bar() as tell:
+    with progress_bar() as progress:
         if module is not None:
             real = {name: options.pop(name) for name in ("samples", "expect")} | {"level": level}
             refuse_others(options)
-            result = verify_named_module(artifact, module, tell, real)
+            result = verify_named_module(artifact, module, progress, real)
         else:
             assert checkpoint is not None
-            result = compare(artifact, checkpoint, progress=tell, level=level, **options)
+            result = compare(artifact, checkpoint, progress=progress, level=level, **options)
     # Comparisons run in one thread.
     libraries = {"torch": result.summary()["torch"]}
     signed = of_artifact(artifact, "auto", threads=1, libraries=libraries)

@@ -31,7 +31,7 @@ class Advance:
     seconds_left: float | None
 
 
-Tell = Callable[[Advance], object]
+OnAdvance = Callable[[Advance], object]
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tfexport.corpus.columns import Columns, added_columns
 from tfexport.corpus.filesystem import file_system, local_path
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Input, Partition, find_partitions
-from tfexport.corpus.report import CorpusReport, Progress, Tell
+from tfexport.corpus.report import CorpusReport, OnAdvance, Progress
 from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.stages import Step
@@ -62,7 +62,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     target_prefix: str | None = None,
     vocabulary_map: str | os.PathLike[str] | None = None,
     force: bool = False,
-    tell: Tell = lambda advance: None,
+    on_advance: OnAdvance = lambda advance: None,
     spell: Callable[[Option], str] = str,
     options: DecodingOptions | None = None,
     **keywords: Unpack[DecodingKeywords],
@@ -100,7 +100,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
         vocabulary_map: see ``translate_dataset``.
         force: replace files of the output that no run has written, or that were changed since; by
             default their partition fails.
-        tell: called with the progress.
+        on_advance: called with the progress.
         spell: writes the options in the errors of rows and partitions.
         options: see ``translate_dataset``.
         **keywords: see ``translate_dataset``.
@@ -141,13 +141,13 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
         job = Job(made_of, columns, batch_rows, uuid.uuid4().hex, force, spell)
         if not on_ray:
             with ThreadWorkers(decoder, job, layout.workers) as threads:
-                report = _run(threads, found, tell)
+                report = _run(threads, found, on_advance)
             report.cores = min(report.cores, usable_cores())
             return report
         from tfexport.corpus.ray_workers import RayWorkers, running  # noqa: PLC0415 - imports Ray
 
         with running():
-            return _run(RayWorkers(plan, job, shipped, task, alone), found, tell)
+            return _run(RayWorkers(plan, job, shipped, task, alone), found, on_advance)
 
 
 def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:
@@ -212,7 +212,7 @@ class Workers(Protocol):
         """Partitions that have been joined since the last call, each with ``join``'s step."""
 
 
-def _run(workers: Workers, given: Input, tell: Tell) -> CorpusReport:
+def _run(workers: Workers, given: Input, on_advance: OnAdvance) -> CorpusReport:
     """Translate all partitions, and count the results."""
     partitions = given.partitions
     progress, named = Progress(partitions), {found.name: found for found in partitions}
@@ -222,7 +222,7 @@ def _run(workers: Workers, given: Input, tell: Tell) -> CorpusReport:
     def collect(wait: bool) -> None:
         for step, last in workers.joined(wait):
             progress.take_joined(step, last.outdated)
-        tell(progress.advance())
+        on_advance(progress.advance())
 
     for step in workers.steps(partitions):
         if progress.take(step):

@@ -75,7 +75,7 @@ def measure(
     plans: Sequence[Plan],
     runs: int,
     options: dict[str, Any],
-    tell: Progress = silent,
+    progress: Progress = silent,
     engine: EngineName = "auto",
 ) -> list[Timing]:
     """Decode all rows with every plan, ``runs`` times each.
@@ -86,7 +86,7 @@ def measure(
         plans: what to compare.
         runs: number of runs of each plan.
         options: further keywords of ``Translator.generate``.
-        tell: called with the name of the phase, the steps done and their total.
+        progress: called with the name of the phase, the steps done and their total.
         engine: what computes the model; see ``Translator``.
 
     Returns:
@@ -99,7 +99,9 @@ def measure(
         for run in range(runs + 1):
             for number, timing in enumerate(found):
                 plan = timing.plan
-                tell("warming up" if run == 0 else "measuring", run * len(plans) + number, steps)
+                progress(
+                    "warming up" if run == 0 else "measuring", run * len(plans) + number, steps
+                )
                 key = plan.workers, plan.threads
                 if key not in opened:
                     opened[key] = Translator(

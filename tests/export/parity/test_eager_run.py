@@ -111,7 +111,7 @@ def test_driver_compares_every_shape_and_tells_how_far_it_is(
         values = np.ones(3, np.float32)
         yield compare_values("beam", eager.run(shape).shape, values, values)
 
-    report = run_grid(checkpoint, compare, Plan(tell=lambda *step: told.append(step)))
+    report = run_grid(checkpoint, compare, Plan(progress=lambda *step: told.append(step)))
     assert [(c.batch, c.source_length) for c in report.comparisons] == [(2, 7)]
     assert report.reference == "torch.nn.Transformer"
     assert told == [("comparing with eager PyTorch", done, 1) for done in (0, 1)]

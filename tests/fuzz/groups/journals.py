@@ -73,7 +73,7 @@ def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
             source,
             output,
             LineTask(resolved, LineFormat(num_hypotheses=several)),
-            tell=tell,
+            on_result=tell,
         )
     except _StopError:
         return

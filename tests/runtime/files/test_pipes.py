@@ -75,7 +75,11 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
     resolved, _ = translator.engine.resolver.resolve({"max_length": 2})
     with pytest.raises(KeyboardInterrupt):
         translate_file(
-            translator.engine, feed(b"w5\n"), output, LineTask(resolved, LineFormat()), tell=stop
+            translator.engine,
+            feed(b"w5\n"),
+            output,
+            LineTask(resolved, LineFormat()),
+            on_result=stop,
         )
     with pytest.raises(OutputExistsError, match=r"out\.txt: .*pipe.*force=True"):
         run(translator, source, output, resume=True)

@@ -67,7 +67,9 @@ def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path
                 refused.append(caught.value)
 
     resolved, _ = translator.engine.resolver.resolve({"max_length": 5, "beam_size": 2})
-    translate_file(translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell)
+    translate_file(
+        translator.engine, source, output, LineTask(resolved, LineFormat()), on_result=tell
+    )
     assert len(refused) == 6
     run(translator, source, tmp_path / "alone.txt")
     assert output.read_bytes() == (tmp_path / "alone.txt").read_bytes()
@@ -94,7 +96,7 @@ def test_a_program_without_locks_is_noticed(
     resolved, _ = translator.engine.resolver.resolve({"max_length": 5})
     with pytest.raises(OutputExistsError, match=r"another program .*force=True"):
         translate_file(
-            translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell
+            translator.engine, source, output, LineTask(resolved, LineFormat()), on_result=tell
         )
 
 

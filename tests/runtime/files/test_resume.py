@@ -45,7 +45,7 @@ def test_a_killed_run_goes_on(
             source,
             output,
             LineTask(resolved, LineFormat(num_hypotheses=count)),
-            tell=kill,
+            on_result=kill,
         )
     assert journal.exists()
     with output.open("r+b") as file:

@@ -27,7 +27,7 @@ def test_a_pair_of_files_is_scored_line_by_line(
     options = scorer.resolve({"return_token_scores": True})
     line_format = ScoreFormat(jsonl=True)
     assert score_file(
-        scorer, pair, output, options, line_format=line_format, tell=told.append
+        scorer, pair, output, options, line_format=line_format, on_result=told.append
     ) == 2  # fmt: skip
     first, bad, empty, short = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     (expected,) = translator.score(["w5 w6"], ["w6"], return_token_scores=True)

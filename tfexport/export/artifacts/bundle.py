@@ -98,8 +98,8 @@ def export_bundle(
 ) -> ExportResult:
     """Export a checkpoint, compare it with eager PyTorch, and write a bundle; see ``export``."""
     of_graphs = graph_options(options)
-    contents = read_contents(checkpoint, of_graphs, options, output.level, output.tell)
-    return write_bundle(contents, output.path, output.force, output.tell)
+    contents = read_contents(checkpoint, of_graphs, options, output.level, output.progress)
+    return write_bundle(contents, output.path, output.force, output.progress)
 
 
 def read_contents(
@@ -107,12 +107,12 @@ def read_contents(
     of_graphs: GraphOptions,
     options: ExportKeywords,
     level: str,
-    tell: Progress,
+    progress: Progress,
 ) -> BundleContents:
     """Read the checkpoint and choose its tokenizers; see ``export``."""
     check_expect(options, bool(level))
     language_pair = language_pair_of(options, "export")
-    tell("reading the checkpoint", 0, 1)
+    progress("reading the checkpoint", 0, 1)
     found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
@@ -125,15 +125,15 @@ def read_contents(
 
 
 def write_bundle(
-    contents: BundleContents, output: PathLike, force: bool, tell: Progress
+    contents: BundleContents, output: PathLike, force: bool, progress: Progress
 ) -> ExportResult:
     """Export all graphs, write the bundle and compare it with eager PyTorch."""
     checkpoint, options = contents.checkpoint, contents.options
     generation = checkpoint.read_generation()
     with new_bundle(output, force) as folder:
         build = GraphBuild(checkpoint, options)
-        graphs = export_bundle_forms(build, tell)
-        tell("writing", 0, 1)
+        graphs = export_bundle_forms(build, progress)
+        progress("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
         parameters = {name: tensor.numpy() for name, tensor in build.model().state_dict().items()}
         record_weights(list(graphs.values()), folder, parameters)
@@ -152,12 +152,12 @@ def write_bundle(
         if contents.level:
             language_pair = contents.language_pair
             plan = plan_bundle(
-                folder, manifest, contents.level, contents.samples, tell, language_pair
+                folder, manifest, contents.level, contents.samples, progress, language_pair
             )
             report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), plan)
             if contents.expect is not None:
                 tie = near_tie_of(checkpoint, report)
-                report = add_expected(report, folder, contents.expect, tie, tell, language_pair)
+                report = add_expected(report, folder, contents.expect, tie, progress, language_pair)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -169,7 +169,11 @@ def write_bundle(
 
 
 def verify_bundle(
-    bundle: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, tell: Progress
+    bundle: Path,
+    checkpoint: CheckpointLike,
+    level: str,
+    options: VerifyKeywords,
+    progress: Progress,
 ) -> ParityReport:
     """Compare a bundle with the checkpoint that it was exported from; see ``verify``."""
     language_pair = language_pair_of(options, "verify")
@@ -187,11 +191,11 @@ def verify_bundle(
     found = read_for_decoding(checkpoint, read_options(options), manifest.config)
     info.require_same_model(bundle, found.config)
     samples, expect = options.get("samples"), options.get("expect")
-    plan = plan_bundle(bundle, manifest, level, samples, tell, language_pair)
+    plan = plan_bundle(bundle, manifest, level, samples, progress, language_pair)
     report = compare_bundle(bundle, manifest, found, bundle_comparisons(), plan)
     if expect is None:
         return report
-    return add_expected(report, bundle, expect, near_tie_of(found, report), tell, language_pair)
+    return add_expected(report, bundle, expect, near_tie_of(found, report), progress, language_pair)
 
 
 def describe(

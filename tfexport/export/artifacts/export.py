@@ -135,18 +135,18 @@ def verify(
         TypeError: an unknown option.
     """
     check_keywords("verify", options, VerifyKeywords)
-    level, tell, path = read_level(level), progress or silent, Path(artifact)
+    level, progress, path = read_level(level), progress or silent, Path(artifact)
     _check_verified(model, options)
     if _calls_module(options):
-        return verify_module(path, cast(nn.Module, model), level, options, tell)
+        return verify_module(path, cast(nn.Module, model), level, options, progress)
     values = find_transformers(model, options.get("layout"))
     if values is not None:
-        return verify_transformers(path, model, values, level, options, tell)
+        return verify_transformers(path, model, values, level, options, progress)
     if path.suffix == ".onnx":
-        return verify_graph(path, model, level, options, tell)
+        return verify_graph(path, model, level, options, progress)
     if path.is_file():
-        return verify_torch_file(path, model, level, options, tell)
-    return verify_bundle(path, model, level, options, tell)
+        return verify_torch_file(path, model, level, options, progress)
+    return verify_bundle(path, model, level, options, progress)
 
 
 def _calls_module(options: VerifyKeywords) -> bool:

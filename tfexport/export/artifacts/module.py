@@ -74,13 +74,13 @@ def export_known(
     """Export a module of which the special ids and the decoding defaults are known."""
     with in_eval(model), suited_threads(model):
         contents = read_module(
-            model, options.get("inputs"), facts, output.level, options, output.tell
+            model, options.get("inputs"), facts, output.level, options, output.progress
         )
         if output.kind != BUNDLE:
             return _write_file(contents, output)
         real = options.get("samples"), options.get("expect")
         if output.weights is None:
-            return _write_bundle(contents, output.path, output.force, real, output.tell)
+            return _write_bundle(contents, output.path, output.force, real, output.progress)
         return _write_quantized(contents, output, real)
 
 
@@ -91,16 +91,16 @@ def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs)
     rows = None if str(samples).endswith(".npz") else samples
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / output.path.name
-        exact = _write_bundle(contents, path, False, (rows, expect), output.tell)
+        exact = _write_bundle(contents, path, False, (rows, expect), output.progress)
         made = quantize_bundle(
             exact.path, output.path, output.weights, samples=samples, force=output.force,
-            progress=output.tell,
+            progress=output.progress,
         )  # fmt: skip
     return quantized_result(exact, made, output)
 
 
 def verify_module(
-    path: Path, model: nn.Module, level: str, options: VerifyKeywords, tell: Progress
+    path: Path, model: nn.Module, level: str, options: VerifyKeywords, progress: Progress
 ) -> ParityReport:
     """Compare a bundle with the module that it was exported from; see ``verify``."""
     if path.is_file():
@@ -122,10 +122,10 @@ def verify_module(
     # Steps of standard operators have another memory.
     given["portable"] = (manifest.module or {}).get("found", {}).get("portable", False)
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, options.get("inputs"), facts, level, given, tell)
+        contents = read_module(model, options.get("inputs"), facts, level, given, progress)
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
-        return _compare(contents, path, manifest, real, tell)
+        return _compare(contents, path, manifest, real, progress)
 
 
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
@@ -148,13 +148,13 @@ def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> N
 
 
 def _write_bundle(
-    contents: ModuleContents, output: PathLike, force: bool, real: RealInputs, tell: Progress
+    contents: ModuleContents, output: PathLike, force: bool, real: RealInputs, progress: Progress
 ) -> ExportResult:
     """Export all graphs, write the bundle, and compare it with the module's own code."""
     report = None
     with new_bundle(output, force) as folder:
-        graphs = export_module_forms(contents.build, tell)
-        tell("writing", 0, 1)
+        graphs = export_module_forms(contents.build, progress)
+        progress("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
         for form, graph in graphs.items():
             ir.save(graph, folder / form.filename)
@@ -164,7 +164,7 @@ def _write_bundle(
         manifest = replace(_describe(contents, graphs), tokenizers=tokenizers, reads=contents.reads)
         manifest = write_manifest(folder, manifest)
         if contents.level:
-            report = _compare(contents, folder, manifest, real, tell)
+            report = _compare(contents, folder, manifest, real, progress)
             report.require(str(output))
             manifest = write_manifest(folder, replace(manifest, parity=report.summary()))
     files = contents.tokenizers.paths
@@ -172,25 +172,25 @@ def _write_bundle(
 
 
 def _compare(
-    contents: ModuleContents, folder: Path, manifest: Manifest, real: RealInputs, tell: Progress
+    contents: ModuleContents, folder: Path, manifest: Manifest, real: RealInputs, progress: Progress
 ) -> ParityReport:
     comparisons, eager = [form.compare for form in MODULE_FORMS], contents.eager
     samples, expect = real
     rows = list(contents.examples)
     if eager.found.io.takes_ids:
-        ids = plan_bundle(folder, manifest, contents.level, samples, tell).rows
+        ids = plan_bundle(folder, manifest, contents.level, samples, progress).rows
         rows += [eager.row_of(row) for row in ids]
-    report = compare_module_bundle(eager, (folder, manifest), comparisons, rows, tell)
+    report = compare_module_bundle(eager, (folder, manifest), comparisons, rows, progress)
     if expect is None:
         return report
-    return add_expected(report, folder, expect, eager.near_tie(report), tell)
+    return add_expected(report, folder, expect, eager.near_tie(report), progress)
 
 
 def _write_file(contents: ModuleContents, output: Output) -> ExportResult:
     """Export the greedy search as one file, and compare it with the module's own code."""
-    tell = output.tell
+    progress = output.progress
     (form,) = [form for form in MODULE_FORMS if form.name == output.kind]
-    tell(f"exporting {form.filename}", 0, 1)
+    progress(f"exporting {form.filename}", 0, 1)
     model = export_module_form(contents.build, form)
     share_transposed([model])
     join_weights(model, form.name)
@@ -198,7 +198,7 @@ def _write_file(contents: ModuleContents, output: Output) -> ExportResult:
     with new_file(output.path, output.force) as path:
         ir.save(model, path)
         if contents.level:
-            report = compare_module_file(contents.eager, path, contents.examples, tell)
+            report = compare_module_file(contents.eager, path, contents.examples, progress)
             report.require(str(output.path))
         info = ArtifactInfo(
             form.name,

@@ -46,17 +46,17 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
         # TorchScript has torch's operators alone.
         portable: ExportKeywords = {**options, "portable": True}
         contents = read_module(
-            model, options.get("inputs"), facts, output.level, portable, output.tell
+            model, options.get("inputs"), facts, output.level, portable, output.progress
         )
         return _script(model, output, contents)
 
 
 def _script(model: nn.Module, output: Output, contents: ModuleContents) -> ExportResult:
     """Script a module in eval mode."""
-    tell, build = output.tell, contents.build
+    progress, build = output.progress, contents.build
     found = build.found
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]
-    tell(f"exporting to {TORCHSCRIPT}", 0, 1)
+    progress(f"exporting to {TORCHSCRIPT}", 0, 1)
     try:
         with quiet(), torch.no_grad():
             if isinstance(found.module.model, ByForward):
@@ -86,7 +86,7 @@ def _script(model: nn.Module, output: Output, contents: ModuleContents) -> Expor
         if contents.level:
             with quiet():
                 loaded = torch.jit.load(path)
-            report = compare_module_script(contents.eager, loaded, contents.examples, tell)
+            report = compare_module_script(contents.eager, loaded, contents.examples, progress)
             report.require(str(output.path))
             summary = report.summary()
             info = ArtifactInfo(TORCHSCRIPT, config, summary, written_with=info.written_with)

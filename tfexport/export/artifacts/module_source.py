@@ -118,7 +118,7 @@ def read_module(
     facts: ModuleFacts,
     level: str,
     options: ExportKeywords,
-    tell: Progress,
+    progress: Progress,
 ) -> ModuleContents:
     """Check inputs, or find them by an example, and examine a module in eval mode."""
     ids, max_length = facts.special, facts.max_length
@@ -128,7 +128,7 @@ def read_module(
     if example is None:
         assert inputs is not None  # one of both is given
     else:
-        tell("finding the axes of your example", 0, 1)
+        progress("finding the axes of your example", 0, 1)
         declared = declare(model, example, forward)
         inputs, target, rows = declared.inputs, declared.target, rows or [declared.row]
     checked = check_inputs(inputs, batch_first=False)
@@ -142,10 +142,10 @@ def read_module(
     examples = check_examples(checked, rows)
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
     if by_forward:
-        tell("finding encoder, cache and step in your forward", 0, 1)
+        progress("finding encoder, cache and step in your forward", 0, 1)
         model = find_steps(own, examples, ids, max_length, fused=not graphs.portable)
     module = UserModule(model, len(checked))
-    tell("running your module at several sizes", 0, 1)
+    progress("running your module at several sizes", 0, 1)
     found = examine(module, checked, examples, ids, max_length)
     rules = GreedyRules.of(facts.generation.defaults)
     build = ModuleBuild(found, ids, max_length, graphs.opset, rules)

@@ -76,7 +76,7 @@ def export_graph(
 ) -> ExportResult:
     """Export one graph, compare it with eager PyTorch, and write the file; see ``export``."""
     contents = read_contents(checkpoint, output, options, read_lines(options))
-    model = build_graph(contents, output.tell)
+    model = build_graph(contents, output.progress)
     join_weights(model, output.kind)
     with new_file(output.path, output.force) as path:
         report = compare_graph(contents, model, path, output) if output.level else None
@@ -127,8 +127,8 @@ def read_contents(
     if options.get("text") and of_graph.opset < OLDEST_OPSET:
         problem = f"text needs {OLDEST_OPSET} or more, not {of_graph.opset}"
         raise ConfigError(Message(Problem("opset", problem)))
-    level, tell = output.level, output.tell
-    tell("reading the checkpoint", 0, 1)
+    level, progress = output.level, output.progress
+    progress("reading the checkpoint", 0, 1)
     read = read_options(options, bool(level))
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
     if form.decodes:
@@ -144,15 +144,15 @@ def read_contents(
         )
     tokenizers, samples = None, tuple(lines)
     if options.get("text"):
-        tell("comparing the tokenizer", 0, 1)
+        progress("comparing the tokenizer", 0, 1)
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         check_reproduced(tokenizers, found.config, samples)
     return GraphContents(form, found, of_graph, extras, tokenizers, samples, level)
 
 
-def build_graph(contents: GraphContents, tell: Progress) -> ir.Model:
+def build_graph(contents: GraphContents, progress: Progress) -> ir.Model:
     """Export the graph without tokenizers, with the same names of weights as in a bundle."""
-    tell(f"exporting {contents.form.name}.onnx", 0, 1)
+    progress(f"exporting {contents.form.name}.onnx", 0, 1)
     build = GraphBuild(contents.checkpoint, contents.options)
     model = contents.form.export(build, contents.extras)
     share_transposed([model])
@@ -173,15 +173,15 @@ def compare_graph(
     Raises:
         ParityError: they differ.
     """
-    checkpoint, tell = contents.checkpoint, output.tell
+    checkpoint, progress = contents.checkpoint, output.progress
     ir.save(model, path)
     spec = contents.form.spec(checkpoint.config, contents.extras)
-    plan = Plan(contents.level or FULL, tell=tell)
+    plan = Plan(contents.level or FULL, progress=progress)
     report = contents.form.compare(path, spec, checkpoint, plan)
     report.require(str(output.path))
     if contents.tokenizers is not None:
         onnx.save_model(add_text(model, contents.tokenizers, checkpoint.config), path)
-        of_text = compare_text(path, contents.tokenizers, checkpoint, contents.samples, tell)
+        of_text = compare_text(path, contents.tokenizers, checkpoint, contents.samples, progress)
         report.comparisons.extend(of_text.comparisons)
         report.require(str(output.path))
     return report
@@ -228,7 +228,7 @@ def join_weights(model: ir.Model, name: str) -> None:
 
 
 def verify_graph(
-    path: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, tell: Progress
+    path: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, progress: Progress
 ) -> ParityReport:
     """Compare an .onnx file with the checkpoint that it was exported from; see ``verify``."""
     refuse_expected(options, path)
@@ -244,9 +244,9 @@ def verify_graph(
     if TEXTS in info.inputs:
         tokenizers = choose_tokenizers(folder=folder_of(checkpoint))
         texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
-        return compare_text(path, tokenizers, found, texts, tell)
+        return compare_text(path, tokenizers, found, texts, progress)
     spec = form.spec(found.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs do not match this checkpoint.")
-    plan = plan_file(path.name, found.config, level, samples, tell)
+    plan = plan_file(path.name, found.config, level, samples, progress)
     return form.compare(path, spec, found, plan)

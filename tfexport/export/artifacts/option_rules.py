@@ -63,7 +63,7 @@ class Output:
         weights: "int8" or "int4"; None for float32.
         level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
         force: replace what exists.
-        tell: called at every step.
+        progress: called at every step.
     """
 
     path: Path
@@ -71,7 +71,7 @@ class Output:
     weights: str | None
     level: str
     force: bool
-    tell: Progress
+    progress: Progress
 
 
 def kind_of(output: PathLike, graph: str | None) -> str:

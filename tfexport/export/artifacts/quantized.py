@@ -34,17 +34,17 @@ def export_quantized_bundle(
     """``export_bundle`` to a temporary folder, and then ``quantize_bundle``; see ``export``."""
     assert output.weights is not None
     of_graphs, samples = graph_options(options), options.get("samples")
-    contents = bundle.read_contents(checkpoint, of_graphs, options, output.level, output.tell)
+    contents = bundle.read_contents(checkpoint, of_graphs, options, output.level, output.progress)
     if samples is not None:
         contents.check_languages(translates=True)
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / output.path.name
-        exported = write_bundle(contents, exact, force=False, tell=output.tell)
+        exported = write_bundle(contents, exact, force=False, progress=output.progress)
         language_pair = NO_LANGUAGES if samples is None else contents.language_pair
         made = quantize_bundle(
             exact, output.path, output.weights, samples=samples,
             source_language=language_pair.source, target_language=language_pair.target,
-            force=output.force, progress=output.tell,
+            force=output.force, progress=output.progress,
         )  # fmt: skip
     return quantized_result(exported, made, output)
 
@@ -70,7 +70,7 @@ def export_quantized_graph(
 
     The quality is measured with a temporary bundle, which decodes the samples.
     """
-    weights, tell = output.weights, output.tell
+    weights, progress = output.weights, output.progress
     assert weights is not None
     samples = options.get("samples")
     language_pair = language_pair_of(options, "export")
@@ -86,7 +86,7 @@ def export_quantized_graph(
         )
         judged_bundle.check_languages(translates=True)
 
-    exact = onnx_file.build_graph(contents, tell)
+    exact = onnx_file.build_graph(contents, progress)
     quantized = exact.clone()
     onnx_file.join_weights(exact, output.kind)
     with new_file(output.path, output.force) as path:
@@ -96,9 +96,9 @@ def export_quantized_graph(
         judged = None
         record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
         if judged_bundle is not None and samples is not None:
-            judged = _judge(judged_bundle, weights, samples, tell)
+            judged = _judge(judged_bundle, weights, samples, progress)
             record = judged.manifest.quantization or record
-        tell("quantising", 0, 1)
+        progress("quantising", 0, 1)
         quantize_graphs([quantized], weights, record["kept"])
         onnx_file.join_weights(quantized, output.kind)
         onnx_file.save_graph(contents, quantized, path, report, record)
@@ -111,15 +111,15 @@ def export_quantized_graph(
 
 
 def _judge(
-    contents: BundleContents, weights: str, samples: PathLike, tell: Progress
+    contents: BundleContents, weights: str, samples: PathLike, progress: Progress
 ) -> QuantizedBundle:
     """Measure the quality with a temporary bundle; it decides which parameters stay float32."""
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / "exact.bundle"
-        write_bundle(contents, exact, force=False, tell=tell)
+        write_bundle(contents, exact, force=False, progress=progress)
         quantized = Path(folder) / "judged.bundle"
         language_pair = contents.language_pair
         return quantize_bundle(
             exact, quantized, weights, samples=samples, source_language=language_pair.source,
-            target_language=language_pair.target, progress=tell,
+            target_language=language_pair.target, progress=progress,
         )  # fmt: skip

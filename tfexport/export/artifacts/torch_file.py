@@ -85,12 +85,12 @@ def export_torch_file(
     checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> ExportResult:
     """Export one file that ``torch.jit.load`` or ``torch.export.load`` reads; see ``export``."""
-    level, kind, tell = output.level, output.kind, output.tell
-    tell("reading the checkpoint", 0, 1)
+    level, kind, progress = output.level, output.kind, output.progress
+    progress("reading the checkpoint", 0, 1)
     found = _read(checkpoint, kind, read_options(options, bool(level)))
     check_greedy_file(found)
     model = found.build()
-    tell(f"exporting to {kind}", 0, 1)
+    progress(f"exporting to {kind}", 0, 1)
     try:
         with quiet(), torch.no_grad():
             rules = GreedyRules.of(found.read_generation().defaults)
@@ -101,7 +101,7 @@ def export_torch_file(
         report = None
         if level:
             _save(made, path, kind, found, None)
-            report = _compare(path, kind, found, Plan(level, tell=tell))
+            report = _compare(path, kind, found, Plan(level, progress=progress))
             report.require(str(output.path))
         _save(made, path, kind, found, report)
     return ExportResult(
@@ -114,14 +114,14 @@ def export_torch_file(
 
 
 def verify_torch_file(
-    path: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, tell: Progress
+    path: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, progress: Progress
 ) -> ParityReport:
     """Compare a torch file with the checkpoint that it was exported from; see ``verify``."""
     refuse_expected(options, path)
     info = read_torch_info(path)
     found = _read(checkpoint, info.kind, read_options(options), info.config)
     info.require_same_model(path, found.config)
-    plan = plan_file(path.name, found.config, level, options.get("samples"), tell)
+    plan = plan_file(path.name, found.config, level, options.get("samples"), progress)
     return _compare(path, info.kind, found, plan)
 
 

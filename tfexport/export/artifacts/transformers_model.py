@@ -51,7 +51,7 @@ def export_transformers(
         ConfigError: options that do not apply; all are listed.
     """
     settings = check_options(options, _of_output(output))
-    output.tell("reading the model with transformers", 0, 1)
+    output.progress("reading the model with transformers", 0, 1)
     found = read_transformers(checkpoint, values, settings)
     if output.kind != BUNDLE:
         check_greedy_defaults(found.name, found.generation.defaults)
@@ -99,11 +99,11 @@ def verify_transformers(
     values: Mapping[str, Any],
     level: str,
     options: VerifyKeywords,
-    tell: Progress,
+    progress: Progress,
 ) -> ParityReport:
     """Compare a bundle with the forward of the model that it was exported from; see ``verify``."""
     found = read_transformers(checkpoint, values, check_options(options))
-    return verify_module(path, found.model, level, _as_module(found, options), tell)
+    return verify_module(path, found.model, level, _as_module(found, options), progress)
 
 
 def _as_module(found: TransformersModel, options: Mapping[str, Any]) -> Any:

@@ -253,7 +253,7 @@ def run_grid(
         inputs = DRAWN if next(done) < drawn else plan.inputs
         yield from (replace(found, inputs=inputs) for found in compare(eager, batch))
 
-    report = run_batches(checkpoint, batches, labelled, plan.tell)
+    report = run_batches(checkpoint, batches, labelled, plan.progress)
     return replace(report, level=plan.level)
 
 
@@ -274,12 +274,12 @@ def run_batches(
         step: name of this step for ``progress``.
     """
     eager = Eager.of(checkpoint)
-    tell, every, found = progress or silent, list(batches), list[Comparison]()
+    progress, every, found = progress or silent, list(batches), list[Comparison]()
     with torch.no_grad(), suited_threads((eager.reference, eager.model)):
         for done, batch in enumerate(every):
-            tell(step, done, len(every))
+            progress(step, done, len(every))
             found.extend(compare(eager, batch))
-    tell(step, len(every), len(every))
+    progress(step, len(every), len(every))
     reference, values = eager.reference, checkpoint.config.to_dict()
     return ParityReport(
         reference.title,

@@ -351,7 +351,7 @@ def compare_module(
     eager: EagerModule,
     compare: Callable[[ModuleRun], Iterable[Comparison]],
     examples: Sequence[Mapping[str, Array]],
-    tell: Progress,
+    progress: Progress,
 ) -> ParityReport:
     """Compare an artifact with the module's own code, over drawn sizes and rows of real data.
 
@@ -359,20 +359,20 @@ def compare_module(
         eager: the module.
         compare: returns the comparisons of one batch; called under ``torch.no_grad``.
         examples: rows of real data.
-        tell: called after every batch.
+        progress: called after every batch.
     """
     found: list[Comparison] = []
     batches = [(rows, DRAWN) for rows in _drawn(eager.found)]
     batches = batches[1:2] if eager.level == QUICK else batches
     batches += [(rows, EXAMPLES) for rows in _grouped(eager.found, examples)]
     for done, (rows, inputs) in enumerate(batches):
-        tell("comparing with your module", done, len(batches))
+        progress("comparing with your module", done, len(batches))
         with torch.no_grad():
             # The first row goes as far as it may, which shows what happens late only.
             run = eager.decode(rows, eager.most_steps if done == 0 else None)
             made = [*compare_own_decode(eager, run), *compare(run)]
             found.extend(replace(each, inputs=inputs) for each in made)
-    tell("comparing with your module", len(batches), len(batches))
+    progress("comparing with your module", len(batches), len(batches))
     name = f"the code of {eager.module.name}"
     return ParityReport(name, found, measured_by=eager.rounding.by, level=eager.level)
 
@@ -382,7 +382,7 @@ def compare_module_bundle(
     bundle: tuple[Path, Manifest],
     comparisons: Sequence[CompareModule],
     examples: Sequence[Mapping[str, Array]],
-    tell: Progress,
+    progress: Progress,
 ) -> ParityReport:
     """``compare_module`` of the graphs of a bundle, each with its own comparison.
 
@@ -391,7 +391,7 @@ def compare_module_bundle(
         bundle: the folder of the bundle and its manifest.
         comparisons: the comparison of each graph.
         examples: rows of real data.
-        tell: called after every batch.
+        progress: called after every batch.
     """
     model = ModuleModel(*bundle, THREADS)
 
@@ -399,11 +399,11 @@ def compare_module_bundle(
         for compare_graph in comparisons:
             yield from compare_graph(eager, run, model)
 
-    return compare_module(eager, compare, examples, tell)
+    return compare_module(eager, compare, examples, progress)
 
 
 def compare_module_file(
-    eager: EagerModule, path: Path, examples: Sequence[Mapping[str, Array]], tell: Progress
+    eager: EagerModule, path: Path, examples: Sequence[Mapping[str, Array]], progress: Progress
 ) -> ParityReport:
     """``compare_module`` of a self-contained file that decodes greedily."""
     session = open_session(path, THREADS)
@@ -416,11 +416,14 @@ def compare_module_file(
         sequences, scores = made
         yield from compare_sequences(eager.decode_by_rules(run), sequences, scores)
 
-    return compare_module(eager, compare, examples, tell)
+    return compare_module(eager, compare, examples, progress)
 
 
 def compare_module_script(
-    eager: EagerModule, script: nn.Module, examples: Sequence[Mapping[str, Array]], tell: Progress
+    eager: EagerModule,
+    script: nn.Module,
+    examples: Sequence[Mapping[str, Array]],
+    progress: Progress,
 ) -> ParityReport:
     """``compare_module`` of the module's own methods, scripted."""
     module = UserModule(script, len(eager.found.inputs))
@@ -433,7 +436,7 @@ def compare_module_script(
         yield compare_values("cached steps", run.shape, own.logits, run.logits, run.noise.logits)
         yield compare_tokens(run, own.tokens.tolist())
 
-    return compare_module(eager, compare, examples, tell)
+    return compare_module(eager, compare, examples, progress)
 
 
 def _allowed(logits: Tensor, rules: GreedyRules, step: int, steps: int) -> Tensor:

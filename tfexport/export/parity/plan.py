@@ -54,13 +54,13 @@ class Plan:
         level: ``FULL``, or ``QUICK`` for one random batch in addition to the real inputs.
         rows: source ids of real inputs.
         inputs: the kind of these inputs.
-        tell: called after every batch.
+        progress: called after every batch.
     """
 
     level: str = FULL
     rows: tuple[tuple[int, ...], ...] = ()
     inputs: str = SAMPLES
-    tell: Progress = silent
+    progress: Progress = silent
 
 
 def read_level(verify: bool | str) -> str:
@@ -81,7 +81,7 @@ def plan_bundle(
     manifest: Manifest,
     level: str,
     samples: PathLike | None,
-    tell: Progress,
+    progress: Progress,
     language_pair: LanguagePair = NO_LANGUAGES,
 ) -> Plan:
     """The plan of a bundle's comparison: the rows of ``samples``, or else built-in sentences.
@@ -91,7 +91,7 @@ def plan_bundle(
         manifest: the manifest of the bundle.
         level: see ``Plan``.
         samples: a file of source texts, or of ids where the bundle holds no tokenizer.
-        tell: called after every batch.
+        progress: called after every batch.
         language_pair: the languages of ``samples``.
 
     Raises:
@@ -107,13 +107,13 @@ def plan_bundle(
                 return codec.encode(text, framing=framing)
             return codec.check_ids(_ids(text, "the bundle holds no tokenizer"))
 
-        return Plan(level, _read_rows(Path(samples), encode), SAMPLES, tell)
+        return Plan(level, _read_rows(Path(samples), encode), SAMPLES, progress)
     found = list(_sentences(codec, manifest)) if "source" in manifest.tokenizers else []
-    return Plan(level, tuple(map(tuple, found[:MOST_SENTENCES])), SENTENCES, tell)
+    return Plan(level, tuple(map(tuple, found[:MOST_SENTENCES])), SENTENCES, progress)
 
 
 def plan_file(
-    name: str, config: TransformerConfig, level: str, samples: PathLike | None, tell: Progress
+    name: str, config: TransformerConfig, level: str, samples: PathLike | None, progress: Progress
 ) -> Plan:
     """The plan of a single file's comparison.
 
@@ -122,14 +122,14 @@ def plan_file(
         config: the config of the model.
         level: see ``Plan``.
         samples: a file of source ids.
-        tell: called after every batch.
+        progress: called after every batch.
 
     Raises:
         ConfigError: there are samples, but the model takes no ids.
         InputError: an invalid line.
     """
     if samples is None:
-        return Plan(level, tell=tell)
+        return Plan(level, progress=progress)
     size, longest = config.source_vocab_size, config.longest
     if size is None:
         raise ConfigError(Message(Option("samples"), f" must be ids, but {name} takes embeddings."))
@@ -140,7 +140,7 @@ def plan_file(
             raise TooLongError(len(row), longest)
         return row
 
-    return Plan(level, _read_rows(Path(samples), encode), SAMPLES, tell)
+    return Plan(level, _read_rows(Path(samples), encode), SAMPLES, progress)
 
 
 def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:

@@ -97,7 +97,7 @@ def add_expected(
     bundle: Path,
     expect: PathLike,
     near_tie: NearTie,
-    tell: Progress,
+    progress: Progress,
     language_pair: LanguagePair = NO_LANGUAGES,
 ) -> ParityReport:
     """Add the comparison of expected texts to a report.
@@ -111,7 +111,7 @@ def add_expected(
         bundle: the folder of the bundle.
         expect: a file whose lines are a source, a tab, and the expected text.
         near_tie: whether a text is a near tie of the eager code.
-        tell: called before and after the comparison.
+        progress: called before and after the comparison.
         language_pair: the languages of the texts.
 
     Raises:
@@ -119,7 +119,7 @@ def add_expected(
         InputError: the file is unusable.
     """
     pairs = read_pairs(expect, "expect")
-    tell("comparing expected texts", 0, 1)
+    progress("comparing expected texts", 0, 1)
     with Translator(bundle, threads=THREADS) as translator:
         if not {"source", "target"} <= set(translator.manifest.tokenizers):
             raise ConfigError(Message(
@@ -142,7 +142,7 @@ def add_expected(
                 ties += 1
             else:
                 wrong.append(Line(source, expected, found))
-    tell("comparing expected texts", 1, 1)
+    progress("comparing expected texts", 1, 1)
     longest = max(len(source.split()) for source, _ in pairs)
     compared = Comparison(
         EXPECTED, len(pairs), longest, float(len(wrong)), len(pairs), ties, inputs=str(expect)

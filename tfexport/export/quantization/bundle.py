@@ -76,7 +76,7 @@ def quantize_bundle(
     progress: Progress | None = None,
 ) -> QuantizedBundle:
     """Quantise a bundle's weights; see ``artifacts.quantize``."""
-    tell = progress or silent
+    progress = progress or silent
     check_weights(weights)
     if samples is None:
         given = {"source_language": source_language, "target_language": target_language}
@@ -88,15 +88,15 @@ def quantize_bundle(
         original.check()
         check = None
         if samples is not None:
-            tell("reading samples", 0, 1)
+            progress("reading samples", 0, 1)
             translator = Translator(path)
             check = open_quality_check(translator, Path(samples), source_language, target_language)
         with new_bundle(output, force) as folder:
             if check is None:
-                tell("quantising", 0, 1)
+                progress("quantising", 0, 1)
                 made = _Quantized(original.write(folder))
             else:
-                made = _quantise_until_accepted(original, check, folder, tell)
+                made = _quantise_until_accepted(original, check, folder, progress)
             final = write_manifest(
                 folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
             )
@@ -181,7 +181,7 @@ class _Original:
         table = read_weight_table(self.path, file.size)
         return {name: weight.values(file) for name, weight in table.items()}
 
-    def sensitivities(self, check: QualityCheck, tell: Progress) -> dict[str, float]:
+    def sensitivities(self, check: QualityCheck, progress: Progress) -> dict[str, float]:
         """Measure how much quantising each parameter alone changes the next-token distributions.
 
         Returns:
@@ -200,7 +200,7 @@ class _Original:
             # Parameters that stay float32 are read from a copy: links are refused for security.
             shutil.copyfile(self.files / WEIGHTS, folder / WEIGHTS)
             for done, parameter in enumerate(sorted(names)):
-                tell("measuring each parameter", done, len(names))
+                progress("measuring each parameter", done, len(names))
                 models = {file: self._graph(file) for file in files.values()}
                 quantize_graphs(list(models.values()), self.weights, names - {parameter})
                 for file, model in models.items():
@@ -236,17 +236,17 @@ class _Quantized:
 
 
 def _quantise_until_accepted(
-    original: _Original, check: QualityCheck, folder: Path, tell: Progress
+    original: _Original, check: QualityCheck, folder: Path, progress: Progress
 ) -> _Quantized:
     """Quantise; keep more of the most sensitive weights in float32 until the check passes."""
     keep: list[str] = []
     ranking: dict[str, float] = {}
     while True:
-        tell("quantising", 0, 1)
+        progress("quantising", 0, 1)
         made = original.write(folder, keep)
-        tell("comparing", 0, 1)
+        progress("comparing", 0, 1)
         quality = check.judge(folder, made)
-        ranking = ranking or original.sensitivities(check, tell)
+        ranking = ranking or original.sensitivities(check, progress)
         if quality.passed:
             return _Quantized(made, quality, tuple(keep), ranking)
         worst = [name for name in ranking if name not in keep]

@@ -171,7 +171,7 @@ def check_finished(
     lines: InputLines,
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
-    tell: Callable[[LineResult], object],
+    on_result: Callable[[LineResult], object],
 ) -> list[int]:
     """Check a finished output, which has no journal, against this run, and find its bad lines.
 
@@ -202,12 +202,12 @@ def check_finished(
                 )
             if result.problem is not None:
                 bad.append(result.number)
-                tell(result)
+                on_result(result)
     for result in find_bad_lines(
         engine, lines, options, ids=task.line_format.ids, prefixes=prefixes, first=compared + 1
     ):
         bad.append(result.number)
-        tell(result)
+        on_result(result)
     if written != lines.count * lines_per_input:
         whole = lines.count * lines_per_input
         raise _is_not_ours(output, f"{written} lines, where {whole} were expected")
@@ -329,7 +329,7 @@ def translate_file(
     *,
     resume: bool = False,
     force: bool = False,
-    tell: Callable[[LineResult], object] = lambda line: None,
+    on_result: Callable[[LineResult], object] = lambda line: None,
     advance: Advance = lambda lines, offset: None,
 ) -> FileSummary:
     """Translate a file line by line.
@@ -343,7 +343,7 @@ def translate_file(
         resume: continue an unfinished output; start a new one if there is none. It must have been
             started with the same source, bundle, options and format.
         force: replace an output that exists.
-        tell: called with every result; for a finished output, only with its bad lines.
+        on_result: called with every result; for a finished output, only with its bad lines.
         advance: called after each batch, in any thread, with the number of finished lines and an
             estimate of their bytes.
 
@@ -371,14 +371,14 @@ def translate_file(
         done, bad = 0, list[int]()
         if resume and output.exists():
             if not progress_path(output).exists():
-                bad = check_finished(engine, task, lines, prefixes, output, tell)
+                bad = check_finished(engine, task, lines, prefixes, output, on_result)
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
             done = cut_torn_lines(output, task.line_format.lines_per_input)
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
-        progress = _Progress(lines, done, tell, advance)
+        progress = _Progress(lines, done, on_result, advance)
         bad += _append(engine, task, prefixes, output, journal=journal, progress=progress)
         journal.remove()
     return FileSummary(lines.count, done, tuple(bad))
@@ -391,11 +391,11 @@ class _Progress:
         self,
         lines: InputLines,
         done: int,
-        tell: Callable[[LineResult], object],
+        on_result: Callable[[LineResult], object],
         advance: Advance,
     ) -> None:
         self.lines, self.done = lines, done
-        self._tell, self._advance = tell, advance
+        self._on_result, self._advance = on_result, advance
         self._decoded, self._lock = done, threading.Lock()
 
     def decoded(self, lines: int) -> None:
@@ -407,7 +407,7 @@ class _Progress:
 
     def written(self, line: LineResult) -> None:
         """Report a written line."""
-        self._tell(line)
+        self._on_result(line)
         self.decoded(max(0, line.number - self._decoded))
 
 
@@ -488,7 +488,7 @@ def translate_stream(
     sink: TextIO,
     task: LineTask,
     *,
-    tell: Callable[[LineResult], object] = lambda line: None,
+    on_result: Callable[[LineResult], object] = lambda line: None,
 ) -> int:
     """Translate lines into a stream that is open, such as a pipe or a terminal.
 
@@ -497,7 +497,7 @@ def translate_stream(
         source: UTF-8 lines: a path, or a binary stream.
         sink: flushed after every line.
         task: how to decode and write the lines.
-        tell: called with every result, before it is written.
+        on_result: called with every result, before it is written.
 
     Returns:
         How many lines could not be decoded.
@@ -518,7 +518,7 @@ def translate_stream(
             chunk=1 if at_once else rows_ahead(task.options),
         ):  # fmt: skip
             bad += line.problem is not None
-            tell(line)
+            on_result(line)
             sink.writelines(f"{text}\n" for text in task.line_format.write(line))
             sink.flush()
     return bad

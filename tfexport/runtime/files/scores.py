@@ -71,7 +71,7 @@ def score_file(
     *,
     line_format: ScoreFormat = ScoreFormat(),
     force: bool = False,
-    tell: Callable[[LineScore], object] = lambda line: None,
+    on_result: Callable[[LineScore], object] = lambda line: None,
 ) -> int:
     """Score the lines of a file as translations of the same lines of another, in constant memory.
 
@@ -82,7 +82,7 @@ def score_file(
         options: options of the scorer.
         line_format: the format of the output, and whether the input is text or ids.
         force: replace an output that exists.
-        tell: called with every result.
+        on_result: called with every result.
 
     Returns:
         How many pairs could not be scored.
@@ -97,7 +97,7 @@ def score_file(
         sink = stack.enter_context(_open_output(output, force))
         for result in score_lines(scorer, sources, targets, options, ids=line_format.ids):
             bad += result.problem is not None
-            tell(result)
+            on_result(result)
             sink.write(line_format.write(result) + "\n")
             sink.flush()
     return bad
