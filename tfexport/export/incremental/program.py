@@ -112,7 +112,7 @@ class Program:
         self._run_all()
 
     def _run_all(self) -> None:
-        found = [self._run(example) for example in self.examples]
+        found = [self.run(example) for example in self.examples]
         self.dtypes, self._numbers = dict[fx.Node, torch.dtype](), dict[fx.Node, type]()
         for node, value in found[FIRST].items():
             first = value[0] if isinstance(value, tuple | list) and value else value
@@ -179,7 +179,7 @@ class Program:
         return min(changed, key=list(self.graph.nodes).index)
 
     @torch.no_grad()
-    def _run(self, example: Example) -> dict[fx.Node, Any]:
+    def run(self, example: Example) -> dict[fx.Node, Any]:
         values: dict[fx.Node, Any] = {}
 
         class Recorder(fx.Interpreter):

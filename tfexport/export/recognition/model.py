@@ -1,0 +1,361 @@
+"""A config and weights from the stacks of a program.
+
+Axes: B batch, S source, T target, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from tfexport.bundle import SpecialIds
+from tfexport.export.incremental.program import FIRST, TARGET, Example, Program
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognised, aten
+from tfexport.export.recognition.stacks import Embedding, Stack, StackReader, Sublayer
+from tfexport.export.recognition.sublayers import Attention, FeedForward, Norm
+from tfexport.graph_io import ATTENTION_MASK, BATCH
+from tfexport.model_src.config import TransformerConfig
+
+MOST_POSITIONS = 1024  # rows of a table that the program computes, so that nothing bounds them
+_LOG_SOFTMAX = (aten.log_softmax.int, aten._log_softmax.default)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A model that computes what a forward does.
+
+    Attributes:
+        config: its config.
+        state_dict: its weights, by the names of ``Transformer``.
+    """
+
+    config: TransformerConfig
+    state_dict: dict[str, Tensor]
+
+
+def recognise_model(program: Program, ids: SpecialIds, max_length: int) -> Recognised:
+    """Recognise a Transformer in a program.
+
+    Args:
+        program: of a forward whose first input has the source's ids.
+        ids: of the vocabularies.
+        max_length: tokens that it has to decode.
+
+    Raises:
+        NotRecognised: naming the first operator that is none of the known forms, and its line.
+    """
+    with torch.no_grad():
+        return _Reader(program, ids, max_length).read()
+
+
+class _Reader:
+    def __init__(self, program: Program, ids: SpecialIds, max_length: int) -> None:
+        self.program, self.ids, self.max_length = program, ids, max_length
+        given = program.own.batch_first
+        takes_ids = given[0].dtype in ("int64", "int32") and len(given[0].axes) == 2
+        if not takes_ids or any(each.name != ATTENTION_MASK for each in given[1:]):
+            names = ", ".join(each.name for each in given)
+            raise NotRecognised(f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}")
+        example = self._example(None)
+        self.decoder = Dataflow(program, example, decoder=True)
+        self.encoder = Dataflow(program, example, decoder=False)
+
+    def read(self) -> Recognised:
+        longest = [self._example(length) for length in self._lengths()]
+        end, (weight, bias) = self._output()
+        decoder = StackReader(self.decoder, self.encoder, longest).read(end)
+        memories = {
+            self.encoder.peeled(each.inner.memory)
+            for each in decoder.sublayers
+            if isinstance(each.inner, Attention) and each.inner.memory not in self.decoder.side
+        }
+        if len(memories) != 1:
+            raise NotRecognised(f"the decoder attends to {len(memories)} tensors of the encoder")
+        encoder = StackReader(self.encoder, None, longest).read(memories.pop())
+        return _Assembly(encoder, decoder, weight, bias).build(self.ids, self.max_length)
+
+    def _example(self, length: int | None) -> Example:
+        """Ids without padding, with nothing masked; of a length, or as the program was exported."""
+        of = self.program.examples[FIRST]
+        inputs = []
+        for each, tensor in zip(self.program.own.batch_first, of.inputs, strict=True):
+            if each.name == ATTENTION_MASK:
+                value = torch.ones_like(tensor)
+            else:
+                other = 0 if self.ids.pad != 0 else 1
+                value = tensor.masked_fill(tensor == self.ids.pad, other)
+            inputs.append(value if length is None else _repeated(value, length))
+        target = of.target if length is None else _repeated(of.target, length)
+        return Example(tuple(inputs), target)
+
+    def _lengths(self) -> list[int]:
+        """The largest lengths that both sides may have, largest first."""
+        bounds = [
+            size for axis, size in self.program.largest_sizes().items() if axis != BATCH
+        ]
+        most = min([*bounds, max(MOST_POSITIONS, self.max_length)])
+        if most < self.max_length:
+            raise NotRecognised(f"positions for {most} tokens, of {self.max_length} to decode")
+        return [most] if most == self.max_length else [most, self.max_length]
+
+    def _output(self) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
+        """The last tensor of the decoder, and the output projection."""
+        flow, node = self.decoder, self.program.logits
+        while node in flow.side and node.target not in _LOG_SOFTMAX and flow.is_linear(node):
+            if node.target in (aten.linear.default, aten.matmul.default):
+                break
+            (node,) = flow.before(node)
+        if node.target in _LOG_SOFTMAX:
+            node = node.args[0]  # type: ignore[assignment]
+        else:
+            node = self.program.logits
+        ends = flow.leaves(node)
+        if len(ends) != 1:
+            raise NotRecognised(f"{self.program.line_of(node)}: logits of several tensors")
+        of = flow.linear(ends[0], node)
+        like = flow.values[node]
+        batch, length = flow.canonical(ends[0]).shape[:2]
+        numbers = torch.arange(like.numel())
+        indices = []
+        for place in flow.places(ends[0]):
+            at = numbers[flow.reached(of, place).flatten()]
+            indices.append(at)
+        if len({len(each) for each in indices}) != 1 or len(indices[0]) * batch * length != len(numbers):
+            raise NotRecognised(f"{self.program.line_of(node)}: logits of several positions")
+        return ends[0], flow.read(of, indices)
+
+
+def _repeated(tensor: Tensor, length: int) -> Tensor:
+    times = math.ceil(length / tensor.shape[1])
+    return tensor.repeat(1, times)[:, :length].contiguous()
+
+
+class _Assembly:
+    """Gives settings and names to what was found."""
+
+    def __init__(self, encoder: Stack, decoder: Stack, weight: Tensor, bias: Tensor) -> None:
+        self.encoder, self.decoder, self.weight, self.bias = encoder, decoder, weight, bias
+        self.state: dict[str, Tensor] = {}
+
+    def build(self, ids: SpecialIds, max_length: int) -> Recognised:
+        """The config, and the weights by their names."""
+        of_encoder = _layers(self.encoder, ("self", "feed_forward"))
+        of_decoder = _layers(self.decoder, ("self", "cross", "feed_forward"))
+        norms = [*_norms(self.encoder), *_norms(self.decoder)]
+        kind, eps = _one((n.kind for n in norms), "kinds of norms"), _one(
+            (n.eps for n in norms), "epsilons of norms"
+        )
+        first, first_decoder = _sizes(of_encoder), _sizes(of_decoder)
+        heads, head_dim, d_ff, gated, activation = first
+        if (first.heads * first.head_dim, activation, gated) != (
+            first_decoder.heads * first_decoder.head_dim,
+            first_decoder.activation,
+            first_decoder.gated,
+        ):
+            raise NotRecognised("encoder and decoder have different widths of heads or activations")
+        placement = _placement(self.encoder)
+        of_target = _placement(self.decoder)
+        has_norm_bias = any(n.bias is not None for n in norms)
+        biases = self._biases()
+        tables = [self.encoder.embedding, self.decoder.embedding]
+        lengths = [len(e.positions) for e in tables if e.positions is not None]
+        positions: Any = "learned" if lengths else "none"
+        longest = min(lengths, default=max_length)
+        shared = torch.equal(tables[0].table, tables[1].table) if (
+            tables[0].table.shape == tables[1].table.shape
+        ) else False
+        tied = self.weight.shape == tables[1].table.shape and torch.equal(
+            self.weight, tables[1].table
+        )
+        width = self.weight.shape[1]
+        config = TransformerConfig(
+            d_model=width, num_heads=heads, head_dim=head_dim, d_ff=d_ff,
+            num_encoder_layers=len(of_encoder), num_decoder_layers=len(of_decoder),
+            source_vocab_size=len(tables[0].table), target_vocab_size=len(tables[1].table),
+            norm=kind, norm_eps=eps, norm_bias=has_norm_bias and kind != "rms",
+            norm_placement=placement,
+            decoder_norm_placement="same" if of_target == placement else of_target,
+            encoder_final_norm=self.encoder.final_norm is not None,
+            decoder_final_norm=self.decoder.final_norm is not None, activation=activation,
+            attention_bias=biases["attention"], feed_forward_bias=biases["feed_forward"],
+            output_bias=bool(self.bias.any()), tie_embeddings=shared, tie_output=tied,
+            positions=positions, max_positions=longest, scale_embeddings=False,
+            source_embedding_norm=_embedding_norm(tables[0]),
+            target_embedding_norm=_embedding_norm(tables[1]), gated_feed_forward=gated,
+            decoder_num_heads=0 if first_decoder.heads == heads else first_decoder.heads,
+            decoder_d_ff=0 if first_decoder.d_ff == d_ff else first_decoder.d_ff,
+            dropout=0.0, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk,
+            start_id=ids.start,
+        )  # fmt: skip
+        self._name(config, of_encoder, of_decoder)
+        return Recognised(config, self.state)
+
+    def _biases(self) -> dict[str, bool]:
+        found = {"attention": False, "feed_forward": False}
+        for each in (*self.encoder.sublayers, *self.decoder.sublayers):
+            inner = each.inner
+            name = "attention" if isinstance(inner, Attention) else "feed_forward"
+            parts = (
+                (inner.query, inner.key, inner.value, inner.out)
+                if isinstance(inner, Attention)
+                else (inner.up, inner.gate, inner.down)
+            )
+            found[name] |= any(bool(part[1].any()) for part in parts if part is not None)
+        return found
+
+    def _name(
+        self,
+        config: TransformerConfig,
+        of_encoder: Sequence[dict[str, Sublayer]],
+        of_decoder: Sequence[dict[str, Sublayer]],
+    ) -> None:
+        self._embedding("source_embedding", self.encoder.embedding, config)
+        self._embedding("target_embedding", self.decoder.embedding, config)
+        for side, layers, stack in (
+            ("encoder", of_encoder, self.encoder), ("decoder", of_decoder, self.decoder)
+        ):  # fmt: skip
+            for i, layer in enumerate(layers):
+                for kind, sublayer in layer.items():
+                    name = "feed_forward" if kind == "feed_forward" else f"{kind}_attn"
+                    self._sublayer(f"{side}.layers.{i}.{name}", sublayer, config)
+            if stack.final_norm is not None:
+                self._norm(f"{side}.norm", stack.final_norm, config)
+        self.state["output_proj.weight"] = self.weight
+        if config.output_bias:
+            self.state["output_proj.bias"] = self.bias
+
+    def _embedding(self, name: str, of: Embedding, config: TransformerConfig) -> None:
+        self.state[f"{name}.tokens.weight"] = of.table
+        if config.positions != "none":
+            rows = torch.zeros(config.max_positions, config.d_model)
+            if of.positions is not None:
+                rows = of.positions[: config.max_positions].clone()
+            self.state[f"{name}.positions.table"] = rows
+        if of.token_norm is not None:
+            self._norm(f"{name}.token_norm", of.token_norm, config)
+        if of.norm is not None:
+            self._norm(f"{name}.norm", of.norm, config)
+
+    def _sublayer(self, name: str, of: Sublayer, config: TransformerConfig) -> None:
+        inner = of.inner
+        if isinstance(inner, Attention):
+            factor = inner.scale * math.sqrt(inner.query[0].shape[0] / inner.heads)
+            query = inner.query
+            if abs(factor - 1) > 1e-6:
+                query = query[0] * factor, query[1] * factor
+            parts = {"q_proj": query, "k_proj": inner.key, "v_proj": inner.value,
+                     "out_proj": inner.out}  # fmt: skip
+            biased = config.attention_bias
+        else:
+            parts = {"up_proj": inner.up, "down_proj": inner.down}
+            if inner.gate is not None:
+                parts["gate_proj"] = inner.gate
+            biased = config.feed_forward_bias
+        for part, (weight, bias) in parts.items():
+            self.state[f"{name}.{part}.weight"] = weight
+            if biased:
+                self.state[f"{name}.{part}.bias"] = bias.clone()
+        self._norm(f"{name}_residual.norm", of.norm, config)
+
+    def _norm(self, name: str, of: Norm, config: TransformerConfig) -> None:
+        self.state[f"{name}.weight"] = of.weight
+        if config.norm_bias:
+            self.state[f"{name}.bias"] = torch.zeros_like(of.weight) if of.bias is None else of.bias
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    heads: int
+    head_dim: int
+    d_ff: int
+    gated: bool
+    activation: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.heads, self.head_dim, self.d_ff, self.gated, self.activation))
+
+
+def _layers(stack: Stack, kinds: Sequence[str]) -> list[dict[str, Sublayer]]:
+    """The sublayers of each layer, by kind.
+
+    Raises:
+        NotRecognised: their order is another, or a mask is.
+    """
+    found = []
+    sublayers = list(stack.sublayers)
+    if not sublayers or len(sublayers) % len(kinds):
+        raise NotRecognised(f"{len(sublayers)} sublayers are no layers of {', '.join(kinds)}")
+    for i, each in enumerate(sublayers):
+        kind, expected = _kind(each), kinds[i % len(kinds)]
+        if kind != expected:
+            raise NotRecognised(f"{each.line}: {kind} where {expected} is expected")
+        if isinstance(each.inner, Attention):
+            _check_mask(each, causal=kind == "self" and len(kinds) == 3)
+        if i % len(kinds) == 0:
+            found.append(dict[str, Sublayer]())
+        found[-1][kind] = each
+    return found
+
+
+def _kind(sublayer: Sublayer) -> str:
+    if isinstance(sublayer.inner, FeedForward):
+        return "feed_forward"
+    return "self" if sublayer.inner.memory is sublayer.inner.source else "cross"
+
+
+def _check_mask(sublayer: Sublayer, causal: bool) -> None:
+    assert isinstance(sublayer.inner, Attention)
+    masked = sublayer.inner.masked
+    expected = torch.ones_like(masked).triu(1) if causal else torch.zeros_like(masked)
+    if not torch.equal(masked, expected):
+        wanted = "later tokens" if causal else "nothing"
+        raise NotRecognised(f"{sublayer.line}: masks other keys than {wanted}")
+
+
+def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
+    attentions = [s.inner for layer in layers for s in layer.values() if isinstance(s.inner, Attention)]
+    forwards = [s.inner for layer in layers for s in layer.values() if isinstance(s.inner, FeedForward)]
+    heads = _one((a.heads for a in attentions), "numbers of heads")
+    inner = _one((a.query[0].shape[0] for a in attentions), "widths of heads")
+    return _Sizes(
+        heads,
+        inner // heads,
+        _one((f.up[0].shape[0] for f in forwards), "widths of feed-forwards"),
+        _one((f.gate is not None for f in forwards), "forms of feed-forwards"),
+        _one((f.activation for f in forwards), "activations"),
+    )
+
+
+def _one(values: Any, what: str) -> Any:
+    found = list(dict.fromkeys(values))
+    if len(found) != 1:
+        raise NotRecognised(f"different {what}: {', '.join(map(str, found))}")
+    return found[0]
+
+
+def _norms(stack: Stack) -> Iterator[Norm]:
+    embedding = stack.embedding
+    for each in (embedding.token_norm, embedding.norm, stack.final_norm):
+        if each is not None:
+            yield each
+    for sublayer in stack.sublayers:
+        _ = sublayer.placement
+        yield sublayer.norm
+
+
+def _placement(stack: Stack) -> Any:
+    return _one((each.placement for each in stack.sublayers), "places of norms")
+
+
+def _embedding_norm(embedding: Embedding) -> Any:
+    if embedding.norm is not None and embedding.token_norm is not None:
+        raise NotRecognised("embeddings with two norms")
+    if embedding.norm is not None:
+        return "sum"
+    return "none" if embedding.token_norm is None else "tokens"
+
+
+__all__ = ["TARGET", "Recognised", "recognise_model"]
