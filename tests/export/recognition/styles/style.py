@@ -70,16 +70,15 @@ def trained(
         build: makes it.
         seed: of all weights, which are the same each time.
         table: the size of embeddings.
-        scale: what products of a matrix and inputs of size 1 vary by, and four times what norms
-            and biases differ from 1 and 0 by.
+        scale: what products of a matrix and inputs of size 1 vary by.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = build()
         with torch.no_grad():
             for weight in model.parameters():
-                fan_in = weight[0].numel() if weight.dim() > 1 else 16
-                weight.add_(torch.randn(weight.shape) * scale / fan_in**0.5)
+                size = 0.1 if weight.dim() == 1 else scale / weight[0].numel() ** 0.5
+                weight.add_(torch.randn(weight.shape) * size)
             for embedding in model.modules():
                 if isinstance(embedding, nn.Embedding):
                     embedding.weight.copy_(torch.randn(embedding.weight.shape) * table)
