@@ -306,7 +306,7 @@ SEQUENCE_FIRST = (
     ),
     Style(
         "toolkit",
-        lambda: trained(ToolkitModel, 62, 0.4),
+        lambda: trained(ToolkitModel, 66, 0.3, 1.3),
         "heads in the batch (B*H, T, D); post-norm encoder, pre-norm decoder of another d_ff; "
         "positions from one, sines before cosines; output tied",
         tables=("weights",),
