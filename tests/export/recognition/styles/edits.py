@@ -309,7 +309,8 @@ EDITS = (
     _edit("positions twice", _ADD, _of_positions, _instead(lambda x, y: x + y * 2)),
     _edit("factor left out", _MUL, _with_number, lambda func, args, kwargs: args[0]),
     _edit("factor changed", _MUL, _with_number, _second(lambda number: number * 1.125)),
-    _edit("bias left out", "linear addmm", _with_bias, _argument(2, "bias", None)),
+    _edit("bias left out", "linear", _with_bias, _argument(2, "bias", None)),
+    _edit("bias left out", "addmm", _any, lambda func, args, kwargs: torch.mm(*args[1:3])),
     _edit("weight transposed", "linear", _of_square_weight, _second(lambda weight: weight.t())),
     _edit(
         "positions from one", "embedding", _of_positions_in_order, _first(lambda index: index + 1)

@@ -14,6 +14,7 @@ SOURCE = Input("input_ids", "int64", ("batch", "source_length"))
 SOURCE_BATCH_SECOND = Input("input_ids", "int64", ("source_length", "batch"))
 TARGET_BATCH_SECOND = Input("target", "int64", ("target_length", "batch"))
 RECOGNISED = "recognised"
+DECODER = "the decoder is recognised"  # and the encoder is anything else
 
 # Attributes to set, by dotted name, such as ``{"encoder.layers.0.norm1.eps": 1e-3}``.
 Change = Mapping[str, object]
@@ -31,8 +32,8 @@ class Style:
         target: the ids of the target, the last argument of ``forward``.
         forward: ``forward(model, *inputs, target)`` where ``model(*inputs, target)`` is not the
             call.
-        expected: RECOGNISED if a ``TransformerConfig`` computes the same with some weights; if
-            not, why.
+        expected: RECOGNISED if a ``TransformerConfig`` computes the same with some weights,
+            DECODER if it does so for the decoder alone; if not, why.
         pads_source: ``forward`` itself masks ``src == pad_id``.
         tables: the dotted names of tables of positions, which may be shifted.
         changes: other constants and choices that the module has as attributes, by what they do.
