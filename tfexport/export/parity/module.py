@@ -34,7 +34,7 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, LastLogits, Search, beam_size, compare_search
 from tfexport.export.report import DRAWN, EXAMPLES, Comparison, ParityReport
-from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
+from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
@@ -172,10 +172,7 @@ class EagerModule:
             return [found, log_probs(found), *_joined([memory for memory, _ in made])]
 
         found = [each.numpy() for each in (logits, log_probs(logits), *_joined(memory))]
-        # A full prefix in one call costs little, so that it is computed several times.
-        in_one_call = self.found.io.many_tokens or self.module.own is not None
-        others: list[Compute] | None = [] if in_one_call else None
-        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, others)
+        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, ())
         return Noise(tuple(of_memory), of_logits, of_log_probs)
 
     def _follow(
