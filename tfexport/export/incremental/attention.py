@@ -364,10 +364,11 @@ def _broadcasts(node: Any) -> bool:
 def _fits(scores: _Scores, value: Any, product: fx.Node) -> bool:
     """Whether heads and their size are numbers, the same of queries, keys and values."""
     shapes = [each.meta["val"].shape for each in (scores.query, scores.key, value, product)]
+    if not all(isinstance(shape[axis], int) for shape in shapes for axis in (1, 3)):
+        return False
     heads, sizes = {shape[1] for shape in shapes}, {shape[3] for shape in shapes}
     batches = {str(shape[0]) for shape in shapes}
-    known = all(isinstance(each, int) for each in (*heads, *sizes))
-    return known and len(heads) == len(sizes) == len(batches) == 1
+    return len(heads) == len(sizes) == len(batches) == 1
 
 
 def _equation(node: Any) -> tuple[str, str, str] | None:

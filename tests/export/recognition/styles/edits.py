@@ -13,6 +13,7 @@ from torch import Tensor
 
 SOURCE_LENGTH, TARGET_LENGTH = 7, 6  # of the run in which calls are looked at
 _WINDOW = 3  # earlier keys that are still seen where far ones are hidden
+_FILLED = -1e3  # numbers below it fill scores that are masked
 _SMALL = 1e-2  # numbers below it, which are added, are the epsilon of a norm
 
 Args = tuple[Any, ...]
@@ -110,6 +111,11 @@ def _with_fill(args: Args, kwargs: Kwargs) -> bool:
     return _of_scores(args, kwargs) and _number(filled) is not None
 
 
+def _where_filled(args: Args, kwargs: Kwargs) -> bool:
+    """A choice between a value and a fill, which is far below 0."""
+    return any((_number(each) or 0) < _FILLED for each in args[1:3])
+
+
 def _of_square(args: Args, kwargs: Kwargs) -> bool:
     """Scores (..., T, T) that are filled."""
     sizes = args[0].shape[-2:] if _with_fill(args, kwargs) else ()
@@ -204,6 +210,16 @@ def _another_axis(func: Function, args: Args, kwargs: Kwargs) -> Any:
     return func(*args, **kwargs)
 
 
+def _filled_with(fill: float) -> Callable[[Function, Args, Kwargs], Any]:
+    """A choice with another fill."""
+
+    def call(func: Function, args: Args, kwargs: Kwargs) -> Any:
+        given = [fill if (_number(each) or 0) < _FILLED else each for each in args[1:3]]
+        return func(args[0], *given)
+
+    return call
+
+
 def _far_keys_hidden(func: Function, args: Args, kwargs: Kwargs) -> Any:
     queries, keys = (torch.arange(args[0].shape[axis]) for axis in (-2, -1))
     far = keys.unsqueeze(0) < queries.unsqueeze(1) - _WINDOW
@@ -284,6 +300,8 @@ EDITS = (
     _edit("masked with -1", _FILL, _with_fill, _argument(2, "value", -1.0)),
     _edit("masked with -8", _FILL, _with_fill, _argument(2, "value", -8.0)),
     _edit("masked with -1e4", _FILL, _with_fill, _argument(2, "value", -1e4)),
+    _edit("masked with -1", "where", _where_filled, _filled_with(-1.0)),
+    _edit("masked with -8", "where", _where_filled, _filled_with(-8.0)),
     _edit("far keys hidden", _FILL, _of_square, _far_keys_hidden),
     _edit("causal mask moved back", "tril triu", _any, _moved(-1)),
     _edit("causal mask moved on", "tril triu", _any, _moved(1)),
@@ -309,7 +327,8 @@ EDITS = (
     _edit("positions twice", _ADD, _of_positions, _instead(lambda x, y: x + y * 2)),
     _edit("factor left out", _MUL, _with_number, lambda func, args, kwargs: args[0]),
     _edit("factor changed", _MUL, _with_number, _second(lambda number: number * 1.125)),
-    _edit("bias left out", "linear addmm", _with_bias, _argument(2, "bias", None)),
+    _edit("bias left out", "linear", _with_bias, _argument(2, "bias", None)),
+    _edit("bias left out", "addmm", _any, lambda func, args, kwargs: torch.mm(*args[1:3])),
     _edit("weight transposed", "linear", _of_square_weight, _second(lambda weight: weight.t())),
     _edit(
         "positions from one", "embedding", _of_positions_in_order, _first(lambda index: index + 1)

@@ -14,6 +14,7 @@ SOURCE = Input("input_ids", "int64", ("batch", "source_length"))
 SOURCE_BATCH_SECOND = Input("input_ids", "int64", ("source_length", "batch"))
 TARGET_BATCH_SECOND = Input("target", "int64", ("target_length", "batch"))
 RECOGNISED = "recognised"
+DECODER = "the decoder is recognised"  # and the encoder is anything else
 
 # Attributes to set, by dotted name, such as ``{"encoder.layers.0.norm1.eps": 1e-3}``.
 Change = Mapping[str, object]
@@ -31,8 +32,8 @@ class Style:
         target: the ids of the target, the last argument of ``forward``.
         forward: ``forward(model, *inputs, target)`` where ``model(*inputs, target)`` is not the
             call.
-        expected: RECOGNISED if a ``TransformerConfig`` computes the same with some weights; if
-            not, why.
+        expected: RECOGNISED if a ``TransformerConfig`` computes the same with some weights,
+            DECODER if it does so for the decoder alone; if not, why.
         pads_source: ``forward`` itself masks ``src == pad_id``.
         tables: the dotted names of tables of positions, which may be shifted.
         changes: other constants and choices that the module has as attributes, by what they do.
@@ -70,16 +71,15 @@ def trained(
         build: makes it.
         seed: of all weights, which are the same each time.
         table: the size of embeddings.
-        scale: what products of a matrix and inputs of size 1 vary by, and four times what norms
-            and biases differ from 1 and 0 by.
+        scale: what products of a matrix and inputs of size 1 vary by.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = build()
         with torch.no_grad():
             for weight in model.parameters():
-                fan_in = weight[0].numel() if weight.dim() > 1 else 16
-                weight.add_(torch.randn(weight.shape) * scale / fan_in**0.5)
+                size = 0.1 if weight.dim() == 1 else scale / weight[0].numel() ** 0.5
+                weight.add_(torch.randn(weight.shape) * size)
             for embedding in model.modules():
                 if isinstance(embedding, nn.Embedding):
                     embedding.weight.copy_(torch.randn(embedding.weight.shape) * table)
