@@ -76,6 +76,7 @@ class Dataflow:
     Attributes:
         values: of all nodes.
         side: the nodes that are looked at; others count as constants.
+        norms: results of norms, before which no linear map begins.
     """
 
     def __init__(self, program: Program, example: Example, decoder: bool) -> None:
@@ -90,6 +91,7 @@ class Dataflow:
         self.values: Values = program.run(example)
         self.order = {node: i for i, node in enumerate(program.graph.nodes)}
         self._random: dict[fx.Node, Tensor] = {}
+        self.norms: frozenset[fx.Node] = frozenset()
 
     def of_other_side(self, node: fx.Node) -> bool:
         """Whether a node is an activation that this side takes as it is."""
@@ -277,7 +279,7 @@ class Dataflow:
             if node in seen:
                 continue
             seen.add(node)
-            if node is stop or not self.is_linear(node):
+            if node is stop or node in self.norms or not self.is_linear(node):
                 found[node] = None
             else:
                 waiting += reversed(self.before(node))
@@ -402,7 +404,7 @@ class Dataflow:
                 matrix[:, first + i] = made[indices[i]]
         constants = self.constant(of).flatten()
         bias = constants[indices[0]]
-        if any(not torch.equal(constants[each], bias) for each in indices):
+        if any(not torch.allclose(constants[each], bias, rtol=1e-5, atol=1e-6) for each in indices):
             raise NotRecognised(f"{self.program.line_of(of.result)} adds to some positions only")
         return matrix, bias
 

@@ -15,7 +15,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.program import FIRST, TARGET, Example, Program
 from tfexport.export.recognition.dataflow import Dataflow, NotRecognised, aten
 from tfexport.export.recognition.stacks import Embedding, Stack, StackReader, Sublayer
-from tfexport.export.recognition.sublayers import Attention, FeedForward, Norm
+from tfexport.export.recognition.sublayers import Attention, FeedForward, Norm, find_norms
 from tfexport.graph_io import ATTENTION_MASK, BATCH
 from tfexport.model_src.config import TransformerConfig
 
@@ -62,6 +62,8 @@ class _Reader:
         example = self._example(None)
         self.decoder = Dataflow(program, example, decoder=True)
         self.encoder = Dataflow(program, example, decoder=False)
+        for flow in (self.encoder, self.decoder):
+            flow.norms = frozenset(find_norms(flow))
 
     def read(self) -> Recognised:
         longest = [self._example(length) for length in self._lengths()]

@@ -23,7 +23,10 @@ _SAME = 2e-5  # relative difference of two formulas that are equal but for round
 _MASKED = -1e3  # a score below has no weight
 _PRODUCTS = (aten.matmul.default, aten.bmm.default, aten.einsum.default)
 _SOFTMAX = (aten.softmax.int, aten._softmax.default)
-_Parameters = tuple[str, ...]
+_ENDS_OF_NORMS = (
+    aten.add.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.layer_norm.default,
+    aten.rms_norm.default,
+)  # fmt: skip
 
 
 # Norms.
@@ -64,6 +67,15 @@ def _rms(x: Tensor, eps: float) -> Tensor:
 
 
 _NORMS = {"layer": _layer, "annotated": _annotated, "rms": _rms}
+
+
+def find_norms(flow: Dataflow) -> dict[fx.Node, Norm]:
+    """All norms, by their results."""
+    found = {}
+    for node in flow.side:
+        if node.target in _ENDS_OF_NORMS and (norm := find_norm(flow, node)) is not None:
+            found[node] = norm
+    return found
 
 
 def find_norm(flow: Dataflow, result: fx.Node) -> Norm | None:
@@ -543,7 +555,7 @@ def _output(
         value[_index(letters, axes, head, at, 0, inner, column % depth)] = 1.0
         matrix[:, column] = flow.canonical(result, flow.homogeneous(of, value))[0, 0]
     bias = flow.canonical(result, flow.constant(of))
-    if not torch.equal(bias, bias[:1, :1].expand_as(bias)):
+    if not torch.allclose(bias, bias[:1, :1].expand_as(bias), rtol=1e-5, atol=1e-6):
         raise NotRecognised(f"{flow.program.line_of(result)} adds to some positions only")
     return matrix, bias[0, 0].clone()
 
