@@ -50,7 +50,7 @@ def export_transformers(
     Raises:
         ConfigError: options that do not apply; all are listed.
     """
-    settings = check_options(options, _of_output(output))
+    settings = check_options(options, _output_problems(output))
     output.progress("reading the model with transformers", 0, 1)
     found = read_transformers(checkpoint, values, settings)
     if output.kind != BUNDLE:
@@ -114,8 +114,8 @@ def _as_module(found: TransformersModel, options: Mapping[str, Any]) -> Any:
     }  # fmt: skip
 
 
-def _of_output(output: Output) -> Iterator[Message]:
-    """What cannot be written of such a model."""
+def _output_problems(output: Output) -> Iterator[Message]:
+    """A problem for each option of the output that this export does not support."""
     if output.kind not in (BUNDLE, GENERATE):
         text = f": {output.kind!r} is not available for it; omit it, or use {GENERATE!r}"
         yield Message(Option("graph"), text)

@@ -22,7 +22,8 @@ from tfexport.export.incremental.program import (
     Example,
     Program,
 )
-from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, WholeForward
+from tfexport.export.incremental.states import Found, NoStepsError
+from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule, has_forward
 from tfexport.export.modules.examine import other_branch, refuse_branch
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
@@ -74,7 +75,7 @@ def find_steps(
         raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
     _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     try:
-        steps = Found.of(program).module(max_length, fused)
+        steps = build_steps(Found.of(program), max_length, fused)
         _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
     except NoStepsError as error:
         whole.why = str(error)

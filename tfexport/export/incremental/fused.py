@@ -139,7 +139,7 @@ def remove_masks(module: fx.GraphModule, shapes: Shapes, longest: int) -> None:
             if lengths.always(node.args[3], _zero):
                 node.args = (*node.args[:3], None, node.args[4])
             continue
-        for kept, mask, neutral in _choices(node):
+        for kept, mask, neutral in _masked_arguments(node):
             if (
                 mask in lengths
                 and isinstance(kept, fx.Node)
@@ -160,8 +160,11 @@ def _one(mask: Tensor) -> bool:
     return bool((mask == 1).all())
 
 
-def _choices(node: fx.Node) -> list[tuple[Any, Any, Callable[[Tensor], bool]]]:
-    """What a node gives if another argument is neutral: both, and whether it is."""
+def _masked_arguments(node: fx.Node) -> list[tuple[Any, Any, Callable[[Tensor], bool]]]:
+    """Pairs of arguments of which a node returns the first if the second, a mask, is neutral.
+
+    The third value of each tells whether a mask is neutral: all zeros, or all ones.
+    """
     if node.op != "call_function" or node.kwargs:
         return []
     target, args = node.target, node.args
