@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.console import checkpoint_options, human_size, needs
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import checkpoint_options, human_size, needs, spell
 from tfexport.errors import (
     BundleError,
     CheckpointError,
