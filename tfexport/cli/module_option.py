@@ -119,8 +119,8 @@ def _print_found(made: "ExportResult") -> None:
         return
     if not found["state"]:
         click.echo(
-            f"No step was found in forward: {found['again'][0]}. Every token computes the whole "
-            "prefix.",
+            f"No step was found in forward: {found['again'][0]}. Every token computes the "
+            "complete prefix.",
             err=True,
         )
         return

@@ -81,9 +81,9 @@ def _framed(facts: ModuleFacts, texts: InstalledTokenizer) -> tuple[ModuleFacts,
     before, after, special = texts.before, texts.after, facts.special
     if len(before) > 1 or after not in ((), (special.eos,)):
         raise TokenizerError(Message(
-            f"{texts.tokenizers.folder}: its tokenizer puts the ids {[*before]} in front of a text "
-            f"and {[*after]} behind it; a bundle puts one in front, and the end token "
-            f"{special.eos} behind. Pass a tokenizer file with ", Option("tokenizer"),
+            f"{texts.tokenizers.folder}: its tokenizer adds the ids {[*before]} before a text "
+            f"and {[*after]} after it; a bundle adds one id before it, and the end token "
+            f"{special.eos} after it. Pass a tokenizer file with ", Option("tokenizer"),
             ", or remove its files for a bundle of ids.",
         ))  # fmt: skip
     if before:

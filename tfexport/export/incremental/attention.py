@@ -1,6 +1,6 @@
 """Attention that is recognised in a program, however it is written, as one operator.
 
-``softmax(scale * q k^T, masked) v`` becomes a call of ``attention``. It then has a rule of its own,
+``softmax(scale * q k^T, masked) v`` becomes a call of ``attention``. It then has its own rule,
 its keys and values are what a cache or the memory holds, and the graphs compute it as
 onnxruntime's ``MultiHeadAttention``.
 

@@ -34,7 +34,7 @@ from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH
 from tfexport.module_rows import Array, stack_rows
 
-_OTHER_WAY = "Methods of your own, encode, start and step, may have loops: docs/modules.md."
+_OTHER_WAY = "Your own methods encode, start and step may have loops: docs/modules.md."
 _CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
 
 
@@ -56,7 +56,7 @@ def find_steps(
 
     Returns:
         The module of what was found; if no step was found, one that calls the forward over the
-        whole prefix for every token, with the reason as ``why``.
+        complete prefix for every token, with the reason as ``why``.
 
     Raises:
         ModuleError: the forward fails, cannot be exported, or cannot be decoded step by step; the
@@ -169,7 +169,7 @@ def _check(
     vocab_size: int,
     ids: SpecialIds,
 ) -> None:
-    """Compare the steps with the forward over the whole prefix, at once.
+    """Compare the steps with the forward over the complete prefix, at once.
 
     Raises:
         NoStepsError: they differ.

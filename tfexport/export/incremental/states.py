@@ -334,13 +334,13 @@ class Found:
     def _find_again(self) -> None:
         """Note where steps begin to compute all rows."""
         program, computed = self.program, set[fx.Node]()
-        whole = {
+        asked = {
             node
             for (node, rows), plan in self.plans.items()
             if rows in ((), RECOMPUTED) and isinstance(plan, Call) and program.target_axes(node)
         }
         for node in program.graph.nodes:
-            if node not in whole or node not in program.of_tokens:
+            if node not in asked or node not in program.of_tokens:
                 continue
             follows = any(each in computed for each in node.all_input_nodes)
             if is_moved(node):
@@ -366,4 +366,4 @@ class Found:
             return _NO_RULE
         if not of_tokens:
             return "it has not one row for each token"
-        return "the batch is no axis of its own"
+        return "the batch is not a separate axis"
