@@ -53,18 +53,18 @@ _NO_RULE = "there is no rule that gives its last row alone"
 
 
 class NoStepsError(ExportError):
-    """No step was found; the message says for which tensor."""
+    """No step was found; the message names the tensor."""
 
 
 @dataclass(frozen=True)
 class State:
-    """A tensor that a step takes and gives.
+    """A tensor that a step takes and returns.
 
     Attributes:
         node: of the program.
-        axis: along which it grows by a row; None for a running sum or a recurrent state.
-        dtype: of it.
-        start: the memory that it begins as; None for zeros.
+        axis: the axis that grows by a row; None for a running sum or a recurrent state.
+        dtype: its type.
+        start: the memory that it begins with; None for zeros.
         carried: number of a recurrent layer's state; None for other states.
     """
 
@@ -157,9 +157,9 @@ class Found:
     """What was found in a program.
 
     Attributes:
-        program: searched.
-        memory: nodes that the encoder gives.
-        states: tensors that a step takes and gives.
+        program: the program that was searched.
+        memory: nodes that the encoder returns.
+        states: tensors that a step takes and returns.
         again: nodes of which every step computes all rows, each with the reason. What is computed
             from them is not among them, unless it has no rule either.
         plans: how a step gets rows of a node: an expression of other rows.
@@ -257,7 +257,7 @@ class Found:
         return Summed(expression.row, len(self.states) - 1)
 
     def _last_of_all(self, node: fx.Node, rows: Rows) -> Any:
-        """The last row, of a node that is computed from all rows of its inputs."""
+        """The last row of a node that is computed from all rows of its inputs."""
         program = self.program
         if any(axis not in program.pure_axes(node) for axis in rows):
             raise NoStepsError(f"there is no rule for {program.line_of(node)}")
@@ -268,7 +268,7 @@ class Found:
         return last
 
     def _carry(self, result: Carried) -> "Stepped | None":
-        """A recurrent layer, one step of it; None if its first state depends on the target."""
+        """One step of a recurrent layer; None if its first state depends on the target."""
         program, layer = self.program, result.layer
         tensors: Any = layer.args[0]
         x, w, r, b, lengths, *begun = padded(list(tensors))
@@ -312,7 +312,7 @@ class Found:
         return plain(node)
 
     def _add_lengths(self) -> None:
-        """Keep an input for each size that no tensor of the memory has."""
+        """Add an input to the memory for each size that no tensor of the memory has."""
         program = self.program
         for size in {each.size for plan in self.plans.values() for each in _input_sizes(plan)}:
             if program.is_batch(size) or any(size in program.sizes(node) for node in self.memory):
@@ -332,7 +332,7 @@ class Found:
             self.plans.setdefault((program.target, (1,)), program.target)
 
     def _find_again(self) -> None:
-        """Note where steps begin to compute all rows."""
+        """Find the nodes from which on steps compute all rows again."""
         program, computed = self.program, set[fx.Node]()
         asked = {
             node

@@ -86,7 +86,7 @@ class _Emitter:
         }
 
     def step(self) -> fx.GraphModule:
-        """Token (B, 1), state, memory -> logits (B, V), next state."""
+        """The graph of a step: token (B, 1), state, memory -> logits (B, V), next state."""
         found, program = self.found, self.program
         for node in program.graph.nodes:
             plans = [rows for known, rows in found.plans if known is node]
@@ -212,7 +212,7 @@ def _holder(program: Program) -> nn.Module:
 
 
 def _encoder(found: Found) -> fx.GraphModule:
-    """Inputs -> memory."""
+    """The graph of the encoder: inputs -> memory."""
     program, graph, made = found.program, fx.Graph(), dict[fx.Node, fx.Node]()
     for node in program.inputs:
         made[node] = graph.placeholder(node.name)
@@ -238,9 +238,9 @@ class Start:
     """A state before the first token.
 
     Attributes:
-        dtype: of it.
-        shape: of zeros: numbers, or a tensor of the memory and its axis.
-        memory: the tensor of the memory that it is; None for zeros.
+        dtype: its type.
+        shape: the shape of zeros; a size is a number, or a tensor of the memory and its axis.
+        memory: the tensor of the memory that it equals; None for zeros.
     """
 
     dtype: torch.dtype
@@ -331,10 +331,12 @@ class FoundSteps(ByForward):
 
 
 class WholeForward(ByForward):
-    """A module with ``encode`` and ``decode`` of docs/modules.md, which computes all again.
+    """A module with ``encode`` and ``decode`` of docs/modules.md.
+
+    It computes the complete prefix for every token.
 
     Attributes:
-        why: no step was found.
+        why: the reason for which no step was found.
     """
 
     def __init__(self, own: OwnForward) -> None:
@@ -353,7 +355,7 @@ class WholeForward(ByForward):
 
 
 def describe(model: FoundSteps | WholeForward) -> dict[str, list[str]]:
-    """For the manifest, the operator and the user's line that each tensor of a step comes from.
+    """The operator and the user's line that each tensor of a step comes from, for the manifest.
 
     Returns:
         memory: a text for each of its tensors.
