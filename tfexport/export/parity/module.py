@@ -226,7 +226,7 @@ class EagerModule:
     def _decode_by_forward(
         self, row: Mapping[str, Array], proposed: Sequence[int], rules: GreedyRules
     ) -> tuple[Ids, Tensor]:
-        """Tokens and logits of the user's forward over whole prefixes.
+        """Tokens and logits of the user's forward over complete prefixes.
 
         The forward is causal: where it agrees with the proposed tokens, one call gives what a loop
         of calls would give.
