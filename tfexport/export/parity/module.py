@@ -35,7 +35,7 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
 from tfexport.export.report import DRAWN, EXAMPLES, Comparison, ParityReport
-from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
+from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
@@ -176,11 +176,8 @@ class EagerModule:
 
         by_forward = self.module.own is not None
         known = compute() if by_forward else [logits, log_probs(logits), *_joined(memory)]
-        # A full prefix in one call costs little, so that it is computed several times.
-        others: list[Compute] | None = [] if self.found.io.many_tokens or by_forward else None
-        of_logits, of_log_probs, *of_memory = self.rounding.measure(
-            compute, [each.numpy() for each in known], others
-        )
+        found = [each.numpy() for each in known]
+        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, ())
         return Noise(tuple(of_memory), of_logits, of_log_probs)
 
     def _follow(
