@@ -186,7 +186,7 @@ class EagerModule:
         """Memory of a row, and logits (T, V) after each of its tokens (T,)."""
         memory, state = self._encode([row])
         if self.module.own is not None:
-            return memory, self._whole(row, tokens)
+            return memory, self._forward_of(row)(tokens)
         if self.found.io.many_tokens:
             logits, _ = self.module.advance(tokens[None], state, memory)
             return memory, _wide(logits[0])
@@ -200,13 +200,15 @@ class EagerModule:
 
     def _own_logits(self, row: Mapping[str, Array], tokens: Tensor) -> Tensor:
         """The logits (T, V) of the user's forward after each of a row's tokens (T,)."""
+        forward = self._forward_of(row)
         # The first token alone too: code may take another branch for it.
-        return torch.cat([self._whole(row, tokens[:1]), self._whole(row, tokens)[1:]])
+        return torch.cat([forward(tokens[:1]), forward(tokens)[1:]])
 
-    def _whole(self, row: Mapping[str, Array], tokens: Tensor) -> Tensor:
-        """The logits (T, V) of one call of the user's forward."""
+    def _forward_of(self, row: Mapping[str, Array]) -> Callable[[Tensor], Tensor]:
+        """Gives the logits (T, V) of one call of the user's forward with tokens (T,)."""
         assert self.module.own is not None
-        return _wide(self.module.own(self._tensors([row]), tokens[None])[0])
+        forward = self.module.own.of_source(self._tensors([row]))
+        return lambda tokens: _wide(forward(tokens[None])[0])
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""
@@ -278,17 +280,18 @@ class EagerModule:
         """By whole prefixes: the forward is causal, so the longest have the logits of shorter."""
         known: dict[tuple[int, tuple[int, ...]], Tensor] = {}
         for i, row in enumerate(rows):
+            forward = self._forward_of(row)
             of_row = {
                 tuple(prefix)
                 for each in prefixes
                 for prefix in each[i * beams : (i + 1) * beams].tolist()
             }
             for prefix in sorted(of_row, key=len, reverse=True):
+                # The first token, which comes last, is run alone too; see _own_logits.
                 if len(prefix) > 1 and (i, prefix) in known:
                     continue
-                for length, logits in enumerate(self._whole(row, torch.tensor(prefix)), 1):
-                    if length > 1 or len(prefix) == 1:  # the first token alone; see _own_logits
-                        known[i, prefix[:length]] = logits
+                for length, logits in enumerate(forward(torch.tensor(prefix)), 1):
+                    known[i, prefix[:length]] = logits
         for each in prefixes:
             yield torch.stack([
                 known[k // beams, tuple(prefix)] for k, prefix in enumerate(each.tolist())
