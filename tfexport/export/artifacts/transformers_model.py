@@ -110,7 +110,7 @@ def _as_module(found: TransformersModel, options: Mapping[str, Any]) -> Any:
     """The options of a custom module's export."""
     kept = {name: value for name, value in options.items() if name not in ("settings", "layout")}
     return {
-        **kept, "inputs": found.inputs, "forward": found.forward, "examples": found.examples
+        **kept, "inputs": found.inputs, "forward": found, "examples": found.examples
     }  # fmt: skip
 
 
