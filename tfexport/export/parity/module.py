@@ -182,9 +182,9 @@ class EagerModule:
         self, row: Mapping[str, Array], tokens: Tensor
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Memory of a row, and logits (T, V) after each of its tokens (T,)."""
-        memory, state = self._encode([row])
         if self.module.own is not None:
-            return memory, self._own_logits(row, tokens)
+            return self.module.encode(self._tensors([row])), self._own_logits(row, tokens)
+        memory, state = self._encode([row])
         if self.found.io.many_tokens:
             logits, _ = self.module.advance(tokens[None], state, memory)
             return memory, _wide(logits[0])
@@ -200,11 +200,10 @@ class EagerModule:
         """The logits (T, V) of the user's forward after each of a row's tokens (T,)."""
         given = self._tensors([row])
         # The first token alone too: code may take another branch for it.
-        first, whole = (
-            self.module.own(given, tokens[None, :1]),
-            self.module.own(given, tokens[None]),
-        )
-        return _wide(torch.cat([first[0], whole[0, 1:]]))
+        first = self.module.own(given, tokens[None, :1])[0]
+        if len(tokens) == 1:
+            return _wide(first)
+        return _wide(torch.cat([first, self.module.own(given, tokens[None])[0, 1:]]))
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""
@@ -265,9 +264,10 @@ class EagerModule:
     def last_logits(self, rows: Rows, beams: int) -> LastLogits:
         """From prefixes of ``beams`` (K) for each row, (B * K, T), to logits (B * K, V)."""
         if self.module.own is not None:
+            given = [self._tensors([row]) for row in rows]
             return lambda prefixes: torch.stack(
                 [
-                    self._own_logits(rows[i // beams], tokens)[-1]
+                    _wide(self.module.own(given[i // beams], tokens[None])[0, -1])
                     for i, tokens in enumerate(prefixes)
                 ]
             )
