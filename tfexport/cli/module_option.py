@@ -112,6 +112,10 @@ def export_named_module(
 
 def _print_found(made: "ExportResult") -> None:
     """Print how many tensors were found in a module's forward, and what steps compute again."""
+    for note in made.notes:
+        click.echo(f"Note: {note}.", err=True)
+    if made.layout == "recognised":
+        click.echo("Recognised: an ordinary Transformer, exported as such.", err=True)
     manifest = made.bundle_manifest
     module = None if manifest is None else manifest.module
     found = None if module is None else module.get("found")

@@ -38,32 +38,28 @@ _OTHER_WAY = "Your own methods encode, start and step may have loops: docs/modul
 _CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
 
 
-def find_steps(
+def find_program(
     own: OwnForward,
     examples: Sequence[Mapping[str, Array]],
     ids: SpecialIds,
     max_length: int,
-    fused: bool = True,
-) -> FoundSteps | WholeForward:
-    """Find the encoder and the step of a module by its forward.
+) -> Program:
+    """Export a module's forward as a program, and run it at several sizes.
 
     Args:
         own: the module, in eval mode.
         examples: rows of real inputs.
         ids: of the vocabularies.
         max_length: tokens that it has to decode.
-        fused: compute attention by an operator of onnxruntime.
-
-    Returns:
-        The module of what was found; if no step was found, one that calls the forward over the
-        complete prefix for every token, with the reason as ``why``.
 
     Raises:
-        ModuleError: the forward fails, cannot be exported, or cannot be decoded step by step; the
-            message names the line.
+        ModuleError: the forward fails, cannot be exported, or takes another branch for larger
+            sizes; the message names the line.
     """
-    inputs, whole = own.batch_first, WholeForward(own)
-    runner = Runner(UserModule(whole, len(inputs)), inputs, ids.decoder_start, max(LENGTHS))
+    inputs = own.batch_first
+    runner = Runner(
+        UserModule(WholeForward(own), len(inputs)), inputs, ids.decoder_start, max(LENGTHS)
+    )
     settings = runner.settings(examples)
     runs = _examples(runner, settings, ids)
     _refuse_probabilities(own, runs[0])
@@ -74,10 +70,34 @@ def find_steps(
         reason = with_axis_names(export_failure(own.model, ("forward",), error), taken)
         raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
     _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
+    return program
+
+
+def find_steps(
+    program: Program, ids: SpecialIds, max_length: int, fused: bool = True
+) -> FoundSteps | WholeForward:
+    """Find the encoder and the step of a module by its forward.
+
+    Args:
+        program: of the forward.
+        ids: of the vocabularies.
+        max_length: tokens that it has to decode.
+        fused: compute attention by an operator of onnxruntime.
+
+    Returns:
+        The module of what was found; if no step was found, one that calls the forward over the
+        complete prefix for every token, with the reason as ``why``.
+
+    Raises:
+        ModuleError: it cannot be decoded step by step; the message names the line.
+    """
+    own = program.own
     try:
         steps = build_steps(Found.of(program), max_length, fused)
-        _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
+        vocab_size = program.sizes(program.logits)[-1][FIRST]
+        _check(steps, own, program.examples[MORE_SOURCE].inputs, vocab_size, ids)
     except NoStepsError as error:
+        whole = WholeForward(own)
         whole.why = str(error)
         return whole
     return steps

@@ -416,7 +416,9 @@ class Dataflow:
         indices = []
         for place in self.places(source):
             found = by_place[place]
-            if int(self.reached(of, place).sum()) != int(self.reached(of, place).flatten()[found].sum()):
+            if int(self.reached(of, place).sum()) != int(
+                self.reached(of, place).flatten()[found].sum()
+            ):
                 raise NotRecognised(
                     f"{self.program.line_of(result)} mixes the values of several positions"
                 )
@@ -432,5 +434,3 @@ def _zeros(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_zeros(each) for each in value)
     return torch.zeros_like(value)
-
-

@@ -95,9 +95,7 @@ class _Reader:
 
     def _lengths(self) -> list[int]:
         """The largest lengths that both sides may have, largest first."""
-        bounds = [
-            size for axis, size in self.program.largest_sizes().items() if axis != BATCH
-        ]
+        bounds = [size for axis, size in self.program.largest_sizes().items() if axis != BATCH]
         most = min([*bounds, max(MOST_POSITIONS, self.max_length)])
         if most < self.max_length:
             raise NotRecognised(f"positions for {most} tokens, of {self.max_length} to decode")
@@ -125,7 +123,9 @@ class _Reader:
         for place in flow.places(ends[0]):
             at = numbers[flow.reached(of, place).flatten()]
             indices.append(at)
-        if len({len(each) for each in indices}) != 1 or len(indices[0]) * batch * length != len(numbers):
+        if len({len(each) for each in indices}) != 1 or len(indices[0]) * batch * length != len(
+            numbers
+        ):
             raise NotRecognised(f"{self.program.line_of(node)}: logits of several positions")
         return ends[0], flow.read(of, indices)
 
@@ -147,8 +147,9 @@ class _Assembly:
         of_encoder = _layers(self.encoder, ("self", "feed_forward"))
         of_decoder = _layers(self.decoder, ("self", "cross", "feed_forward"))
         norms = [*_norms(self.encoder), *_norms(self.decoder)]
-        kind, eps = _one((n.kind for n in norms), "kinds of norms"), _one(
-            (n.eps for n in norms), "epsilons of norms"
+        kind, eps = (
+            _one((n.kind for n in norms), "kinds of norms"),
+            _one((n.eps for n in norms), "epsilons of norms"),
         )
         first, first_decoder = _sizes(of_encoder), _sizes(of_decoder)
         heads, head_dim, d_ff, gated, activation = first
@@ -166,9 +167,11 @@ class _Assembly:
         lengths = [len(e.positions) for e in tables if e.positions is not None]
         positions: Any = "learned" if lengths else "none"
         longest = min(lengths, default=max_length)
-        shared = torch.equal(tables[0].table, tables[1].table) if (
-            tables[0].table.shape == tables[1].table.shape
-        ) else False
+        shared = (
+            torch.equal(tables[0].table, tables[1].table)
+            if (tables[0].table.shape == tables[1].table.shape)
+            else False
+        )
         tied = self.weight.shape == tables[1].table.shape and torch.equal(
             self.weight, tables[1].table
         )
@@ -318,8 +321,12 @@ def _check_mask(sublayer: Sublayer, causal: bool) -> None:
 
 
 def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
-    attentions = [s.inner for layer in layers for s in layer.values() if isinstance(s.inner, Attention)]
-    forwards = [s.inner for layer in layers for s in layer.values() if isinstance(s.inner, FeedForward)]
+    attentions = [
+        s.inner for layer in layers for s in layer.values() if isinstance(s.inner, Attention)
+    ]
+    forwards = [
+        s.inner for layer in layers for s in layer.values() if isinstance(s.inner, FeedForward)
+    ]
     heads = _one((a.heads for a in attentions), "numbers of heads")
     inner = _one((a.query[0].shape[0] for a in attentions), "widths of heads")
     return _Sizes(

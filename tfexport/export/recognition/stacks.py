@@ -196,8 +196,10 @@ class StackReader:
         scaled = token_norm.source if token_norm is not None else result
         table = self._table(entry, scaled, weight)
         if token_norm is not None:
-            matrix, constant = flow.read_vectors(start, result) if self._plain(start, result) else (
-                torch.eye(table.shape[1]), torch.zeros(table.shape[1])
+            matrix, constant = (
+                flow.read_vectors(start, result)
+                if self._plain(start, result)
+                else (torch.eye(table.shape[1]), torch.zeros(table.shape[1]))
             )
             if not torch.equal(matrix, torch.eye(table.shape[1])):
                 raise NotRecognised(f"{flow.program.line_of(result)}: scales a norm of embeddings")
@@ -231,7 +233,9 @@ class StackReader:
         of = flow.linear(entry, result)
         width = flow.values[entry].shape[-1]
         matrix = torch.empty(flow.values[result].shape[-1], width)
-        canonical = flow.canonical(result, torch.arange(flow.values[result].numel()).view_as(flow.values[result]))
+        canonical = flow.canonical(
+            result, torch.arange(flow.values[result].numel()).view_as(flow.values[result])
+        )
         places = flow.places(entry)
         for first in range(0, width, len(places)):
             value = torch.zeros_like(flow.values[entry])

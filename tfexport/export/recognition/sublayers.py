@@ -260,9 +260,7 @@ def _read_gated(
     raise NotRecognised(f"{flow.program.line_of(inner)} is no known activation")
 
 
-def _nonlinear_from(
-    flow: Dataflow, entry: fx.Node, nodes: Sequence[fx.Node]
-) -> list[fx.Node]:
+def _nonlinear_from(flow: Dataflow, entry: fx.Node, nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """Where the linear maps from a node end, without factors of single numbers."""
     linear, ends = {entry}, dict[fx.Node, None]()
     for node in nodes:
@@ -366,7 +364,9 @@ def read_attention(
     parts = [_heads_of(flow, end) for end in ends]
     found = [_read_heads(flow, other, part, prev, result, ends) for part in parts]
     if len({(each.source, each.memory) for each in found}) != 1:
-        raise NotRecognised(f"{flow.program.line_of(result)}: heads that attend to different tensors")
+        raise NotRecognised(
+            f"{flow.program.line_of(result)}: heads that attend to different tensors"
+        )
     if len({each.scale for each in found}) != 1 or any(
         not torch.equal(each.masked, found[0].masked) for each in found
     ):
@@ -498,7 +498,9 @@ def _read_heads(
     key, of_key = _projection(of_keys, memory, heads.key, heads.letters[1], "s")
     value, of_value = _projection(of_keys, memory, heads.value, heads.letters[2], "s")
     if not count == of_key == of_value:
-        raise NotRecognised(f"{line}: {count} heads of queries, {of_key} of keys, {of_value} of values")
+        raise NotRecognised(
+            f"{line}: {count} heads of queries, {of_key} of keys, {of_value} of values"
+        )
     out = _output(flow, heads, result, ends)
     scale, masked = _scores(flow, heads)
     return Attention(source, memory, count, query, key, value, out, scale, masked)
@@ -515,7 +517,9 @@ def _projection(
     for place in flow.places(source):
         at = flow.reached(of, place).nonzero()
         if len({int(each[letters.index(length)]) for each in at}) != 1:
-            raise NotRecognised(f"{flow.program.line_of(result)} mixes the values of several positions")
+            raise NotRecognised(
+                f"{flow.program.line_of(result)} mixes the values of several positions"
+            )
         heads = sorted({tuple(int(each[i]) for i in axes) for each in at})
         order = sorted(at.tolist(), key=lambda each: (tuple(each[i] for i in axes), each[inner]))
         count = len(heads)
@@ -544,7 +548,9 @@ def _output(
         made = flow.canonical(result, flow.homogeneous(of, value, drawn=True)) != 0
         rows = made.any(-1).nonzero()
         if len(rows) != 1 or int(rows[0, 1]) != 0:
-            raise NotRecognised(f"{flow.program.line_of(result)} mixes the values of several positions")
+            raise NotRecognised(
+                f"{flow.program.line_of(result)} mixes the values of several positions"
+            )
         groups[int(rows[0, 0])].append(tuple(head))
     heads_of = [sorted(group) for group in groups.values()]
     count, depth = len(heads_of[0]), like.shape[inner]
@@ -618,9 +624,7 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor]:
     return scale, _alike(shaped.reshape(-1, *shaped.shape[-2:]), line)
 
 
-def _score_axes(
-    flow: Dataflow, heads: _Heads, product: fx.Node, letters: str
-) -> tuple[int, int]:
+def _score_axes(flow: Dataflow, heads: _Heads, product: fx.Node, letters: str) -> tuple[int, int]:
     one, two, _ = _letters(flow, product)
     operands = product.args[1] if product.target is aten.einsum.default else product.args[:2]
     if operands[0] is not heads.query:  # type: ignore[index]
