@@ -57,7 +57,7 @@ from tfexport.export.parity.plan import plan_bundle
 from tfexport.export.parity.text import add_expected
 from tfexport.export.passes.weights import share_transposed, share_weights
 from tfexport.export.quantization.bundle import quantize_bundle
-from tfexport.export.recognition.dataflow import NotRecognised
+from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
 from tfexport.model_src.checkpoint.generation_config import Generation
@@ -87,7 +87,7 @@ def export_known(
         if output.kind == BUNDLE and call.own is not None and options.get("recognise", True):
             try:
                 return export_recognised(call, output, options)
-            except NotRecognised as error:
+            except NotRecognisedError as error:
                 note = f"not recognised as a known architecture: {error}"
             except ParityError as error:
                 note = f"recognised, but {error}"
@@ -155,7 +155,7 @@ def _verify_recognised(
 ) -> ParityReport:
     try:
         checkpoint = recognised_checkpoint(call, ExportKeywords())
-    except NotRecognised as error:
+    except NotRecognisedError as error:
         raise BundleError(
             f"{path}: was exported from a module of a known architecture; in this one, none is "
             f"recognised: {error}. Pass the module that it was exported from, or export this one."
@@ -163,7 +163,7 @@ def _verify_recognised(
     real = VerifyKeywords()
     for name in ("samples", "expect"):
         if name in options:
-            real[name] = options[name]  # type: ignore[literal-required]
+            real[name] = options[name]
     return verify_bundle(path, checkpoint, level, real, progress)
 
 

@@ -200,7 +200,7 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
 
 def framing_of(options: ExportKeywords) -> dict[str, bool]:
     """The special tokens that are put around the ids of a source text."""
-    return {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
+    return {name: bool(options.get(name, False)) for name in ("add_source_bos", "add_source_eos")}
 
 
 def _check_ids(ids: SpecialIds, found: Examination) -> None:

@@ -25,14 +25,14 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.incremental.find import draw_ids
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.modules.inputs import as_tensors
-from tfexport.export.recognition.dataflow import NotRecognised
+from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import recognise_model
 from tfexport.export.report import LEAST_ALLOWED, allow
 from tfexport.export.rounding import Rounding, difference, log_probs
 from tfexport.graph_io import INPUT_IDS
 from tfexport.model_src import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.model_src.config import config_keys
+from tfexport.model_src.config import TransformerConfig, config_keys
 from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import stack_rows
 
@@ -45,20 +45,20 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     """A module as a checkpoint, with its forward as the reference.
 
     Raises:
-        NotRecognised: it is no such model, or computes something else; the message says what.
+        NotRecognisedError: it is no such model, or computes something else; the message says what.
     """
     own, facts = call.own, call.facts
     assert own is not None
     if call.inputs[0].name != INPUT_IDS:
-        raise NotRecognised(f"its first input is {call.inputs[0].name}, not {INPUT_IDS}")
+        raise NotRecognisedError(f"its first input is {call.inputs[0].name}, not {INPUT_IDS}")
     call.progress("recognising your model", 0, 1)
     try:
         found = recognise_model(call.program, facts.special, facts.max_length)
-        config = dataclasses.replace(found.config, **framing_of(options))
+        config = TransformerConfig(**{**vars(found.config), **framing_of(options)})
         model = build_transformer(config).eval()
         model.load_state_dict(found.state_dict)
     except (ConfigError, RuntimeError) as error:  # settings or shapes that do not fit together
-        raise NotRecognised(str(error)) from error
+        raise NotRecognisedError(str(error)) from error
     _prove(call, own, model)
     generation = facts.generation
     if "max_length" not in generation.defaults:
@@ -80,7 +80,7 @@ def export_recognised(call: ModuleCall, output: Output, options: ExportKeywords)
     """Export a recognised module to a bundle, and compare it with its own forward.
 
     Raises:
-        NotRecognised: see ``recognised_checkpoint``.
+        NotRecognisedError: see ``recognised_checkpoint``.
         ParityError: the bundle differs from the forward.
     """
     checkpoint = recognised_checkpoint(call, options)
@@ -97,7 +97,7 @@ def export_recognised(call: ModuleCall, output: Output, options: ExportKeywords)
 
 def is_recognised(manifest: Manifest) -> bool:
     """Whether a bundle was exported from a recognised module."""
-    return manifest.origins.get("d_model") == _ORIGIN
+    return _ORIGIN in manifest.origins.values()
 
 
 def _own_logits(own: OwnForward, source: Tensor, target: Tensor) -> Tensor:
@@ -112,10 +112,11 @@ def _prove(call: ModuleCall, own: OwnForward, model: Transformer) -> None:
     """Compare the recognised model with the forward, on drawn ids and on rows of real inputs.
 
     Raises:
-        NotRecognised: they differ by more than rounding explains.
+        NotRecognisedError: they differ by more than rounding explains.
     """
     config, ids = model.config, call.facts.special
-    assert config.source_vocab_size is not None and config.target_vocab_size is not None
+    assert config.source_vocab_size is not None
+    assert config.target_vocab_size is not None
     longest = min(config.max_positions, call.facts.max_length)
     cases = []
     for seed, (source, target) in enumerate((*_LENGTHS, (longest, longest))):
@@ -139,7 +140,7 @@ def _prove(call: ModuleCall, own: OwnForward, model: Transformer) -> None:
             continue
         (noise,) = Rounding(own.model).measure(compute, [wanted.numpy()], ())
         if not gap <= allow(noise):
-            raise NotRecognised(
+            raise NotRecognisedError(
                 f"what was recognised differs from forward by {gap:.1e}, of {allow(noise):.1e} "
                 "allowed"
             )

@@ -180,6 +180,7 @@ class Program:
 
     @torch.no_grad()
     def run(self, example: Example) -> dict[fx.Node, Any]:
+        """The values of all nodes, for inputs and target ids."""
         values: dict[fx.Node, Any] = {}
 
         class Recorder(fx.Interpreter):

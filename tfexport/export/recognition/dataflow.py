@@ -21,7 +21,7 @@ aten: Any = torch.ops.aten
 Values = Mapping[fx.Node, Any]
 
 
-class NotRecognised(Exception):
+class NotRecognisedError(Exception):
     """A program, or a part of it, is none of the forms that are known; the message says where."""
 
 
@@ -47,6 +47,7 @@ _SELECTS = (
     aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.masked_fill.Scalar,
     aten.masked_fill.Tensor,
 )  # fmt: skip
+_ASSERTS = aten._assert_tensor_metadata.default  # has no result
 PRODUCTS = (
     aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default,
     aten.addmm.default, aten.baddbmm.default, aten.einsum.default, aten.conv1d.default,
@@ -137,7 +138,7 @@ class Dataflow:
 
     @cached_property
     def _dominator(self) -> dict[fx.Node, fx.Node | None]:
-        """The nearest node through which all of a node's activations come; None if there is none."""
+        """The nearest node through which all activations of a node come."""
         found: dict[fx.Node, fx.Node | None] = {}
         for node in self.program.graph.nodes:
             if node in self.side:
@@ -203,19 +204,18 @@ class Dataflow:
     def peeled(self, node: fx.Node) -> fx.Node:
         """A node before operators that keep its values, at most with axes in another order."""
         while node in self.side and node.target in (*_IDENTITY, *_MOVES):
-            kept = self.values[node].shape[-1] == self.values[node.args[0]].shape[-1]
-            if node.target in _MOVES and not (kept and self._last_stays(node)):
+            if node.target in _MOVES and not self._last_stays(node):
                 break
             if not self.is_linear(node):
                 break
-            node = node.args[0]  # type: ignore[assignment]
+            (node,) = self.before(node)
         if node.target in _SELECTS and node in self.side and self.is_linear(node):
             return self.peeled(self.before(node)[0])
         return node
 
     def _last_stays(self, node: fx.Node) -> bool:
         rank = self.values[node].dim()
-        moved = self._compute(node, {node.args[0]: torch.empty(*range(1, rank + 1))})
+        moved = self._compute(node, {self.before(node)[0]: torch.empty(*range(1, rank + 1))})
         return bool(moved.shape[-1] == rank)
 
     # Linear maps.
@@ -260,7 +260,7 @@ class Dataflow:
             for node in self.program.graph.nodes
             if node not in self.static
             and node not in ids
-            and all(user.target in _ADDS for user in node.users)
+            and all(user.target in (*_ADDS, _ASSERTS) for user in node.users)
         }
 
     def _selects_nothing(self, node: fx.Node, before: Sequence[fx.Node]) -> bool:
@@ -306,7 +306,8 @@ class Dataflow:
         made: dict[fx.Node, Any] = {of.source: value}
         for node in of.nodes:
             made[node] = self._without_constant(node, made, drawn)
-        return made[of.result]
+        result: Tensor = made[of.result]
+        return result
 
     def _without_constant(self, node: fx.Node, made: dict[fx.Node, Any], drawn: bool) -> Any:
         target: Any = node.target
@@ -319,8 +320,8 @@ class Dataflow:
                 return _zeros(found)
             return self._draw(each) if drawn and _is_floats(found) else found
 
-        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
-        args = list(args)
+        given, kwargs = fx.map_arg((node.args, node.kwargs), value)
+        args: list[Any] = list(given)
         before = self.before(node)
         if target in _ADDS:
             for i, each in enumerate(node.args):
@@ -361,12 +362,14 @@ class Dataflow:
         """The values of a node, as (B, L, E).
 
         Raises:
-            NotRecognised: it has not three axes, of which the last has the values of a position.
+            NotRecognisedError: its axes are others.
         """
         found: Tensor = self.values[node] if value is None else value
         axis = self.program.batch_axis(node)
         if found.dim() != 3 or axis not in (0, 1):
-            raise NotRecognised(f"{self.program.line_of(node)} gives no vector for each position")
+            raise NotRecognisedError(
+                f"{self.program.line_of(node)} gives no vector for each position"
+            )
         return found.transpose(0, 1) if axis == 1 else found
 
     def places(self, node: fx.Node) -> list[tuple[int, int]]:
@@ -388,7 +391,7 @@ class Dataflow:
             indices: for each place, the indices (N,) of its values in the flat result.
 
         Raises:
-            NotRecognised: the constant is another at another position.
+            NotRecognisedError: the constant is another at another position.
         """
         like = self.values[of.source]
         places = self.places(of.source)
@@ -405,7 +408,9 @@ class Dataflow:
         constants = self.constant(of).flatten()
         bias = constants[indices[0]]
         if any(not torch.allclose(constants[each], bias, rtol=1e-5, atol=1e-6) for each in indices):
-            raise NotRecognised(f"{self.program.line_of(of.result)} adds to some positions only")
+            raise NotRecognisedError(
+                f"{self.program.line_of(of.result)} adds to some positions only"
+            )
         return matrix, bias
 
     def read_vectors(self, source: fx.Node, result: fx.Node) -> tuple[Tensor, Tensor]:
@@ -419,7 +424,7 @@ class Dataflow:
             if int(self.reached(of, place).sum()) != int(
                 self.reached(of, place).flatten()[found].sum()
             ):
-                raise NotRecognised(
+                raise NotRecognisedError(
                     f"{self.program.line_of(result)} mixes the values of several positions"
                 )
             indices.append(found)

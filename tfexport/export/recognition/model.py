@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.program import FIRST, TARGET, Example, Program
-from tfexport.export.recognition.dataflow import Dataflow, NotRecognised, aten
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, aten
 from tfexport.export.recognition.stacks import Embedding, Stack, StackReader, Sublayer
 from tfexport.export.recognition.sublayers import Attention, FeedForward, Norm, find_norms
 from tfexport.graph_io import ATTENTION_MASK, BATCH
@@ -45,7 +45,7 @@ def recognise_model(program: Program, ids: SpecialIds, max_length: int) -> Recog
         max_length: tokens that it has to decode.
 
     Raises:
-        NotRecognised: naming the first operator that is none of the known forms, and its line.
+        NotRecognisedError: naming the first operator that is none of the known forms, and its line.
     """
     with torch.no_grad():
         return _Reader(program, ids, max_length).read()
@@ -58,7 +58,9 @@ class _Reader:
         takes_ids = given[0].dtype in ("int64", "int32") and len(given[0].axes) == 2
         if not takes_ids or any(each.name != ATTENTION_MASK for each in given[1:]):
             names = ", ".join(each.name for each in given)
-            raise NotRecognised(f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}")
+            raise NotRecognisedError(
+                f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}"
+            )
         example = self._example(None)
         self.decoder = Dataflow(program, example, decoder=True)
         self.encoder = Dataflow(program, example, decoder=False)
@@ -75,7 +77,9 @@ class _Reader:
             if isinstance(each.inner, Attention) and each.inner.memory not in self.decoder.side
         }
         if len(memories) != 1:
-            raise NotRecognised(f"the decoder attends to {len(memories)} tensors of the encoder")
+            raise NotRecognisedError(
+                f"the decoder attends to {len(memories)} tensors of the encoder"
+            )
         encoder = StackReader(self.encoder, None, longest).read(memories.pop())
         return _Assembly(encoder, decoder, weight, bias).build(self.ids, self.max_length)
 
@@ -98,7 +102,7 @@ class _Reader:
         bounds = [size for axis, size in self.program.largest_sizes().items() if axis != BATCH]
         most = min([*bounds, max(MOST_POSITIONS, self.max_length)])
         if most < self.max_length:
-            raise NotRecognised(f"positions for {most} tokens, of {self.max_length} to decode")
+            raise NotRecognisedError(f"positions for {most} tokens, of {self.max_length} to decode")
         return [most] if most == self.max_length else [most, self.max_length]
 
     def _output(self) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
@@ -108,13 +112,10 @@ class _Reader:
             if node.target in (aten.linear.default, aten.matmul.default):
                 break
             (node,) = flow.before(node)
-        if node.target in _LOG_SOFTMAX:
-            node = node.args[0]  # type: ignore[assignment]
-        else:
-            node = self.program.logits
+        node = flow.before(node)[0] if node.target in _LOG_SOFTMAX else self.program.logits
         ends = flow.leaves(node)
         if len(ends) != 1:
-            raise NotRecognised(f"{self.program.line_of(node)}: logits of several tensors")
+            raise NotRecognisedError(f"{self.program.line_of(node)}: logits of several tensors")
         of = flow.linear(ends[0], node)
         like = flow.values[node]
         batch, length = flow.canonical(ends[0]).shape[:2]
@@ -126,7 +127,7 @@ class _Reader:
         if len({len(each) for each in indices}) != 1 or len(indices[0]) * batch * length != len(
             numbers
         ):
-            raise NotRecognised(f"{self.program.line_of(node)}: logits of several positions")
+            raise NotRecognisedError(f"{self.program.line_of(node)}: logits of several positions")
         return ends[0], flow.read(of, indices)
 
 
@@ -158,7 +159,9 @@ class _Assembly:
             first_decoder.activation,
             first_decoder.gated,
         ):
-            raise NotRecognised("encoder and decoder have different widths of heads or activations")
+            raise NotRecognisedError(
+                "encoder and decoder have different widths of heads or activations"
+            )
         placement = _placement(self.encoder)
         of_target = _placement(self.decoder)
         has_norm_bias = any(n.bias is not None for n in norms)
@@ -287,16 +290,16 @@ def _layers(stack: Stack, kinds: Sequence[str]) -> list[dict[str, Sublayer]]:
     """The sublayers of each layer, by kind.
 
     Raises:
-        NotRecognised: their order is another, or a mask is.
+        NotRecognisedError: their order is another, or a mask is.
     """
     found = []
     sublayers = list(stack.sublayers)
     if not sublayers or len(sublayers) % len(kinds):
-        raise NotRecognised(f"{len(sublayers)} sublayers are no layers of {', '.join(kinds)}")
+        raise NotRecognisedError(f"{len(sublayers)} sublayers are no layers of {', '.join(kinds)}")
     for i, each in enumerate(sublayers):
         kind, expected = _kind(each), kinds[i % len(kinds)]
         if kind != expected:
-            raise NotRecognised(f"{each.line}: {kind} where {expected} is expected")
+            raise NotRecognisedError(f"{each.line}: {kind} where {expected} is expected")
         if isinstance(each.inner, Attention):
             _check_mask(each, causal=kind == "self" and len(kinds) == 3)
         if i % len(kinds) == 0:
@@ -317,7 +320,7 @@ def _check_mask(sublayer: Sublayer, causal: bool) -> None:
     expected = torch.ones_like(masked).triu(1) if causal else torch.zeros_like(masked)
     if not torch.equal(masked, expected):
         wanted = "later tokens" if causal else "nothing"
-        raise NotRecognised(f"{sublayer.line}: masks other keys than {wanted}")
+        raise NotRecognisedError(f"{sublayer.line}: masks other keys than {wanted}")
 
 
 def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
@@ -341,7 +344,7 @@ def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
 def _one(values: Any, what: str) -> Any:
     found = list(dict.fromkeys(values))
     if len(found) != 1:
-        raise NotRecognised(f"different {what}: {', '.join(map(str, found))}")
+        raise NotRecognisedError(f"different {what}: {', '.join(map(str, found))}")
     return found[0]
 
 
@@ -361,7 +364,7 @@ def _placement(stack: Stack) -> Any:
 
 def _embedding_norm(embedding: Embedding) -> Any:
     if embedding.norm is not None and embedding.token_norm is not None:
-        raise NotRecognised("embeddings with two norms")
+        raise NotRecognisedError("embeddings with two norms")
     if embedding.norm is not None:
         return "sum"
     return "none" if embedding.token_norm is None else "tokens"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.export.incremental.program import Example
-from tfexport.export.recognition.dataflow import Dataflow, NotRecognised, Values, aten
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, Values, aten
 from tfexport.export.recognition.sublayers import (
     Attention,
     FeedForward,
@@ -49,7 +49,7 @@ class Sublayer:
         """Where its norm is.
 
         Raises:
-            NotRecognised: it has none, or several.
+            NotRecognisedError: it has none, or several.
         """
         found: list[Placement] = []
         if self.before is not None:
@@ -59,7 +59,7 @@ class Sublayer:
         if self.on_sum is not None:
             found.append("post")
         if len(found) != 1:
-            raise NotRecognised(f"{self.line}: a sublayer with {len(found)} norms")
+            raise NotRecognisedError(f"{self.line}: a sublayer with {len(found)} norms")
         return found[0]
 
     @property
@@ -119,7 +119,7 @@ class StackReader:
         """The stack whose last tensor is a node.
 
         Raises:
-            NotRecognised: naming the first operator that is none of the known forms.
+            NotRecognisedError: naming the first operator that is none of the known forms.
         """
         flow, node = self.flow, self.flow.peeled(result)
         backwards: list[Norm | Sublayer] = []
@@ -159,16 +159,16 @@ class StackReader:
         elif len(ends) == 1 and ends[0] is not prev:
             inner = read_feed_forward(flow, result, ends[0], prev)
         else:
-            raise NotRecognised(f"{line} is neither attention nor a feed-forward")
+            raise NotRecognisedError(f"{line} is neither attention nor a feed-forward")
         source = flow.peeled(inner.source)
         before = None
         if source is not prev:
             before = find_norm(flow, source)
             if before is None or flow.peeled(before.source) is not prev:
-                raise NotRecognised(f"{flow.program.line_of(source)} is between sublayers")
+                raise NotRecognisedError(f"{flow.program.line_of(source)} is between sublayers")
         if isinstance(inner, Attention) and inner.memory in flow.side:
             if flow.peeled(inner.memory) is not source:
-                raise NotRecognised(f"{line}: queries and keys of different tensors")
+                raise NotRecognisedError(f"{line}: queries and keys of different tensors")
             inner = replace(inner, memory=inner.source)
         return Sublayer(inner, before, after, line)
 
@@ -178,21 +178,25 @@ class StackReader:
         flow = self.flow
         (start, *more) = flow.leaves(result)
         if more:
-            raise NotRecognised(
-                f"{flow.program.line_of(result)}: adds up several tensors; positions that depend on "
-                "ids are not known"
+            raise NotRecognisedError(
+                f"{flow.program.line_of(result)}: adds up several tensors; positions may not "
+                "depend on ids"
             )
         token_norm = find_norm(flow, start)
         entry = start
         if token_norm is not None:
             (entry, *more) = flow.leaves(flow.peeled(token_norm.source))
         if more or entry.target is not aten.embedding.default:
-            raise NotRecognised(f"{flow.program.line_of(entry)} is no embedding and no sublayer")
+            raise NotRecognisedError(
+                f"{flow.program.line_of(entry)} is no embedding and no sublayer"
+            )
         weight: Tensor = flow.values[entry.args[0]].detach()  # type: ignore[index]
         ids = entry.args[1]
         given = flow.program.target if flow.decoder else flow.program.inputs[0]
         if not self._is(ids, given):
-            raise NotRecognised(f"{flow.program.line_of(entry)}: embeds other ids than those given")
+            raise NotRecognisedError(
+                f"{flow.program.line_of(entry)}: embeds other ids than those given"
+            )
         scaled = token_norm.source if token_norm is not None else result
         table = self._table(entry, scaled, weight)
         if token_norm is not None:
@@ -202,7 +206,9 @@ class StackReader:
                 else (torch.eye(table.shape[1]), torch.zeros(table.shape[1]))
             )
             if not torch.equal(matrix, torch.eye(table.shape[1])):
-                raise NotRecognised(f"{flow.program.line_of(result)}: scales a norm of embeddings")
+                raise NotRecognisedError(
+                    f"{flow.program.line_of(result)}: scales a norm of embeddings"
+                )
             del constant
         return Embedding(table, self._positions(start, result), token_norm)
 
@@ -265,7 +271,9 @@ class StackReader:
                 return flow.canonical(result, flow.placed_at(of, values))[0].clone()
             except (RuntimeError, IndexError):
                 continue
-        raise NotRecognised(f"{flow.program.line_of(result)}: positions that could not be computed")
+        raise NotRecognisedError(
+            f"{flow.program.line_of(result)}: positions that could not be computed"
+        )
 
 
 def _is_product(flow: Dataflow, node: fx.Node) -> bool:
@@ -278,7 +286,8 @@ def _in_order(embedding: Embedding, found: Sequence[Norm | Sublayer]) -> Stack:
     """Give each norm its place."""
     rest = list(found)
     if rest and isinstance(rest[0], Norm):
-        embedding = replace(embedding, norm=rest.pop(0))
+        embedding = replace(embedding, norm=rest[0])
+        rest = rest[1:]
     sublayers: list[Sublayer] = []
     final: Norm | None = None
     for i, each in enumerate(rest):
@@ -291,5 +300,5 @@ def _in_order(embedding: Embedding, found: Sequence[Norm | Sublayer]) -> Stack:
         elif i == len(rest) - 1:
             final = each
         else:
-            raise NotRecognised(f"a norm after {last.line}, which has one already")
+            raise NotRecognisedError(f"a norm after {last.line}, which has one already")
     return Stack(embedding, tuple(sublayers), final)

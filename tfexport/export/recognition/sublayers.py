@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from tfexport.export.incremental.attention import attention
-from tfexport.export.recognition.dataflow import PRODUCTS, Dataflow, NotRecognised, aten
+from tfexport.export.recognition.dataflow import PRODUCTS, Dataflow, NotRecognisedError, aten
 
 MOST_OPERATORS = 40  # of a norm
 _SAME = 2e-5  # relative difference of two formulas that are equal but for rounding
@@ -137,9 +137,10 @@ def _static_vectors(flow: Dataflow, node: fx.Node, width: int) -> Iterator[Tenso
     yield torch.ones(width)
     for each in node.all_input_nodes:
         value = flow.values.get(each)
-        if each in flow.static and isinstance(value, Tensor) and value.is_floating_point():
-            if value.numel() == width or value.numel() == 1:
-                yield value.detach().flatten().float().expand(width)
+        if not isinstance(value, Tensor) or each not in flow.static:
+            continue
+        if value.is_floating_point() and value.numel() in (1, width):
+            yield value.detach().flatten().float().expand(width)
 
 
 def _numbers(nodes: Sequence[fx.Node], flow: Dataflow) -> list[float]:
@@ -209,7 +210,7 @@ def read_feed_forward(
         prev: the stream.
 
     Raises:
-        NotRecognised: it is none.
+        NotRecognisedError: it is none.
     """
     down = flow.read_vectors(inner, result)
     for source in flow.dominators(inner):
@@ -238,9 +239,9 @@ def _read_gated(
     flow: Dataflow, inner: fx.Node, prev: fx.Node, down: tuple[Tensor, Tensor]
 ) -> FeedForward:
     for entry in flow.dominators(inner):
-        if not isinstance(flow.values[entry], Tensor) or flow.is_linear(entry):
-            if entry is not prev:
-                continue
+        tensor = isinstance(flow.values[entry], Tensor)
+        if entry is not prev and (not tensor or flow.is_linear(entry)):
+            continue
         nodes = flow.between(entry, inner)
         ends = _nonlinear_from(flow, entry, nodes)
         if len(ends) != 2:
@@ -257,7 +258,7 @@ def _read_gated(
                     of_gate, of_up = (flow.read_vectors(entry, end) for end in (gate, up))
                     return FeedForward(entry, name, of_up, of_gate, down)
         break
-    raise NotRecognised(f"{flow.program.line_of(inner)} is no known activation")
+    raise NotRecognisedError(f"{flow.program.line_of(inner)} is no known activation")
 
 
 def _nonlinear_from(flow: Dataflow, entry: fx.Node, nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -282,10 +283,10 @@ def _unscaled(flow: Dataflow, node: fx.Node) -> fx.Node:
     return node
 
 
-def _only_leaf(flow: Dataflow, node: fx.Node, prev: fx.Node) -> fx.Node:
+def _only_leaf(flow: Dataflow, node: fx.Node, prev: fx.Node | None) -> fx.Node:
     leaves = flow.leaves(node, prev)
     if len(leaves) != 1:
-        raise NotRecognised(f"{flow.program.line_of(node)} adds up several tensors")
+        raise NotRecognisedError(f"{flow.program.line_of(node)} adds up several tensors")
     return leaves[0]
 
 
@@ -358,39 +359,45 @@ def read_attention(
         prev: the stream.
 
     Raises:
-        NotRecognised: it is none, or of a form that is not known.
+        NotRecognisedError: it is none, or of a form that is not known.
     """
     ends = flow.leaves(result, prev)
     parts = [_heads_of(flow, end) for end in ends]
     found = [_read_heads(flow, other, part, prev, result, ends) for part in parts]
     if len({(each.source, each.memory) for each in found}) != 1:
-        raise NotRecognised(
+        raise NotRecognisedError(
             f"{flow.program.line_of(result)}: heads that attend to different tensors"
         )
     if len({each.scale for each in found}) != 1 or any(
         not torch.equal(each.masked, found[0].masked) for each in found
     ):
-        raise NotRecognised(f"{flow.program.line_of(result)}: heads with different scales or masks")
+        raise NotRecognisedError(
+            f"{flow.program.line_of(result)}: heads with different scales or masks"
+        )
     first = found[0]
     if len(found) == 1:
         return first
-    joined = [
-        (torch.cat([getattr(each, name)[0] for each in found]),
-         torch.cat([getattr(each, name)[1] for each in found]))
+    query, key, value = (
+        (
+            torch.cat([getattr(each, name)[0] for each in found]),
+            torch.cat([getattr(each, name)[1] for each in found]),
+        )
         for name in ("query", "key", "value")
-    ]  # fmt: skip
+    )
     out = torch.cat([each.out[0] for each in found], 1), first.out[1]
     heads = sum(each.heads for each in found)
-    return Attention(first.source, first.memory, heads, *joined, out, first.scale, first.masked)
+    return Attention(
+        first.source, first.memory, heads, query, key, value, out, first.scale, first.masked
+    )
 
 
 def _heads_of(flow: Dataflow, node: fx.Node) -> _Heads:
     """The operands of attention whose result is a node.
 
     Raises:
-        NotRecognised: it is no attention.
+        NotRecognisedError: it is no attention.
     """
-    wrong = NotRecognised(f"{flow.program.line_of(node)} is no known attention")
+    wrong = NotRecognisedError(f"{flow.program.line_of(node)} is no known attention")
     args: Any = node.args
     letters = ("bhld", "bhsd", "bhsd", "bhld")
     if node.target is attention:
@@ -462,7 +469,7 @@ def _letters(flow: Dataflow, node: fx.Node) -> tuple[str, str, str]:
     batch = "abcefg"[: rank - 2]
     operands: Any = node.args[:2]
     if any(flow.values[each].dim() != rank for each in operands):
-        raise NotRecognised(f"{flow.program.line_of(node)} broadcasts")
+        raise NotRecognisedError(f"{flow.program.line_of(node)} broadcasts")
     return f"{batch}xy", f"{batch}yz", f"{batch}xz"
 
 
@@ -488,17 +495,17 @@ def _read_heads(
     line = flow.program.line_of(heads.result)
     of_keys = flow if heads.key in flow.side else other
     if of_keys is None or heads.key not in of_keys.side or heads.value not in of_keys.side:
-        raise NotRecognised(f"{line}: keys and values are of neither side")
+        raise NotRecognisedError(f"{line}: keys and values are of neither side")
     stop = prev if of_keys is flow else None
     source = _only_leaf(flow, heads.query, prev)
     memory, of_values = (_only_leaf(of_keys, each, stop) for each in (heads.key, heads.value))
     if memory is not of_values:
-        raise NotRecognised(f"{line}: keys and values of different tensors")
+        raise NotRecognisedError(f"{line}: keys and values of different tensors")
     query, count = _projection(flow, source, heads.query, heads.letters[0], "l")
     key, of_key = _projection(of_keys, memory, heads.key, heads.letters[1], "s")
     value, of_value = _projection(of_keys, memory, heads.value, heads.letters[2], "s")
     if not count == of_key == of_value:
-        raise NotRecognised(
+        raise NotRecognisedError(
             f"{line}: {count} heads of queries, {of_key} of keys, {of_value} of values"
         )
     out = _output(flow, heads, result, ends)
@@ -517,14 +524,14 @@ def _projection(
     for place in flow.places(source):
         at = flow.reached(of, place).nonzero()
         if len({int(each[letters.index(length)]) for each in at}) != 1:
-            raise NotRecognised(
+            raise NotRecognisedError(
                 f"{flow.program.line_of(result)} mixes the values of several positions"
             )
         heads = sorted({tuple(int(each[i]) for i in axes) for each in at})
         order = sorted(at.tolist(), key=lambda each: (tuple(each[i] for i in axes), each[inner]))
         count = len(heads)
         if len(order) != count * shape[inner]:
-            raise NotRecognised(f"{flow.program.line_of(result)} has heads of different sizes")
+            raise NotRecognisedError(f"{flow.program.line_of(result)} has heads of different sizes")
         indices.append(torch.tensor([_flat(each, shape) for each in order]))
     return flow.read(of, indices), count
 
@@ -536,7 +543,7 @@ def _output(
     of = flow.linear(heads.result, result, ends)
     like, letters = flow.values[heads.result], heads.letters[3]
     canonical = flow.canonical(result, torch.zeros_like(flow.values[result]))
-    batch, length, width = canonical.shape
+    batch, _, width = canonical.shape
     axes = [i for i, c in enumerate(letters) if c not in ("l", "d")]
     inner, at = letters.index("d"), letters.index("l")
     # Which heads are of a row: those from which its values come.
@@ -548,7 +555,7 @@ def _output(
         made = flow.canonical(result, flow.homogeneous(of, value, drawn=True)) != 0
         rows = made.any(-1).nonzero()
         if len(rows) != 1 or int(rows[0, 1]) != 0:
-            raise NotRecognised(
+            raise NotRecognisedError(
                 f"{flow.program.line_of(result)} mixes the values of several positions"
             )
         groups[int(rows[0, 0])].append(tuple(head))
@@ -562,7 +569,7 @@ def _output(
         matrix[:, column] = flow.canonical(result, flow.homogeneous(of, value))[0, 0]
     bias = flow.canonical(result, flow.constant(of))
     if not torch.allclose(bias, bias[:1, :1].expand_as(bias), rtol=1e-5, atol=1e-6):
-        raise NotRecognised(f"{flow.program.line_of(result)} adds to some positions only")
+        raise NotRecognisedError(f"{flow.program.line_of(result)} adds to some positions only")
     return matrix, bias[0, 0].clone()
 
 
@@ -587,7 +594,7 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor]:
     """The scale of the scores, and which keys (L, S) are masked.
 
     Raises:
-        NotRecognised: something else is done to the scores.
+        NotRecognisedError: something else is done to the scores.
     """
     line = flow.program.line_of(heads.result)
     if heads.scores is None:
@@ -596,7 +603,7 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor]:
         found = torch.zeros(query, key) if bias is None else bias.expand(-1, -1, query, key)
         masked = found < _MASKED
         if bool((found[~masked] != 0).any()):
-            raise NotRecognised(f"{line}: something is added to the scores")
+            raise NotRecognisedError(f"{line}: something is added to the scores")
         return heads.scale, _alike(masked.reshape(-1, query, key), line)
     product, scores = heads.scores
     nodes = flow.between(product, scores)
@@ -608,17 +615,15 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor]:
     )
     masked = ~(at_zero >= _MASKED)
     if bool((at_zero[~masked] != 0).any()):
-        raise NotRecognised(f"{line}: something is added to the scores")
+        raise NotRecognisedError(f"{line}: something is added to the scores")
     scales = at_one[~masked]
     scale = float(scales[0])
     kept = drawn.reshape(at_drawn.shape)[~masked]
     if not torch.allclose(scales, scales[:1].expand_as(scales)) or not torch.allclose(
         at_drawn[~masked], kept * scale, rtol=1e-5, atol=1e-6
     ):
-        raise NotRecognised(f"{line}: scores that are not products times a number")
+        raise NotRecognisedError(f"{line}: scores that are not products times a number")
     letters = _letters(flow, product)[2]
-    length = heads.letters[0]
-    del length
     query_axis, key_axis = _score_axes(flow, heads, product, letters)
     shaped = masked.reshape(like.shape).movedim((query_axis, key_axis), (-2, -1))
     return scale, _alike(shaped.reshape(-1, *shaped.shape[-2:]), line)
@@ -638,8 +643,8 @@ def _alike(masked: Tensor, line: str) -> Tensor:
     """The mask (L, S) of all rows and heads.
 
     Raises:
-        NotRecognised: they have different ones.
+        NotRecognisedError: they have different ones.
     """
     if not torch.equal(masked, masked[:1].expand_as(masked)):
-        raise NotRecognised(f"{line}: heads or rows have different masks")
+        raise NotRecognisedError(f"{line}: heads or rows have different masks")
     return masked[0]
