@@ -6,6 +6,7 @@ vectors, so that transposes, packed and sliced matrices, factors and products ne
 Axes: B batch, L length of one side, E width.
 """
 
+import contextlib
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ _ARRANGES = (
     aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.narrow.default,
     aten.repeat_interleave.self_int, aten.repeat.default, aten.flatten.using_ints,
     aten.unflatten.int, aten.movedim.int, aten.index_select.default, aten.neg.default,
-    operator.getitem,
+    aten.view_as_complex.default, aten.view_as_real.default, operator.getitem,
 )  # fmt: skip
 _JOINS = (aten.cat.default, aten.concat.default, aten.stack.default)
 _ADDS = (aten.add.Tensor, aten.sub.Tensor)
@@ -92,6 +93,7 @@ class Dataflow:
         self.values: Values = program.run(example)
         self.order = {node: i for i, node in enumerate(program.graph.nodes)}
         self._random: dict[fx.Node, Tensor] = {}
+        self._rotates = False
         self.norms: frozenset[fx.Node] = frozenset()
 
     def of_other_side(self, node: fx.Node) -> bool:
@@ -112,7 +114,7 @@ class Dataflow:
     def _activations(self) -> set[fx.Node]:
         """Nodes that depend on ids and on trained weights."""
         weighted: set[fx.Node] = {n for n, t in self.program.tensors.items() if t.numel() > 1}
-        of_ids, found = self.program.of_tokens | self.program.of_source, set[fx.Node]()
+        found = set[fx.Node]()
         for node in self.program.graph.nodes:
             if node in self.program.tensors or self.program.is_number(node):
                 continue
@@ -120,7 +122,8 @@ class Dataflow:
             if any(each in weighted for each in before):
                 weighted.add(node)
             known = any(each in found for each in before)
-            if node.op == "call_function" and (known or (node in weighted and node in of_ids)):
+            of_ids = node in weighted and node in self._of_ids
+            if node.op == "call_function" and (known or of_ids):
                 found.add(node)
         return found
 
@@ -132,7 +135,7 @@ class Dataflow:
 
     def before(self, node: fx.Node) -> list[fx.Node]:
         """The activations of this side that a node takes."""
-        return [each for each in node.all_input_nodes if each in self.side]
+        return [each for each in _taken(node) if each in self.side]
 
     # Dominators.
 
@@ -218,12 +221,35 @@ class Dataflow:
         moved = self._compute(node, {self.before(node)[0]: torch.empty(*range(1, rank + 1))})
         return bool(moved.shape[-1] == rank)
 
+    def residual(self, node: fx.Node) -> tuple[fx.Node, float, fx.Node] | None:
+        """The stream, a factor of it, and what is added to it, if a node is their sum."""
+        if node.target is not aten.add.Tensor or node.kwargs or len(self.before(node)) != 2:
+            return None
+        for one, two in (self.before(node), self.before(node)[::-1]):
+            stream, factor = self.peeled(one), 1.0
+            if (number := self._factor(stream)) is not None:
+                stream, factor = self.peeled(self.before(stream)[0]), number
+            if self.dominates(stream, two):
+                return stream, factor, two
+        return None
+
+    def _factor(self, node: fx.Node) -> float | None:
+        """The number that a node multiplies an activation with; None if it does not."""
+        if node.target not in _SCALES or node in self.norms or not self.is_linear(node):
+            return None
+        (activation,) = self.before(node)
+        others = [each for each in node.args if each is not activation]
+        value: Any = self.values[others[0]] if isinstance(others[0], fx.Node) else others[0]
+        if isinstance(value, Tensor) and value.numel() != 1:
+            return None
+        return float(value) if "mul" in str(node.target) else 1 / float(value)
+
     # Linear maps.
 
     def is_linear(self, node: fx.Node) -> bool:
         """Whether an operator is linear in the activations that it takes, but for a constant."""
         target, before = node.target, self.before(node)
-        others = [each for each in node.all_input_nodes if each not in before]
+        others = [each for each in _taken(node) if each not in before]
         if not before:
             return False
         if target in _SELECTS:
@@ -249,17 +275,31 @@ class Dataflow:
         return target in PRODUCTS and len(before) == 1
 
     def _is_constant(self, node: fx.Node) -> bool:
-        return node in self.static or self.program.is_number(node) or node in self.placed
+        if node in self.static or self.program.is_number(node) or node in self.placed:
+            return True
+        return self._rotates and node not in self._of_ids
+
+    @contextlib.contextmanager
+    def rotations(self) -> Iterator[None]:
+        """Take products with numbers that depend on the position for linear inside the block."""
+        self._rotates = True
+        try:
+            yield
+        finally:
+            self._rotates = False
+
+    @cached_property
+    def _of_ids(self) -> set[fx.Node]:
+        return self.program.of_tokens | self.program.of_source
 
     @cached_property
     def placed(self) -> set[fx.Node]:
         """Nodes that depend on sizes and weights only: tables of positions, which are added."""
-        ids = self.program.of_tokens | self.program.of_source
         return {
             node
             for node in self.program.graph.nodes
             if node not in self.static
-            and node not in ids
+            and node not in self._of_ids
             and all(user.target in (*_ADDS, _ASSERTS) for user in node.users)
         }
 
@@ -279,7 +319,8 @@ class Dataflow:
             if node in seen:
                 continue
             seen.add(node)
-            if node is stop or node in self.norms or not self.is_linear(node):
+            ends = node is stop or node in self.norms or self.residual(node) is not None
+            if ends or not self.is_linear(node):
                 found[node] = None
             else:
                 waiting += reversed(self.before(node))
@@ -383,18 +424,26 @@ class Dataflow:
         self.canonical(of.source, value)[place] = 1.0
         return self.homogeneous(of, value, drawn=True) != 0
 
-    def read(self, of: Linear, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def read(
+        self, of: Linear, indices: Sequence[Tensor], first_only: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """The matrix (N, E) and the constant (N,) of a linear map of each position.
 
         Args:
             of: the map.
             indices: for each place, the indices (N,) of its values in the flat result.
+            first_only: read it at the first position; it is another one at others.
 
         Raises:
             NotRecognisedError: the constant is another at another position.
         """
         like = self.values[of.source]
-        places = self.places(of.source)
+        kept = [
+            (place, at)
+            for place, at in zip(self.places(of.source), indices, strict=True)
+            if place[1] == 0 or not first_only
+        ]
+        places, indices = [place for place, _ in kept], [at for _, at in kept]
         width = like.shape[-1]
         matrix = torch.empty(len(indices[0]), width)
         for first in range(0, width, len(places)):
@@ -429,6 +478,12 @@ class Dataflow:
                 )
             indices.append(found)
         return self.read(of, indices)
+
+
+def _taken(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose values a node takes; ``type_as`` takes the type alone of its second."""
+    given = node.all_input_nodes
+    return given[:1] if node.target is aten.type_as.default else given
 
 
 def _is_floats(value: Any) -> bool:

@@ -179,6 +179,23 @@ class _Assembly:
             self.weight, tables[1].table
         )
         width = self.weight.shape[1]
+        every = (*self.encoder.sublayers, *self.decoder.sublayers)
+        rotary = _one(
+            (
+                sublayer.inner.rotary
+                for layer in (*of_encoder, *of_decoder)
+                for kind, sublayer in layer.items()
+                if isinstance(sublayer.inner, Attention) and kind == "self"
+            ),
+            "positions of self-attention",
+        )
+        if any(
+            sublayer.inner.rotary
+            for layer in of_decoder
+            for kind, sublayer in layer.items()
+            if isinstance(sublayer.inner, Attention) and kind == "cross"
+        ):
+            raise NotRecognisedError("rotary positions between decoder and encoder")
         config = TransformerConfig(
             d_model=width, num_heads=heads, head_dim=head_dim, d_ff=d_ff,
             num_encoder_layers=len(of_encoder), num_decoder_layers=len(of_decoder),
@@ -195,6 +212,8 @@ class _Assembly:
             target_embedding_norm=_embedding_norm(tables[1]), gated_feed_forward=gated,
             decoder_num_heads=0 if first_decoder.heads == heads else first_decoder.heads,
             decoder_d_ff=0 if first_decoder.d_ff == d_ff else first_decoder.d_ff,
+            relative_positions="rotary" if rotary else "none",
+            residual_scale=_one((each.factor for each in every), "factors of the stream"),
             dropout=0.0, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk,
             start_id=ids.start,
         )  # fmt: skip

@@ -36,12 +36,14 @@ class Sublayer:
         after: the norm of what it gives, before it is added.
         on_sum: the norm of the sum.
         line: the user's line.
+        factor: of the stream.
     """
 
     inner: Attention | FeedForward
     before: Norm | None
     after: Norm | None
     line: str
+    factor: float
     on_sum: Norm | None = None
 
     @property
@@ -127,7 +129,7 @@ class StackReader:
             if (norm := find_norm(flow, node)) is not None:
                 backwards.append(norm)
                 node = flow.peeled(norm.source)
-            elif (added := self._added(node)) is not None:
+            elif (added := flow.residual(node)) is not None:
                 backwards.append(self._sublayer(*added))
                 node = added[0]
             else:
@@ -135,18 +137,7 @@ class StackReader:
         embedding = self._embedding(node)
         return _in_order(embedding, backwards[::-1])
 
-    def _added(self, node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-        """The stream and what is added to it, if a node is their sum."""
-        if node.target is not aten.add.Tensor or node.kwargs:
-            return None
-        for prev, sub in (node.args, node.args[::-1]):
-            if isinstance(prev, fx.Node) and isinstance(sub, fx.Node) and prev in self.flow.side:
-                stream = self.flow.peeled(prev)
-                if sub in self.flow.side and self.flow.dominates(stream, sub):
-                    return stream, sub
-        return None
-
-    def _sublayer(self, prev: fx.Node, sub: fx.Node) -> Sublayer:
+    def _sublayer(self, prev: fx.Node, factor: float, sub: fx.Node) -> Sublayer:
         flow, line = self.flow, self.flow.program.line_of(sub)
         after = find_norm(flow, flow.peeled(sub))
         if after is not None and not flow.dominates(prev, after.source):
@@ -170,7 +161,7 @@ class StackReader:
             if flow.peeled(inner.memory) is not source:
                 raise NotRecognisedError(f"{line}: queries and keys of different tensors")
             inner = replace(inner, memory=inner.source)
-        return Sublayer(inner, before, after, line)
+        return Sublayer(inner, before, after, line, factor)
 
     # Embeddings.
 

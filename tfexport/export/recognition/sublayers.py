@@ -6,6 +6,7 @@ What is between two nodes is run on drawn values, and compared with the formula 
 Axes: B batch, L queries, S keys, H heads, D head size, E width, F width of the feed-forward.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -214,13 +215,18 @@ def read_feed_forward(
     """
     down = flow.read_vectors(inner, result)
     for source in flow.dominators(inner):
-        if flow.values[source].shape != flow.values[inner].shape:
+        if not _same_shape(flow, source, inner):
             break
         name = _activation(flow, source, inner)
         if name is not None:
             entry = _only_leaf(flow, source, prev)
             return FeedForward(entry, name, flow.read_vectors(entry, source), None, down)
     return _read_gated(flow, inner, prev, down)
+
+
+def _same_shape(flow: Dataflow, one: fx.Node, two: fx.Node) -> bool:
+    first, second = flow.values[one], flow.values[two]
+    return isinstance(first, Tensor) and bool(first.shape == second.shape)
 
 
 def _activation(flow: Dataflow, source: fx.Node, result: fx.Node) -> str | None:
@@ -249,7 +255,7 @@ def _read_gated(
         shape = flow.values[inner].shape
         draws = [torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i in (0, 1)]
         given = {end: draw * 3 for end, draw in zip(ends, draws, strict=True)}
-        if any(flow.values[end].shape != shape for end in ends):
+        if not all(_same_shape(flow, end, inner) for end in ends):
             break
         made = flow.run(flow.between(ends, inner), given)
         for gate, up in (ends, ends[::-1]):
@@ -307,6 +313,7 @@ class Attention:
         out: matrix (E, H * D) and bias (E,).
         scale: of the scores.
         masked: whether each key is masked for each query (L, S).
+        rotary: whether queries and keys are turned by their positions.
     """
 
     source: fx.Node
@@ -318,6 +325,7 @@ class Attention:
     out: tuple[Tensor, Tensor]
     scale: float
     masked: Tensor
+    rotary: bool = False
 
 
 @dataclass(frozen=True)
@@ -387,8 +395,9 @@ def read_attention(
     out = torch.cat([each.out[0] for each in found], 1), first.out[1]
     heads = sum(each.heads for each in found)
     return Attention(
-        first.source, first.memory, heads, query, key, value, out, first.scale, first.masked
-    )
+        first.source, first.memory, heads, query, key, value, out, first.scale, first.masked,
+        first.rotary,
+    )  # fmt: skip
 
 
 def _heads_of(flow: Dataflow, node: fx.Node) -> _Heads:
@@ -497,43 +506,95 @@ def _read_heads(
     if of_keys is None or heads.key not in of_keys.side or heads.value not in of_keys.side:
         raise NotRecognisedError(f"{line}: keys and values are of neither side")
     stop = prev if of_keys is flow else None
-    source = _only_leaf(flow, heads.query, prev)
-    memory, of_values = (_only_leaf(of_keys, each, stop) for each in (heads.key, heads.value))
-    if memory is not of_values:
+    source, turned = _entry(flow, heads.query, prev)
+    memory, keys_turned = _entry(of_keys, heads.key, stop)
+    if memory is not _only_leaf(of_keys, heads.value, stop):
         raise NotRecognisedError(f"{line}: keys and values of different tensors")
-    query, count = _projection(flow, source, heads.query, heads.letters[0], "l")
-    key, of_key = _projection(of_keys, memory, heads.key, heads.letters[1], "s")
-    value, of_value = _projection(of_keys, memory, heads.value, heads.letters[2], "s")
-    if not count == of_key == of_value:
-        raise NotRecognisedError(
-            f"{line}: {count} heads of queries, {of_key} of keys, {of_value} of values"
-        )
+    if turned != keys_turned:
+        raise NotRecognisedError(f"{line}: positions of queries and keys differ")
+    query, count, order = _projection(flow, source, heads.query, heads.letters[0], turned)
+    key, of_key, of_keys_order = _projection(of_keys, memory, heads.key, heads.letters[1], turned)
+    value, of_value, _ = _projection(of_keys, memory, heads.value, heads.letters[2])
+    if not count == of_key == of_value or order != of_keys_order:
+        counts = f"{count} heads of queries, {of_key} of keys, {of_value} of values"
+        raise NotRecognisedError(f"{line}: {counts}")
     out = _output(flow, heads, result, ends)
     scale, masked = _scores(flow, heads)
-    return Attention(source, memory, count, query, key, value, out, scale, masked)
+    return Attention(source, memory, count, query, key, value, out, scale, masked, turned)
+
+
+def _entry(flow: Dataflow, node: fx.Node, stop: fx.Node | None) -> tuple[fx.Node, bool]:
+    """Where the projection of queries or keys begins, and whether positions turn its result."""
+    plain = flow.leaves(node, stop)
+    with flow.rotations():
+        turned = flow.leaves(node, stop) != plain
+        return _only_leaf(flow, node, stop), turned
 
 
 def _projection(
-    flow: Dataflow, source: fx.Node, result: fx.Node, letters: str, length: str
-) -> tuple[tuple[Tensor, Tensor], int]:
-    """Matrix (H * D, E) and bias of queries, keys or values; and H."""
+    flow: Dataflow, source: fx.Node, result: fx.Node, letters: str, turned: bool = False
+) -> tuple[tuple[Tensor, Tensor], int, str]:
+    """Matrix (H * D, E) and bias of queries, keys or values; H; and which pairs are turned."""
+    with flow.rotations() if turned else contextlib.nullcontext():
+        return _read_projection(flow, source, result, letters, turned)
+
+
+def _read_projection(
+    flow: Dataflow, source: fx.Node, result: fx.Node, letters: str, turned: bool
+) -> tuple[tuple[Tensor, Tensor], int, str]:
     of = flow.linear(source, result)
     shape = flow.values[result].shape
+    length = "l" if "l" in letters else "s"
     axes = [i for i, c in enumerate(letters) if c not in (length, "d")]
     inner, indices, count = letters.index("d"), [], 0
     for place in flow.places(source):
         at = flow.reached(of, place).nonzero()
         if len({int(each[letters.index(length)]) for each in at}) != 1:
-            raise NotRecognisedError(
-                f"{flow.program.line_of(result)} mixes the values of several positions"
-            )
+            raise NotRecognisedError(f"{flow.program.line_of(result)} mixes several positions")
         heads = sorted({tuple(int(each[i]) for i in axes) for each in at})
         order = sorted(at.tolist(), key=lambda each: (tuple(each[i] for i in axes), each[inner]))
         count = len(heads)
         if len(order) != count * shape[inner]:
-            raise NotRecognisedError(f"{flow.program.line_of(result)} has heads of different sizes")
+            line = flow.program.line_of(result)
+            raise NotRecognisedError(f"{line} has heads of different sizes")
         indices.append(torch.tensor([_flat(each, shape) for each in order]))
-    return flow.read(of, indices), count
+    matrix, bias = flow.read(of, indices, first_only=turned)
+    if not turned:
+        return (matrix, bias), count, ""
+    drawn = torch.randn(flow.values[source].shape, generator=torch.Generator().manual_seed(0))
+    made = flow.run(of.nodes, {source: drawn}).flatten()
+    found = [
+        (flow.canonical(source, drawn)[place], made[at], place[1])
+        for place, at in zip(flow.places(source), indices, strict=True)
+    ]
+    for name, pairs in _pairs(shape[inner]).items():
+        kept = torch.cat([pairs + head * shape[inner] for head in range(count)])
+        weight, constant = matrix[kept], bias[kept]
+        if all(
+            torch.allclose(
+                _turned(weight @ x + constant, position, shape[inner]), y[kept],
+                rtol=1e-4, atol=1e-5,
+            )
+            for x, y, position in found
+        ):  # fmt: skip
+            return (weight, constant), count, name
+    raise NotRecognisedError(
+        f"{flow.program.line_of(result)}: positions of a form that is not known"
+    )
+
+
+def _pairs(depth: int) -> dict[str, Tensor]:
+    """The order in which neighbours are turned together."""
+    halves = torch.arange(depth).view(2, -1).t().flatten() if depth % 2 == 0 else torch.arange(0)
+    return {"neighbours": torch.arange(depth), "halves": halves} if depth % 2 == 0 else {}
+
+
+def _turned(values: Tensor, position: int, depth: int) -> Tensor:
+    """Rotary positions (Su et al. 2021) of all heads (H * D,), neighbours together."""
+    angles = position * 10000.0 ** (-torch.arange(0, depth, 2) / depth)
+    one, two = values.view(-1, depth // 2, 2).unbind(-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([one * cos - two * sin, one * sin + two * cos], -1).flatten()
 
 
 def _output(
