@@ -74,6 +74,8 @@ def find_norms(flow: Dataflow) -> dict[fx.Node, Norm]:
     """All norms, by their results."""
     found = {}
     for node in flow.side:
+        if any(isinstance(each, float) for each in node.args[:2]):
+            continue  # a factor after a norm is none of its weights
         if node.target in _ENDS_OF_NORMS and (norm := find_norm(flow, node)) is not None:
             found[node] = norm
     return found
