@@ -8,7 +8,7 @@ Axes: B batch, L length of one side, E width.
 
 import contextlib
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,15 +81,18 @@ class Dataflow:
         norms: results of norms, before which no linear map begins.
     """
 
-    def __init__(self, program: Program, example: Example, decoder: bool) -> None:
+    def __init__(
+        self, program: Program, example: Example, longest: Callable[[], Values], decoder: bool
+    ) -> None:
         """Take a program.
 
         Args:
             program: of a forward.
             example: its inputs and target ids.
+            longest: gives the values of all nodes for inputs and target ids of one large length.
             decoder: look at what depends on the target ids; if not, at what does not.
         """
-        self.program, self.decoder = program, decoder
+        self.program, self._longest, self.decoder = program, longest, decoder
         self.values: Values = program.run(example)
         self.order = {node: i for i, node in enumerate(program.graph.nodes)}
         self._random: dict[fx.Node, Tensor] = {}
@@ -112,18 +115,13 @@ class Dataflow:
 
     @cached_property
     def _activations(self) -> set[fx.Node]:
-        """Nodes that depend on ids and on trained weights."""
-        weighted: set[fx.Node] = {n for n, t in self.program.tensors.items() if t.numel() > 1}
+        """Nodes that depend on vectors of ids."""
         found = set[fx.Node]()
         for node in self.program.graph.nodes:
-            if node in self.program.tensors or self.program.is_number(node):
+            if node.op != "call_function" or self.program.is_number(node):
                 continue
-            before = node.all_input_nodes
-            if any(each in weighted for each in before):
-                weighted.add(node)
-            known = any(each in found for each in before)
-            of_ids = node in weighted and node in self._of_ids
-            if node.op == "call_function" and (known or of_ids):
+            embeds = node.target is aten.embedding.default and node.args[1] in self._of_ids
+            if embeds or any(each in found for each in node.all_input_nodes):
                 found.add(node)
         return found
 
@@ -389,11 +387,12 @@ class Dataflow:
                     given[each] = _zeros(self.values[each])
         return self.run(of.nodes, given)
 
-    def placed_at(self, of: Linear, values: Values) -> Any:
-        """The constants of a linear map with other values of the program."""
-        here, self.values = self.values, values
+    @contextlib.contextmanager
+    def at_longest(self) -> Iterator[None]:
+        """Take the values of the longest example inside the block."""
+        here, self.values = self.values, self._longest()
         try:
-            return self.constant(of)
+            yield
         finally:
             self.values = here
 

@@ -3,24 +3,31 @@
 Axes: B batch, S source, T target, V vocabulary.
 """
 
+import contextlib
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.incremental.program import FIRST, TARGET, Example, Program
-from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, aten
+from tfexport.export.incremental.program import FIRST, Example, Program
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, Values, aten
 from tfexport.export.recognition.stacks import Embedding, Stack, StackReader, Sublayer
 from tfexport.export.recognition.sublayers import Attention, FeedForward, Norm, find_norms
 from tfexport.graph_io import ATTENTION_MASK, BATCH
 from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.relative import bucket_lookup
 
 MOST_POSITIONS = 1024  # rows of a table that the program computes, so that nothing bounds them
+MOST_DISTANCE = 1024  # of relative positions with a bias of their own
 _LOG_SOFTMAX = (aten.log_softmax.int, aten._log_softmax.default)
+
+
+_Layers: TypeAlias = "Sequence[dict[str, Sublayer]]"
 
 
 @dataclass(frozen=True)
@@ -62,15 +69,15 @@ class _Reader:
                 f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}"
             )
         example = self._example(None)
-        self.decoder = Dataflow(program, example, decoder=True)
-        self.encoder = Dataflow(program, example, decoder=False)
+        longest = functools.cache(self._longest)
+        self.decoder = Dataflow(program, example, longest, decoder=True)
+        self.encoder = Dataflow(program, example, longest, decoder=False)
         for flow in (self.encoder, self.decoder):
             flow.norms = frozenset(find_norms(flow))
 
     def read(self) -> Recognised:
-        longest = [self._example(length) for length in self._lengths()]
         end, (weight, bias) = self._output()
-        decoder = StackReader(self.decoder, self.encoder, longest).read(end)
+        decoder = StackReader(self.decoder, self.encoder).read(end)
         memories = {
             self.encoder.peeled(each.inner.memory)
             for each in decoder.sublayers
@@ -80,8 +87,11 @@ class _Reader:
             raise NotRecognisedError(
                 f"the decoder attends to {len(memories)} tensors of the encoder"
             )
-        encoder = StackReader(self.encoder, None, longest).read(memories.pop())
-        return _Assembly(encoder, decoder, weight, bias).build(self.ids, self.max_length)
+        encoder = StackReader(self.encoder).read(memories.pop())
+        rows = {size for each in self.program.tensors.values() if each.dim() == 2
+                for size in each.shape if size <= MOST_DISTANCE}  # fmt: skip
+        assembly = _Assembly((encoder, decoder), weight, bias, rows)
+        return assembly.build(self.ids, self.max_length)
 
     def _example(self, length: int | None) -> Example:
         """Ids without padding, with nothing masked; of a length, or as the program was exported."""
@@ -96,6 +106,13 @@ class _Reader:
             inputs.append(value if length is None else _repeated(value, length))
         target = of.target if length is None else _repeated(of.target, length)
         return Example(tuple(inputs), target)
+
+    def _longest(self) -> Values:
+        """The values of all nodes for the largest lengths that the program runs at."""
+        for length in self._lengths():
+            with contextlib.suppress(RuntimeError, IndexError):
+                return self.program.run(self._example(length))
+        raise NotRecognisedError("the program does not run at the lengths that it allows")
 
     def _lengths(self) -> list[int]:
         """The largest lengths that both sides may have, largest first."""
@@ -139,8 +156,12 @@ def _repeated(tensor: Tensor, length: int) -> Tensor:
 class _Assembly:
     """Gives settings and names to what was found."""
 
-    def __init__(self, encoder: Stack, decoder: Stack, weight: Tensor, bias: Tensor) -> None:
-        self.encoder, self.decoder, self.weight, self.bias = encoder, decoder, weight, bias
+    def __init__(
+        self, stacks: tuple[Stack, Stack], weight: Tensor, bias: Tensor, rows: Iterable[int]
+    ) -> None:
+        """Take encoder and decoder, the output projection, and the rows of all small tables."""
+        (self.encoder, self.decoder), self.rows = stacks, rows
+        self.weight, self.bias = weight, bias
         self.state: dict[str, Tensor] = {}
 
     def build(self, ids: SpecialIds, max_length: int) -> Recognised:
@@ -148,77 +169,78 @@ class _Assembly:
         of_encoder = _layers(self.encoder, ("self", "feed_forward"))
         of_decoder = _layers(self.decoder, ("self", "cross", "feed_forward"))
         norms = [*_norms(self.encoder), *_norms(self.decoder)]
-        kind, eps = (
-            _one((n.kind for n in norms), "kinds of norms"),
-            _one((n.eps for n in norms), "epsilons of norms"),
-        )
-        first, first_decoder = _sizes(of_encoder), _sizes(of_decoder)
-        heads, head_dim, d_ff, gated, activation = first
-        if (first.heads * first.head_dim, activation, gated) != (
-            first_decoder.heads * first_decoder.head_dim,
-            first_decoder.activation,
-            first_decoder.gated,
-        ):
-            raise NotRecognisedError(
-                "encoder and decoder have different widths of heads or activations"
-            )
-        placement = _placement(self.encoder)
-        of_target = _placement(self.decoder)
-        has_norm_bias = any(n.bias is not None for n in norms)
+        kind = _one((norm.kind for norm in norms), "kinds of norms")
+        source, target = self.encoder.embedding, self.decoder.embedding
+        lengths = [len(each.positions) for each in (source, target) if each.positions is not None]
         biases = self._biases()
-        tables = [self.encoder.embedding, self.decoder.embedding]
-        lengths = [len(e.positions) for e in tables if e.positions is not None]
-        positions: Any = "learned" if lengths else "none"
-        longest = min(lengths, default=max_length)
-        shared = (
-            torch.equal(tables[0].table, tables[1].table)
-            if (tables[0].table.shape == tables[1].table.shape)
-            else False
-        )
-        tied = self.weight.shape == tables[1].table.shape and torch.equal(
-            self.weight, tables[1].table
-        )
-        width = self.weight.shape[1]
         every = (*self.encoder.sublayers, *self.decoder.sublayers)
-        rotary = _one(
-            (
-                sublayer.inner.rotary
-                for layer in (*of_encoder, *of_decoder)
-                for kind, sublayer in layer.items()
-                if isinstance(sublayer.inner, Attention) and kind == "self"
-            ),
-            "positions of self-attention",
-        )
-        if any(
-            sublayer.inner.rotary
-            for layer in of_decoder
-            for kind, sublayer in layer.items()
-            if isinstance(sublayer.inner, Attention) and kind == "cross"
-        ):
-            raise NotRecognisedError("rotary positions between decoder and encoder")
         config = TransformerConfig(
-            d_model=width, num_heads=heads, head_dim=head_dim, d_ff=d_ff,
+            d_model=self.weight.shape[1],
             num_encoder_layers=len(of_encoder), num_decoder_layers=len(of_decoder),
-            source_vocab_size=len(tables[0].table), target_vocab_size=len(tables[1].table),
-            norm=kind, norm_eps=eps, norm_bias=has_norm_bias and kind != "rms",
-            norm_placement=placement,
-            decoder_norm_placement="same" if of_target == placement else of_target,
+            source_vocab_size=len(source.table), target_vocab_size=len(target.table),
+            norm=kind, norm_eps=_one((norm.eps for norm in norms), "epsilons of norms"),
+            norm_bias=kind != "rms" and any(norm.bias is not None for norm in norms),
             encoder_final_norm=self.encoder.final_norm is not None,
-            decoder_final_norm=self.decoder.final_norm is not None, activation=activation,
+            decoder_final_norm=self.decoder.final_norm is not None,
             attention_bias=biases["attention"], feed_forward_bias=biases["feed_forward"],
-            output_bias=bool(self.bias.any()), tie_embeddings=shared, tie_output=tied,
-            positions=positions, max_positions=longest, scale_embeddings=False,
-            source_embedding_norm=_embedding_norm(tables[0]),
-            target_embedding_norm=_embedding_norm(tables[1]), gated_feed_forward=gated,
-            decoder_num_heads=0 if first_decoder.heads == heads else first_decoder.heads,
-            decoder_d_ff=0 if first_decoder.d_ff == d_ff else first_decoder.d_ff,
-            relative_positions="rotary" if rotary else "none",
+            output_bias=bool(self.bias.any()), tie_embeddings=_equal(source.table, target.table),
+            tie_output=_equal(self.weight, target.table),
+            positions="learned" if lengths else "none",
+            max_positions=min(lengths, default=max_length), scale_embeddings=False,
+            source_embedding_norm=_embedding_norm(source),
+            target_embedding_norm=_embedding_norm(target),
             residual_scale=_one((each.factor for each in every), "factors of the stream"),
             dropout=0.0, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk,
-            start_id=ids.start,
+            start_id=ids.start, **self._sizes(of_encoder, of_decoder),
+            **self._relative(of_encoder, of_decoder),
         )  # fmt: skip
         self._name(config, of_encoder, of_decoder)
         return Recognised(config, self.state)
+
+    def _sizes(self, of_encoder: _Layers, of_decoder: _Layers) -> dict[str, Any]:
+        """The settings that encoder and decoder share, or have otherwise."""
+        one, two = _sizes(of_encoder), _sizes(of_decoder)
+        if (one.width, one.activation, one.gated) != (two.width, two.activation, two.gated):
+            raise NotRecognisedError(
+                "encoder and decoder have other activations, or widths of heads"
+            )
+        placement, of_target = _placement(self.encoder), _placement(self.decoder)
+        return {
+            "num_heads": one.heads, "head_dim": one.width // one.heads, "d_ff": one.d_ff,
+            "activation": one.activation, "gated_feed_forward": one.gated,
+            "norm_placement": placement,
+            "decoder_norm_placement": "same" if of_target == placement else of_target,
+            "decoder_num_heads": 0 if two.heads == one.heads else two.heads,
+            "decoder_d_ff": 0 if two.d_ff == one.d_ff else two.d_ff,
+        }  # fmt: skip
+
+    def _relative(self, of_encoder: _Layers, of_decoder: _Layers) -> dict[str, Any]:
+        """The settings of relative positions; their tables are named."""
+        selves = [
+            [_attention(layer["self"]) for layer in side] for side in (of_encoder, of_decoder)
+        ]
+        crosses = [_attention(layer["cross"]) for layer in of_decoder]
+        every = [each for side in selves for each in side]
+        if any(each.rotary or each.strip is not None for each in crosses):
+            raise NotRecognisedError("relative positions between decoder and encoder")
+        if _one((each.rotary for each in every), "positions of self-attention"):
+            return {"relative_positions": "rotary"}
+        if all(each.strip is None for each in every):
+            return {}
+        strips: list[Tensor] = []
+        for side in selves:
+            first = side[0].strip
+            if first is None or not all(_equal(each.strip, first) for each in side):
+                raise NotRecognisedError("layers add other numbers to the scores")
+            strips.append(first)
+        buckets, distance = find_buckets(strips, self.rows)
+        for name, strip in zip(("encoder", "decoder"), strips, strict=True):
+            table, _ = bucket_table(strip, buckets, distance)
+            self.state[f"{name}.relative.table"] = table
+        return {
+            "relative_positions": "buckets", "relative_buckets": buckets,
+            "relative_max_distance": distance,
+        }  # fmt: skip
 
     def _biases(self) -> dict[str, bool]:
         found = {"attention": False, "feed_forward": False}
@@ -236,8 +258,8 @@ class _Assembly:
     def _name(
         self,
         config: TransformerConfig,
-        of_encoder: Sequence[dict[str, Sublayer]],
-        of_decoder: Sequence[dict[str, Sublayer]],
+        of_encoder: _Layers,
+        of_decoder: _Layers,
     ) -> None:
         self._embedding("source_embedding", self.encoder.embedding, config)
         self._embedding("target_embedding", self.decoder.embedding, config)
@@ -296,13 +318,10 @@ class _Assembly:
 @dataclass(frozen=True)
 class _Sizes:
     heads: int
-    head_dim: int
+    width: int
     d_ff: int
     gated: bool
-    activation: Any
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.heads, self.head_dim, self.d_ff, self.gated, self.activation))
+    activation: str
 
 
 def _layers(stack: Stack, kinds: Sequence[str]) -> list[dict[str, Sublayer]]:
@@ -333,6 +352,11 @@ def _kind(sublayer: Sublayer) -> str:
     return "self" if sublayer.inner.memory is sublayer.inner.source else "cross"
 
 
+def _attention(sublayer: Sublayer) -> Attention:
+    assert isinstance(sublayer.inner, Attention)
+    return sublayer.inner
+
+
 def _check_mask(sublayer: Sublayer, causal: bool) -> None:
     assert isinstance(sublayer.inner, Attention)
     masked = sublayer.inner.masked
@@ -349,15 +373,49 @@ def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
     forwards = [
         s.inner for layer in layers for s in layer.values() if isinstance(s.inner, FeedForward)
     ]
-    heads = _one((a.heads for a in attentions), "numbers of heads")
-    inner = _one((a.query[0].shape[0] for a in attentions), "widths of heads")
     return _Sizes(
-        heads,
-        inner // heads,
+        _one((a.heads for a in attentions), "numbers of heads"),
+        _one((a.query[0].shape[0] for a in attentions), "widths of heads"),
         _one((f.up[0].shape[0] for f in forwards), "widths of feed-forwards"),
         _one((f.gate is not None for f in forwards), "forms of feed-forwards"),
         _one((f.activation for f in forwards), "activations"),
     )
+
+
+def find_buckets(strips: Sequence[Tensor], rows: Iterable[int]) -> tuple[int, int]:
+    """The number of buckets of distances, and the distance of the last one.
+
+    Args:
+        strips: of the encoder and the decoder; see ``Attention.strip``.
+        rows: what the number may be.
+
+    Raises:
+        NotRecognisedError: the strips are no such buckets.
+    """
+    for buckets in sorted(set(rows)):
+        for distance in range(buckets // 2 + 1, MOST_DISTANCE if buckets >= 4 else 0):
+            if all(bucket_table(strip, buckets, distance)[1] for strip in strips):
+                return buckets, distance
+    raise NotRecognisedError("what is added to the scores is no table of buckets of distances")
+
+
+def bucket_table(strip: Tensor, buckets: int, distance: int) -> tuple[Tensor, bool]:
+    """The table (buckets, H) of a strip, and whether it is constant in each bucket."""
+    length = (strip.shape[1] + 1) // 2
+    causal = bool(strip[:, -1].isnan().all())
+    lookup = bucket_lookup(buckets, distance, not causal)
+    known = strip[:, : length if causal else None]
+    offsets = torch.arange(known.shape[1]) - length + 1
+    index = lookup[offsets.clamp(-distance, 0 if causal else distance) + distance]
+    table = torch.zeros(buckets, len(strip)).index_copy(0, index, known.t())
+    return table, bool(torch.equal(table[index], known.t()))
+
+
+def _equal(one: Tensor | None, two: Tensor | None) -> bool:
+    """Whether two tensors have the same values; NaN is equal to NaN."""
+    if one is None or two is None or one.shape != two.shape:
+        return False
+    return torch.equal(one.isnan(), two.isnan()) and torch.equal(one.nan_to_num(), two.nan_to_num())
 
 
 def _one(values: Any, what: str) -> Any:
@@ -387,6 +445,3 @@ def _embedding_norm(embedding: Embedding) -> Any:
     if embedding.norm is not None:
         return "sum"
     return "none" if embedding.token_norm is None else "tokens"
-
-
-__all__ = ["TARGET", "Recognised", "recognise_model"]

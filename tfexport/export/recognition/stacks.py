@@ -12,8 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, fx
 
-from tfexport.export.incremental.program import Example
-from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, Values, aten
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, aten
 from tfexport.export.recognition.sublayers import (
     Attention,
     FeedForward,
@@ -107,15 +106,9 @@ class Stack:
 class StackReader:
     """Reads the stacks of a program."""
 
-    def __init__(self, flow: Dataflow, other: Dataflow | None, longest: Sequence[Example]) -> None:
-        """Take the dataflow of one side, and that of the encoder if this is the decoder.
-
-        Args:
-            flow: of this side.
-            other: of the encoder.
-            longest: examples of the largest lengths; the first that the program runs is taken.
-        """
-        self.flow, self.other, self.longest = flow, other, longest
+    def __init__(self, flow: Dataflow, other: Dataflow | None = None) -> None:
+        """Take the dataflow of one side, and that of the encoder if this is the decoder."""
+        self.flow, self.other = flow, other
 
     def read(self, result: fx.Node) -> Stack:
         """The stack whose last tensor is a node.
@@ -256,15 +249,8 @@ class StackReader:
         of = flow.linear(start, result)
         if not flow.constant(of).any():
             return None
-        for example in self.longest:
-            try:
-                values: Values = flow.program.run(example)
-                return flow.canonical(result, flow.placed_at(of, values))[0].clone()
-            except (RuntimeError, IndexError):
-                continue
-        raise NotRecognisedError(
-            f"{flow.program.line_of(result)}: positions that could not be computed"
-        )
+        with flow.at_longest():
+            return flow.canonical(result, flow.constant(of))[0].clone()
 
 
 def _is_product(flow: Dataflow, node: fx.Node) -> bool:

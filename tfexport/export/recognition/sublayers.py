@@ -316,6 +316,8 @@ class Attention:
         scale: of the scores.
         masked: whether each key is masked for each query (L, S).
         rotary: whether queries and keys are turned by their positions.
+        strip: what is added to the scores of each head (H, 2 L - 1), by the distance of key and
+            query from -L + 1 on, NaN where keys are masked; None for nothing.
     """
 
     source: fx.Node
@@ -328,6 +330,7 @@ class Attention:
     scale: float
     masked: Tensor
     rotary: bool = False
+    strip: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -396,9 +399,12 @@ def read_attention(
     )
     out = torch.cat([each.out[0] for each in found], 1), first.out[1]
     heads = sum(each.heads for each in found)
+    strips = [each.strip for each in found if each.strip is not None]
+    if len(strips) not in (0, len(found)):
+        raise NotRecognisedError(f"{flow.program.line_of(result)}: heads with other positions")
     return Attention(
         first.source, first.memory, heads, query, key, value, out, first.scale, first.masked,
-        first.rotary,
+        first.rotary, torch.cat(strips) if len(strips) == len(found) else None,
     )  # fmt: skip
 
 
@@ -521,8 +527,9 @@ def _read_heads(
         counts = f"{count} heads of queries, {of_key} of keys, {of_value} of values"
         raise NotRecognisedError(f"{line}: {counts}")
     out = _output(flow, heads, result, ends)
-    scale, masked = _scores(flow, heads)
-    return Attention(source, memory, count, query, key, value, out, scale, masked, turned)
+    scale, masked, adds = _scores(flow, heads)
+    strip = _strip(flow, heads, count) if adds else None
+    return Attention(source, memory, count, query, key, value, out, scale, masked, turned, strip)
 
 
 def _entry(flow: Dataflow, node: fx.Node, stop: fx.Node | None) -> tuple[fx.Node, bool]:
@@ -653,43 +660,87 @@ def _flat(index: Sequence[int], shape: Sequence[int]) -> int:
     return found
 
 
-def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor]:
-    """The scale of the scores, and which keys (L, S) are masked.
+def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor, bool]:
+    """The scale of the scores, which keys (L, S) are masked, and whether something is added.
 
     Raises:
         NotRecognisedError: something else is done to the scores.
     """
     line = flow.program.line_of(heads.result)
+    added = _added(flow, heads)
+    masked = ~(added >= _MASKED)
+    adds = bool((added[~masked] != 0).any())
+    shared = _alike(masked.flatten(0, -3), line)
     if heads.scores is None:
-        bias = None if heads.bias is None else flow.values[heads.bias]
-        query, key = (flow.values[each].shape[2] for each in (heads.query, heads.key))
-        found = torch.zeros(query, key) if bias is None else bias.expand(-1, -1, query, key)
-        masked = found < _MASKED
-        if bool((found[~masked] != 0).any()):
-            raise NotRecognisedError(f"{line}: something is added to the scores")
-        return heads.scale, _alike(masked.reshape(-1, query, key), line)
+        return heads.scale, shared, adds
     product, scores = heads.scores
     nodes = flow.between(product, scores)
-    like = flow.values[product]
-    drawn = torch.randn(like.shape, generator=torch.Generator().manual_seed(0))
-    at_zero, at_one, at_drawn = (
-        flow.run(nodes, {product: x}) if nodes else x
-        for x in (torch.zeros_like(like), torch.ones_like(like), drawn)
+    drawn = torch.randn(
+        flow.values[product].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
     )
-    masked = ~(at_zero >= _MASKED)
-    if bool((at_zero[~masked] != 0).any()):
-        raise NotRecognisedError(f"{line}: something is added to the scores")
+    at_one, at_drawn = (
+        _in_order(flow, heads, flow.run(nodes, {product: x}) if nodes else x) - added
+        for x in (torch.ones_like(drawn), drawn)
+    )
     scales = at_one[~masked]
-    scale = float(scales[0])
-    kept = drawn.reshape(at_drawn.shape)[~masked]
-    if not torch.allclose(scales, scales[:1].expand_as(scales)) or not torch.allclose(
-        at_drawn[~masked], kept * scale, rtol=1e-5, atol=1e-6
+    kept = _in_order(flow, heads, drawn)[~masked]
+    scale = float(scales.median())
+    if not (scales - scale).abs().max() <= 1e-5 * max(1, abs(scale)) or not torch.allclose(
+        at_drawn[~masked], kept * scale, rtol=1e-4, atol=1e-5
     ):
         raise NotRecognisedError(f"{line}: scores that are not products times a number")
-    letters = _letters(flow, product)[2]
-    query_axis, key_axis = _score_axes(flow, heads, product, letters)
-    shaped = masked.reshape(like.shape).movedim((query_axis, key_axis), (-2, -1))
-    return scale, _alike(shaped.reshape(-1, *shaped.shape[-2:]), line)
+    usual = heads_scale(flow, heads)
+    return (usual if math.isclose(scale, usual, rel_tol=1e-5) else scale), shared, adds
+
+
+def heads_scale(flow: Dataflow, heads: _Heads) -> float:
+    """One divided by the root of the size of a head."""
+    return float(flow.values[heads.query].shape[heads.letters[0].index("d")] ** -0.5)
+
+
+def _added(flow: Dataflow, heads: _Heads) -> Tensor:
+    """What is added to scores, (…, L, S)."""
+    if heads.scores is None:
+        query, key = (flow.values[each].shape[2] for each in (heads.query, heads.key))
+        if heads.bias is None:
+            return torch.zeros(1, 1, query, key)
+        bias: Tensor = flow.values[heads.bias]
+        return bias.expand(*bias.shape[:-2], query, key)
+    product, scores = heads.scores
+    nodes, zeros = flow.between(product, scores), torch.zeros_like(flow.values[product])
+    return _in_order(flow, heads, flow.run(nodes, {product: zeros}) if nodes else zeros)
+
+
+def _in_order(flow: Dataflow, heads: _Heads, scores: Tensor) -> Tensor:
+    """Scores (…, L, S) from those of a product or of the same number of values."""
+    assert heads.scores is not None
+    product = heads.scores[0]
+    axes = _score_axes(flow, heads, product, _letters(flow, product)[2])
+    return scores.reshape(flow.values[product].shape).movedim(axes, (-2, -1))
+
+
+def _strip(flow: Dataflow, heads: _Heads, count: int) -> Tensor:
+    """What is added to scores by distance; see ``Attention.strip``.
+
+    Raises:
+        NotRecognisedError: it depends on something else.
+    """
+    with flow.at_longest():
+        added = _added(flow, heads)
+    length = added.shape[-1]
+    if added.shape[-2] != length:
+        raise NotRecognisedError(f"{flow.program.line_of(heads.result)}: adds to scores")
+    by_row = added.reshape(-1, count, length, length) if added.shape[-3] % count == 0 else None
+    if by_row is None or not torch.equal(by_row, by_row[:1].expand_as(by_row)):
+        raise NotRecognisedError(f"{flow.program.line_of(heads.result)}: adds to scores")
+    kept = torch.where(by_row[0] >= _MASKED, by_row[0], torch.nan)
+    strip = torch.full((count, 2 * length - 1), torch.nan)
+    for distance in range(-length + 1, length):
+        diagonal = kept.diagonal(distance, -2, -1)
+        if not torch.equal(diagonal.nan_to_num(), diagonal[:, :1].expand_as(diagonal).nan_to_num()):
+            raise NotRecognisedError(f"{flow.program.line_of(heads.result)}: adds to scores")
+        strip[:, distance + length - 1] = diagonal[:, 0]
+    return strip
 
 
 def _score_axes(flow: Dataflow, heads: _Heads, product: fx.Node, letters: str) -> tuple[int, int]:
