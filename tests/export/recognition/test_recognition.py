@@ -38,7 +38,9 @@ LONGEST = 20
 KNOWN = (
     "annotated", "gordic", "jamil", "jamil_scalar_norm", "lynn", "pytorch_tutorial",
     "pytorch_pre_norm", "pytorch_stacks", "trevett", "ko", "huang", "huang_scaled_embeddings",
-    "lessons", "labml", "toolkit", "d2l", "notebook",
+    "lessons", "labml", "toolkit", "d2l", "notebook", "x_transformers",
+    "x_transformers_glu_rotary", "torchtune", "llama", "t5", "packed", "einsum_weights", "conv1d",
+    "shared_layers",
 )  # fmt: skip
 FEW = ("lessons", "notebook")
 
