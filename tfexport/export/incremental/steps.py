@@ -8,7 +8,7 @@ Axes: B batch, S source, T target.
 """
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -326,6 +326,7 @@ class Found:
             return "it has not one row for each token"
         return "the batch is no axis of its own"
 
+    @torch.no_grad()
     def module(self, longest: int, fused: bool = True) -> "FoundSteps":
         """The encoder and the step as a module.
 
@@ -336,14 +337,18 @@ class Found:
         step, encoder = _Emitter(self).step(), _encoder(self)
         examples = [self.program.examples[run] for run in _SHAPED]
         lighten(encoder, [each.inputs for each in examples], 0, fused)
-        given = [self._given(run, encoder) for run in _SHAPED]
+        memory: dict[Any, Sequence[Tensor]] = {}  # by the sizes of the inputs
+        for each in examples:
+            sizes = tuple(tensor.shape for tensor in each.inputs)
+            if sizes not in memory:
+                memory[sizes] = encoder(*each.inputs)
+        given = [self._given(run, memory) for run in _SHAPED]
         lighten(step, given, longest, fused)
         head = find_head(step, shapes_of(step, given)) if fused else None
         return FoundSteps(self, step, encoder, head)
 
-    @torch.no_grad()
-    def _given(self, run: int, encoder: fx.GraphModule) -> list[Tensor]:
-        """What a step of a run is given."""
+    def _given(self, run: int, memory: Mapping[Any, Sequence[Tensor]]) -> list[Tensor]:
+        """What a step of a run is given, but for values."""
         program, states = self.program, []
         for state in self.states:
             shape = []
@@ -354,7 +359,8 @@ class Found:
                     shape.append(size[run] - 1 if axis == state.axis else 1)
             states.append(torch.zeros(shape, dtype=state.dtype))
         example = program.examples[run]
-        return [example.target[:, :1], *states, *encoder(*example.inputs)]
+        sizes = tuple(tensor.shape for tensor in example.inputs)
+        return [example.target[:, :1], *states, *memory[sizes]]
 
 
 @dataclass(frozen=True)
