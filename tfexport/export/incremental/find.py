@@ -65,7 +65,8 @@ def find_steps(
     inputs, whole = own.batch_first, WholeForward(own)
     runner = Runner(UserModule(whole, len(inputs)), inputs, ids.decoder_start, max(LENGTHS))
     settings = runner.settings(examples)
-    runs = _examples(runner, settings, ids)
+    vocab_size = runner.vocab_size(settings[0])
+    runs = _examples(runner, settings, ids, vocab_size)
     _refuse_probabilities(own, runs[0])
     try:
         program = Program(own, runs)
@@ -76,7 +77,7 @@ def find_steps(
     _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     try:
         steps = build_steps(Found.of(program), max_length, fused)
-        _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
+        _check(steps, own, runs[MORE_SOURCE].inputs, vocab_size, ids)
     except NoStepsError as error:
         whole.why = str(error)
         return whole
@@ -118,9 +119,10 @@ def _refuse_probabilities(own: OwnForward, example: Example) -> None:
         raise own.wrong("gives probabilities; give logits, or the logarithms of probabilities")
 
 
-def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> list[Example]:
+def _examples(
+    runner: Runner, settings: Sequence[Sizes], ids: SpecialIds, vocab_size: int
+) -> list[Example]:
     """The inputs and target ids of all runs."""
-    vocab_size = runner.vocab_size(settings[0])
     found = []
     first, other = _two_sizes(settings)
     for run in range(RUNS):
