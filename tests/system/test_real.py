@@ -1,5 +1,6 @@
 """`make real`: what it counts. The packages themselves are fetched by the command alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.real import __main__ as real
-from benchmarks.real import packages
-from benchmarks.real.packages import HASHES, NotFetchedError, fetch
-from benchmarks.real.published import Published, Way
+from benchmarks.real import packages, whisper
+from benchmarks.real.packages import NotFetchedError, fetch
+from benchmarks.real.published import BEAM, Published, Way
 from tests.support.paths import VERSION_1
 from tfexport.runtime import Translator
 
@@ -48,6 +49,25 @@ def test_texts_are_equal_near_ties_or_different() -> None:
         assert decoded.tokens[0] == decoded.tokens[1] > 0
 
 
+def test_texts_are_compared_by_beam_search_too() -> None:
+    def own_beam(text: str) -> list[int]:
+        with Translator(VERSION_1) as translator:
+            found = translator.generate([ROWS[text]], max_length=LIMIT, beam_size=BEAM)
+        tokens = found[0].hypotheses[0].tokens
+        return [*tokens[:-1], 3] if text == "b" else tokens
+
+    with_beam = replace(published(own_tokens, 1.0), own_beam=own_beam)
+    decoded = real.compare(with_beam, VERSION_1, list(ROWS))
+    assert (decoded.equal, decoded.of_beam) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("found", "errors"), [("a b c d", 0), ("a c d", 1), ("a b x c d", 1), ("b c y", 2), ("", 4)]
+)
+def test_word_errors_are_insertions_deletions_and_replacements(found: str, errors: int) -> None:
+    assert whisper.word_errors(["a", "b", "c", "d"], found.split()) == errors
+
+
 def test_a_refusal_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = rows_of(monkeypatch, "full prefix: differs by 0.00029 | allowed 0.0001")
     assert row[:3] == ("annalog 1.0.6", "a way", "3")
@@ -77,8 +97,8 @@ def test_a_package_that_is_not_to_be_had_is_a_result(
     assert row[1].startswith("not to be had: g2p-fa==1.1.0")
 
 
-def test_every_model_has_fifty_texts_and_a_package_that_is_known() -> None:
-    assert {name.partition("==")[0].replace("-", "_") for name in HASHES} == set(real.MODELS)
+def test_every_model_has_fifty_texts() -> None:
+    assert {path.stem for path in real.TEXTS.iterdir()} == set(real.MODELS)
     for name in real.MODELS:
         texts = (real.TEXTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         assert len(set(texts)) == 50, name

@@ -26,7 +26,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export import Input
 from tfexport.export.incremental.find import find_steps
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
+from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")

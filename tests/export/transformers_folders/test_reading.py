@@ -1,5 +1,6 @@
 """What is read of a folder of transformers, and what is refused, without exporting."""
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tests.export.transformers_folders.families import draw_inputs, make_model
+from tests.export.transformers_folders.families import FAMILIES, draw_inputs, make_model
+from tests.support.combinations import few_of
 from tests.support.hf_models import change_json, change_weights
 from tfexport.cli.main import cli
 from tfexport.errors import CheckpointError, ConfigError, MissingDependencyError, TfexportError
@@ -17,6 +19,7 @@ from tfexport.export import export
 from tfexport.export.artifacts.transformers_call import TransformersModel
 from tfexport.export.artifacts.transformers_source import find_transformers, read_transformers
 from tfexport.export.graphs.torch_layers import exportable_layers
+from tfexport.module_rows import stack_rows
 
 pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
@@ -197,6 +200,44 @@ def test_tokens_of_whisper_are_a_prefix(tmp_path: Path) -> None:
     assert any("target_prefix, such as [30, 35, 40] for <|en|>" in note for note in found.notes)
     change_json(path, return_timestamps=True)
     assert "return_timestamps" in refusal(tmp_path / "model")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", few_of(FAMILIES, "bert2bert", "whisper"))
+def test_an_encoder_runs_once_for_several_targets(family: str) -> None:
+    found, calls = read(make_model(family)), list[int]()
+    model: Any = found.model
+    model.get_encoder().register_forward_hook(lambda *args: calls.append(1))
+    rows = stack_rows([dict(draw_inputs(family, 1)[0])] * 2)
+    given = [torch.from_numpy(rows[each.name]) for each in found.inputs]
+    targets = [torch.tensor([[3, 5, 6], [3, 7, 8]])[:, :length] for length in (1, 2, 3)]
+    forward = found.of_source(found.model, *given)
+    made = [forward(target) for target in targets]
+    assert len(calls) == 1
+    for logits, target in zip(made, targets, strict=True):
+        assert torch.equal(logits, found(found.model, *given, target))
+
+
+@torch.no_grad()
+def test_a_forward_that_needs_its_encoder_runs_it_each_time() -> None:
+    model = make_model("bert2bert")
+    own = type(model).forward
+
+    class Other(type(model)):  # type: ignore[misc]
+        @functools.wraps(own)
+        def forward(self, *args: Any, **named: Any) -> Any:
+            found = own(self, *args, **named)
+            if "encoder_outputs" in named:
+                found.logits = found.logits + 1
+            return found
+
+    model.__class__ = Other
+    found = read(model)
+    assert not found.encodes_once
+    (row,), target = draw_inputs("bert2bert", 1), torch.tensor([[3, 5]])
+    given = [torch.from_numpy(row[each.name])[None] for each in found.inputs]
+    made = found.of_source(found.model, *given)(target)
+    assert torch.equal(made, found(found.model, *given, target))
 
 
 def test_folder_is_described(folder: Path) -> None:

@@ -33,7 +33,7 @@ from tfexport.export.artifacts.onnx_file import join_weights
 from tfexport.export.artifacts.option_rules import BUNDLE, CALL, Output
 from tfexport.export.artifacts.quantized import quantized_result
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
+from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.module_forms import (
     MODULE_FORMS,
     ModuleForm,

@@ -5,7 +5,7 @@ Axes: B batch, T target, V vocabulary.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class TransformersModel:
         examples: rows of the sizes that it takes, for inputs of which it refuses many.
         limits: axis to the largest size that the class computes as smaller ones.
         block: the source is padded to a multiple of it while it is exported, with its mask.
+        encodes_once: the forward gives the same with the encoder's results of an earlier call.
     """
 
     name: str
@@ -60,19 +61,45 @@ class TransformersModel:
     examples: tuple[dict[str, Array], ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
     block: int = 1
+    encodes_once: bool = False
 
-    def forward(self, model: Any, *tensors: Tensor) -> Tensor:
+    def __call__(self, model: Any, *tensors: Tensor) -> Tensor:
         """``forward(model, *inputs, target)`` to logits; see ``OwnForward``.
 
         Raises:
             ValueError: an input is beyond the model's limits.
         """
         *given, target = tensors
-        named = {}
-        for each, tensor in zip(self.inputs, given, strict=True):
-            named[each.name] = self._padded(each, tensor)
-        logits: Tensor = model(**named, decoder_input_ids=target, return_dict=True).logits
+        logits: Tensor = model(
+            **self._named(given), decoder_input_ids=target, return_dict=True
+        ).logits
         return logits
+
+    def of_source(self, model: Any, *inputs: Tensor) -> Callable[[Tensor], Tensor]:
+        """The forward of one source; its encoder runs once if the class can do that.
+
+        Raises:
+            ValueError: an input is beyond the model's limits.
+        """
+        if not self.encodes_once:
+            return lambda target: self(model, *inputs, target)
+        named = self._named(inputs)
+        encoded = model.get_encoder()(**named, return_dict=True)
+
+        def forward(target: Tensor) -> Tensor:
+            logits: Tensor = model(
+                **named, encoder_outputs=encoded, decoder_input_ids=target, return_dict=True
+            ).logits
+            return logits
+
+        return forward
+
+    def _named(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The inputs by their names."""
+        return {
+            each.name: self._padded(each, tensor)
+            for each, tensor in zip(self.inputs, inputs, strict=True)
+        }
 
     @property
     def parameters(self) -> int:
@@ -225,7 +252,7 @@ class Runs:
         below = {each.name: each.below for each in inputs if each.below is not None}
         rows = draw_rows(inputs, below, dict(sizes), 1)
         target = torch.full((1, length), self.start)
-        return self.found.forward(self.found.model, *as_tensors(inputs, stack_rows(rows)), target)
+        return self.found(self.found.model, *as_tensors(inputs, stack_rows(rows)), target)
 
     def runs(self, sizes: Mapping[str, int], length: int = 2) -> bool:
         """Whether the forward takes a size."""
@@ -262,6 +289,18 @@ class Runs:
     def vocab_size(self) -> int:
         """V."""
         return self.logits(self.sizes).size(-1)
+
+    def encodes_once(self) -> bool:
+        """Whether the forward gives the same logits with what its encoder gave before."""
+        inputs, once = self.found.inputs, replace(self.found, encodes_once=True)
+        below = {each.name: each.below for each in inputs if each.below is not None}
+        given = as_tensors(inputs, stack_rows(draw_rows(inputs, below, self.sizes, 2)))
+        target = torch.full((2, 3), self.start)
+        try:
+            found = once.of_source(self.found.model, *given)(target)
+        except Exception:  # the class has no such arguments
+            return False
+        return torch.equal(found, self.found(self.found.model, *given, target))
 
     def examples(self) -> tuple[dict[str, Array], ...]:
         """Rows of sizes that the forward takes, and of padded patches."""

@@ -118,7 +118,7 @@ def read_transformers(
             limits=size_limits(model), block=block_size_of(model.config),
         )  # fmt: skip
         tried = Runs(described, _start_of(loaded))
-        examples = tried.examples()
+        examples, once = tried.examples(), tried.encodes_once()
         if loaded.missing:
             tried.refuse_missing(loaded.missing)
         size = tried.vocab_size()
@@ -138,6 +138,7 @@ def read_transformers(
         described, special=special, max_length=max_length,
         generation=dataclasses.replace(generation, defaults=defaults),
         notes=(*loaded.notes, *generation.notes, *notes), examples=examples,
+        encodes_once=once,
     )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ from tfexport.export.incremental.program import (
     Example,
     Program,
 )
-from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, WholeForward
+from tfexport.export.incremental.states import Found, NoStepsError
+from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule, has_forward
 from tfexport.export.modules.examine import other_branch, refuse_branch
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
@@ -33,7 +34,7 @@ from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH
 from tfexport.module_rows import Array, stack_rows
 
-_OTHER_WAY = "Methods of your own, encode, start and step, may have loops: docs/modules.md."
+_OTHER_WAY = "Your own methods encode, start and step may have loops: docs/modules.md."
 _CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
 
 
@@ -55,7 +56,7 @@ def find_steps(
 
     Returns:
         The module of what was found; if no step was found, one that calls the forward over the
-        whole prefix for every token, with the reason as ``why``.
+        complete prefix for every token, with the reason as ``why``.
 
     Raises:
         ModuleError: the forward fails, cannot be exported, or cannot be decoded step by step; the
@@ -74,7 +75,7 @@ def find_steps(
         raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
     _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     try:
-        steps = Found.of(program).module(max_length, fused)
+        steps = build_steps(Found.of(program), max_length, fused)
         _check(steps, own, runs[MORE_SOURCE].inputs, runner.vocab_size(settings[0]), ids)
     except NoStepsError as error:
         whole.why = str(error)
@@ -168,7 +169,7 @@ def _check(
     vocab_size: int,
     ids: SpecialIds,
 ) -> None:
-    """Compare the steps with the forward over the whole prefix, at once.
+    """Compare the steps with the forward over the complete prefix, at once.
 
     Raises:
         NoStepsError: they differ.

@@ -52,12 +52,32 @@ class OwnForward:
         Raises:
             ModuleError: the forward raises an error, or gives no logits; the line is named.
         """
-        given = [
-            tensor.movedim(0, each.axes.index(BATCH)) if each.axes[0] != BATCH else tensor
-            for each, tensor in zip((*self.inputs, self.target), (*inputs, target), strict=True)
-        ]
         called = self.model if self.call is None else functools.partial(self.call, self.model)
-        return self._logits(call_users(lambda: called(*given), self.wrong), *target.shape)
+        *given, ids = self._moved(*inputs, target)
+        return self._logits(call_users(lambda: called(*given, ids), self.wrong), *target.shape)
+
+    def of_source(self, inputs: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
+        """The forward of one source: ids (B, T) to logits (B, T, V).
+
+        A call with a method ``of_source`` computes once what does not depend on the ids.
+        """
+        once = getattr(self.call, "of_source", None)
+        if once is None:
+            return functools.partial(self, inputs)
+        called = call_users(lambda: once(self.model, *self._moved(*inputs)), self.wrong)
+
+        def forward(target: Tensor) -> Tensor:
+            (*_, ids) = self._moved(*inputs, target)
+            return self._logits(call_users(lambda: called(ids), self.wrong), *target.shape)
+
+        return forward
+
+    def _moved(self, *tensors: Tensor) -> list[Tensor]:
+        """Inputs, and target ids if given, with their batch where the user's code has it."""
+        return [
+            tensor.movedim(0, each.axes.index(BATCH)) if each.axes[0] != BATCH else tensor
+            for each, tensor in zip((*self.inputs, self.target), tensors, strict=False)
+        ]
 
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""

@@ -168,7 +168,7 @@ class Program:
         return {*self._unlike[LONGER], *self._unlike[OTHER_TOKENS]}
 
     def source_of_change(self, node: fx.Node) -> fx.Node:
-        """Where it begins that rows of a node change when later tokens come."""
+        """The first node because of which rows of a node change when later tokens come."""
         before = [each for each in node.all_input_nodes if each in self._moving]
         return self.source_of_change(before[0]) if before else node
 
@@ -292,7 +292,7 @@ class Program:
         return node in self._numbers
 
     def is_float(self, node: fx.Node) -> bool:
-        """Whether a node is a number that is no integer."""
+        """Whether a node is a float, and not a tensor."""
         return self._numbers.get(node) is float
 
     def line_of(self, node: fx.Node) -> str:

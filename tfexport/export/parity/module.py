@@ -3,6 +3,7 @@
 Axes: B batch, K beams, T target, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +33,9 @@ from tfexport.export.parity.eager_run import (
     Shape,
 )
 from tfexport.export.parity.plan import FULL, QUICK
-from tfexport.export.parity.search import STEPS, LastLogits, Search, beam_size, compare_search
+from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
 from tfexport.export.report import DRAWN, EXAMPLES, Comparison, ParityReport
-from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
+from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
@@ -111,7 +112,9 @@ class EagerModule:
 
         @torch.no_grad()
         def found(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-            _, logits = self._follow(self.row_of(ids), torch.tensor(prefix))
+            row, tokens = self.row_of(ids), torch.tensor(prefix)
+            by_forward = self.module.own is not None
+            logits = self._own_logits(row, tokens) if by_forward else self._follow(row, tokens)[1]
             return any(is_near_tie(of_token, noise) for of_token in logits.numpy())
 
         return found
@@ -171,11 +174,10 @@ class EagerModule:
             found = torch.stack([logits for _, logits in made])
             return [found, log_probs(found), *_joined([memory for memory, _ in made])]
 
-        found = [each.numpy() for each in (logits, log_probs(logits), *_joined(memory))]
-        # A full prefix in one call costs little, so that it is computed several times.
-        in_one_call = self.found.io.many_tokens or self.module.own is not None
-        others: list[Compute] | None = [] if in_one_call else None
-        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, others)
+        by_forward = self.module.own is not None
+        known = compute() if by_forward else [logits, log_probs(logits), *_joined(memory)]
+        found = [each.numpy() for each in known]
+        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, ())
         return Noise(tuple(of_memory), of_logits, of_log_probs)
 
     def _follow(
@@ -183,7 +185,7 @@ class EagerModule:
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Memory of a row, and logits (T, V) after each of its tokens (T,)."""
         if self.module.own is not None:
-            return self.module.encode(self._tensors([row])), self._own_logits(row, tokens)
+            return self.module.encode(self._tensors([row])), self._forward_of(row)(tokens)
         memory, state = self._encode([row])
         if self.found.io.many_tokens:
             logits, _ = self.module.advance(tokens[None], state, memory)
@@ -198,12 +200,16 @@ class EagerModule:
 
     def _own_logits(self, row: Mapping[str, Array], tokens: Tensor) -> Tensor:
         """The logits (T, V) of the user's forward after each of a row's tokens (T,)."""
-        given = self._tensors([row])
+        forward = self._forward_of(row)
         # The first token alone too: code may take another branch for it.
-        first = self.module.own(given, tokens[None, :1])[0]
-        if len(tokens) == 1:
-            return _wide(first)
-        return _wide(torch.cat([first, self.module.own(given, tokens[None])[0, 1:]]))
+        first = forward(tokens[:1])
+        return first if len(tokens) == 1 else torch.cat([first, forward(tokens)[1:]])
+
+    def _forward_of(self, row: Mapping[str, Array]) -> Callable[[Tensor], Tensor]:
+        """Gives the logits (T, V) of one call of the user's forward with tokens (T,)."""
+        assert self.module.own is not None
+        forward = self.module.own.of_source(self._tensors([row]))
+        return lambda tokens: _wide(forward(tokens[None])[0])
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""
@@ -228,7 +234,7 @@ class EagerModule:
     def _decode_by_forward(
         self, row: Mapping[str, Array], proposed: Sequence[int], rules: GreedyRules
     ) -> tuple[Ids, Tensor]:
-        """Tokens and logits of the user's forward over whole prefixes.
+        """Tokens and logits of the user's forward over complete prefixes.
 
         The forward is causal: where it agrees with the proposed tokens, one call gives what a loop
         of calls would give.
@@ -261,24 +267,47 @@ class EagerModule:
     def _tensors(self, rows: Sequence[Mapping[str, Array]]) -> tuple[Tensor, ...]:
         return as_tensors(self.found.inputs, stack_rows(rows))
 
-    def last_logits(self, rows: Rows, beams: int) -> LastLogits:
-        """From prefixes of ``beams`` (K) for each row, (B * K, T), to logits (B * K, V)."""
-        if self.module.own is not None:
-            given = [self._tensors([row]) for row in rows]
-            return lambda prefixes: torch.stack(
-                [
-                    _wide(self.module.own(given[i // beams], tokens[None])[0, -1])
-                    for i, tokens in enumerate(prefixes)
-                ]
-            )
-        encoded = [self._encode([row]) for row in rows]
-        # The state after every prefix of a row that was run: a longer one takes one more step.
-        states = {(i, ()): state for i, (_, state) in enumerate(encoded)}
+    def scorer(self, rows: Rows, beams: int) -> Scorer:
+        """Scores prefixes of ``beams`` (K) for each row."""
+        return functools.partial(
+            self._score_by_forward if self.module.own is not None else self._score_by_steps,
+            rows,
+            beams,
+        )
 
-        def of_prefixes(prefixes: Tensor) -> Tensor:
+    def _score_by_forward(
+        self, rows: Rows, beams: int, prefixes: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """By whole prefixes: the forward is causal, so the longest have the logits of shorter."""
+        known: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+        for i, row in enumerate(rows):
+            forward = self._forward_of(row)
+            of_row = {
+                tuple(prefix)
+                for each in prefixes
+                for prefix in each[i * beams : (i + 1) * beams].tolist()
+            }
+            for prefix in sorted(of_row, key=len, reverse=True):
+                # The first token, which comes last, is run alone too; see _own_logits.
+                if len(prefix) > 1 and (i, prefix) in known:
+                    continue
+                for length, logits in enumerate(forward(torch.tensor(prefix)), 1):
+                    known[i, prefix[:length]] = logits
+        for each in prefixes:
+            yield torch.stack([
+                known[k // beams, tuple(prefix)] for k, prefix in enumerate(each.tolist())
+            ])  # fmt: skip
+
+    def _score_by_steps(
+        self, rows: Rows, beams: int, prefixes: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """By the state after every prefix of a row: a longer one takes one more step."""
+        encoded = [self._encode([row]) for row in rows]
+        states = {(i, ()): state for i, (_, state) in enumerate(encoded)}
+        for each in prefixes:
             found = []
-            for i, tokens in enumerate(prefixes.tolist()):
-                row, before = i // beams, tuple(tokens[:-1])
+            for k, tokens in enumerate(each.tolist()):
+                row, before = k // beams, tuple(tokens[:-1])
                 logits, states[row, tuple(tokens)] = self.module.step(
                     torch.tensor([tokens[-1:]]),
                     torch.tensor(len(before)),
@@ -286,9 +315,7 @@ class EagerModule:
                     encoded[row][0],
                 )
                 found.append(_wide(logits[0]))
-            return torch.stack(found)
-
-        return of_prefixes
+            yield torch.stack(found)
 
 
 CompareModule = Callable[[EagerModule, ModuleRun, ModuleModel], Iterable[Comparison]]
@@ -330,9 +357,7 @@ def compare_module_beam(
 ) -> Iterator[Comparison]:
     """Compare a beam search."""
     search, beams = Search(model, run.rows, min(STEPS, eager.steps)), beam_size(model)
-    yield from compare_search(
-        search, run, lambda: eager.last_logits(run.rows, beams), eager.rounding
-    )
+    yield from compare_search(search, run, eager.scorer(run.rows, beams), eager.rounding)
 
 
 def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Comparison]:

@@ -1,6 +1,6 @@
 """Comparison of greedy and beam search graphs with eager PyTorch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from tfexport.export.report import Comparison, ParityReport
 from tfexport.export.rounding import Rounding
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.runtime.model.interface import Generated, Model, Source
+from tfexport.runtime.model.interface import BeamRecord, Generated, Model, Source
 from tfexport.runtime.model.session import open_session
 
 
@@ -117,7 +117,8 @@ def attention_weights(eager: Eager, run: EagerRun, sequences: Ids) -> tuple[Floa
 
 
 BEAM_SIZE, STEPS = 3, 8
-LastLogits = Callable[[torch.Tensor], torch.Tensor]
+# From the prefixes of every step, (B * K, T) each, to the logits (B * K, V) that follow them.
+Scorer = Callable[[Sequence[torch.Tensor]], Iterator[torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -139,16 +140,16 @@ def compare_beams(eager: Eager, run: EagerRun, model: Model) -> Iterator[Compari
     beams = beam_size(model)
     mask = run.case.mask.repeat_interleave(beams, dim=0)
 
-    def scorer() -> LastLogits:
+    def score(prefixes: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         memory = eager.reference.encode(run.case.ids, run.case.mask)
         memory = memory.repeat_interleave(beams, dim=0)
-        decode = eager.reference.decode
-        return lambda prefixes: decode(memory, mask, prefixes, last_only=True)[:, -1]
+        for each in prefixes:
+            yield eager.reference.decode(memory, mask, each, last_only=True)[:, -1]
 
     longest = eager.config.longest
     steps = STEPS if longest is None else min(STEPS, longest)
     search = Search(model, run.case.rows, steps)
-    yield from compare_search(search, run, scorer, eager.rounding)
+    yield from compare_search(search, run, score, eager.rounding)
 
 
 def beam_size(model: Model) -> int:
@@ -157,14 +158,14 @@ def beam_size(model: Model) -> int:
 
 
 def compare_search(
-    search: Search, run: Run, scorer: Callable[[], LastLogits], rounding: Rounding
+    search: Search, run: Run, score: Scorer, rounding: Rounding
 ) -> Iterator[Comparison]:
     """Compare one search in a graph with eager logits.
 
     Args:
         search: the search of an engine.
         run: a run of eager PyTorch, for its special ids and shape.
-        scorer: returns the last logits of eager PyTorch: prefixes (B * K, T) to (B * K, V).
+        score: gives the last logits of eager PyTorch.
         rounding: the rounding of the eager code.
     """
     beams = beam_size(search.model)
@@ -173,11 +174,11 @@ def compare_search(
     # More finished hypotheses than there can be, so that all steps are taken.
     record = search.model.beam(search.sources, beams, beams * search.steps + 1, search.steps)
 
+    prefixes = list(_prefixes(record, run.special_ids, beams))
+    flat = [torch.from_numpy(each.reshape(len(search.sources) * beams, -1)) for each in prefixes]
+
     def compute() -> list[torch.Tensor]:
-        follow = _Eager(scorer(), run.special_ids, (len(search.sources), beams))
-        for tokens, parents, _ in zip(*record, strict=True):
-            follow.step(tokens, parents)
-        return follow.results
+        return _totals(record, score(flat), run.special_ids.eos, beams)
 
     def known() -> tuple[list[Floats], list[float]]:
         eager = [each.numpy() for each in compute()]
@@ -192,38 +193,41 @@ def compare_search(
     yield compare_values("beam", run.shape, totals, best, of_sums)
 
 
-class _Eager:
-    """Follows the record of a search in eager PyTorch."""
+def _prefixes(record: BeamRecord, ids: SpecialIds, beams: int) -> Iterator[Ids]:
+    """The prefixes (B, K, T) from which a search chose the candidates of each step."""
+    found = np.full((record.tokens.shape[1], beams, 1), ids.decoder_start)
+    for tokens, parents in zip(record.tokens, record.parents, strict=True):
+        yield found
+        found = _continue(found, tokens, parents, _kept(tokens, ids.eos, beams))
 
-    def __init__(self, last_logits: LastLogits, ids: SpecialIds, size: tuple[int, int]) -> None:
-        self._last_logits, self._eos, self._size = last_logits, ids.eos, size
-        self._prefixes = np.full((*size, 1), ids.decoder_start)
-        self._sums = torch.full(size, -torch.inf)
-        self._sums[:, 0] = 0.0
-        self._log_probs: list[torch.Tensor] = []
-        self._totals: list[torch.Tensor] = []
-        self._best: list[torch.Tensor] = []
 
-    def step(self, tokens: Ids, parents: Ids) -> None:
-        """Process the candidates (B, N) of one step."""
-        batch, beams = self._size
-        flat = torch.from_numpy(self._prefixes.reshape(batch * beams, -1))
-        scored = self._last_logits(flat).log_softmax(-1).reshape(batch, beams, -1)
-        rows = torch.arange(batch)[:, None]
-        expected = scored[rows, torch.from_numpy(parents), torch.from_numpy(tokens)]
-        every = (self._sums[:, :, None] + scored).reshape(batch, -1)
-        self._best.append(every.topk(tokens.shape[-1], dim=-1).values)
-        totals = self._sums.gather(-1, torch.from_numpy(parents)) + expected
-        self._log_probs.append(expected)
-        self._totals.append(totals)
-        kept = np.argsort(tokens == self._eos, axis=-1, kind="stable")[:, :beams]
-        self._sums = totals.gather(-1, torch.from_numpy(kept))
-        self._prefixes = _continue(self._prefixes, tokens, parents, kept)
+def _kept(tokens: Ids, eos: int, beams: int) -> Ids:
+    """The candidates (B, N) of a step that the next one continues, (B, K)."""
+    found: Ids = np.argsort(tokens == eos, axis=-1, kind="stable")[:, :beams]
+    return found
 
-    @property
-    def results(self) -> list[torch.Tensor]:
-        """Log-probabilities of the candidates, their sums, and the highest sums; (T, B, N)."""
-        return [torch.stack(each) for each in (self._log_probs, self._totals, self._best)]
+
+def _totals(
+    record: BeamRecord, logits: Iterable[torch.Tensor], eos: int, beams: int
+) -> list[torch.Tensor]:
+    """From the logits (B * K, V) of every step what a record is compared with.
+
+    Returns:
+        Log-probabilities of the candidates, their sums, and the highest sums; (T, B, N) each.
+    """
+    batch = record.tokens.shape[1]
+    sums = torch.full((batch, beams), -torch.inf)
+    sums[:, 0] = 0.0
+    rows, made = torch.arange(batch)[:, None], list[tuple[torch.Tensor, ...]]()
+    for tokens, parents, last in zip(record.tokens, record.parents, logits, strict=True):
+        scored = last.log_softmax(-1).reshape(batch, beams, -1)
+        places = torch.from_numpy(parents)
+        expected = scored[rows, places, torch.from_numpy(tokens)]
+        every = (sums[:, :, None] + scored).reshape(batch, -1)
+        totals = sums.gather(-1, places) + expected
+        made.append((expected, totals, every.topk(tokens.shape[-1], dim=-1).values))
+        sums = totals.gather(-1, torch.from_numpy(_kept(tokens, eos, beams)))
+    return [torch.stack(each) for each in zip(*made, strict=True)]
 
 
 def _continue(prefixes: Ids, tokens: Ids, parents: Ids, kept: Ids) -> Ids:
