@@ -27,6 +27,7 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 from tfexport.export.quiet import quiet
+from tfexport.gc_pause import no_collecting
 from tfexport.graph_io import BATCH
 
 # The runs, and what is different in each from the first.
@@ -371,7 +372,7 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
         axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
     traced = _Traced(own).eval()
     stderr = contextlib.redirect_stderr(io.StringIO())  # torch prints the graph when it fails
-    with quiet(), torch.no_grad(), exportable_layers(traced), stderr:
+    with no_collecting(), quiet(), torch.no_grad(), exportable_layers(traced), stderr:
         program: Any = torch.export.export(
             traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
         )
