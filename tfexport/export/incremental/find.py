@@ -61,7 +61,8 @@ def find_program(
         UserModule(WholeForward(own), len(inputs)), inputs, ids.decoder_start, max(LENGTHS)
     )
     settings = runner.settings(examples)
-    runs = _examples(runner, settings, ids)
+    vocab_size = runner.vocab_size(settings[0])
+    runs = _examples(runner, settings, ids, vocab_size)
     _refuse_probabilities(own, runs[0])
     try:
         program = Program(own, runs)
@@ -138,9 +139,10 @@ def _refuse_probabilities(own: OwnForward, example: Example) -> None:
         raise own.wrong("gives probabilities; give logits, or the logarithms of probabilities")
 
 
-def _examples(runner: Runner, settings: Sequence[Sizes], ids: SpecialIds) -> list[Example]:
+def _examples(
+    runner: Runner, settings: Sequence[Sizes], ids: SpecialIds, vocab_size: int
+) -> list[Example]:
     """The inputs and target ids of all runs."""
-    vocab_size = runner.vocab_size(settings[0])
     found = []
     first, other = _two_sizes(settings)
     for run in range(RUNS):

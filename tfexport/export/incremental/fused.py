@@ -82,21 +82,23 @@ def _of_all_queries(bias: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 def shapes_of(module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> Shapes:
-    """The shapes of a graph's tensors, by running it."""
-    found: list[dict[fx.Node, Shape]] = []
+    """The shapes of a graph's tensors, by running it with each size of its inputs once."""
+    found: dict[Any, dict[fx.Node, Shape]] = {}
 
     class Recorder(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
             made = super().run_node(n)
             if isinstance(made, Tensor):
-                found[-1][n] = tuple(made.shape)
+                of_run[n] = tuple(made.shape)
             return made
 
+    sizes = [tuple(each.shape for each in given) for given in runs]
     with torch.no_grad():
-        for given in runs:
-            found.append({})
-            Recorder(module).run(*given)
-    return {node: tuple(of_run[node] for of_run in found) for node in found[0]}
+        for key, given in zip(sizes, runs, strict=True):
+            if key not in found:
+                of_run = found[key] = {}
+                Recorder(module).run(*given)
+    return {node: tuple(found[key][node] for key in sizes) for node in found[sizes[0]]}
 
 
 def lighten(

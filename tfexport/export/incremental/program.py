@@ -10,9 +10,10 @@ import contextlib
 import io
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 from tfexport.export.quiet import quiet
+from tfexport.gc_pause import no_collecting
 from tfexport.graph_io import BATCH
 
 # The runs, and what is different in each from the first.
@@ -34,6 +36,7 @@ LENGTHS = (3, 5, 5, 3, 3, 3, 3)  # T of each run
 BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
 RUNS = len(LENGTHS)
 Size = tuple[int, ...]  # of an axis in each run
+Part = Callable[[fx.Node], tuple[int, int | None] | None]  # an axis and rows of it; None for none
 TARGET = "target_length"
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
 
@@ -112,23 +115,49 @@ class Program:
         self._run_all()
 
     def _run_all(self) -> None:
-        found = [self.run(example) for example in self.examples]
+        follow = self._followers()
+        first, shapes = self._run(self.examples[FIRST], set(self.graph.nodes))
+        found, shapes_of_runs = dict[int, dict[fx.Node, Any]](), [shapes]
+        rest = {node: value for node, value in first.items() if node not in follow}
+        # Most is seen in the logits, and what is not compared is not kept.
+        kept = {LONGER: follow, OTHER_TOKENS: follow}
+        for run in range(FIRST + 1, RUNS):
+            same = run in kept and self._has_inputs_of_first(run)
+            example, of_run = self.examples[run], kept.get(run, {self.logits})
+            found[run], shapes = self._run(example, of_run, rest if same else {})
+            shapes_of_runs.append(shapes)
         self.dtypes, self._numbers = dict[fx.Node, torch.dtype](), dict[fx.Node, type]()
-        for node, value in found[FIRST].items():
-            first = value[0] if isinstance(value, tuple | list) and value else value
-            if isinstance(first, Tensor):
-                self.dtypes[node] = first.dtype
+        for node, value in first.items():
+            one = value[0] if isinstance(value, tuple | list) and value else value
+            if isinstance(one, Tensor):
+                self.dtypes[node] = one.dtype
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 self._numbers[node] = type(value)
         self._shapes = {
-            node: tuple(_shape(values.get(node)) for values in found) for node in self.graph.nodes
+            node: tuple(shapes.get(node) for shapes in shapes_of_runs) for node in self.graph.nodes
         }
         self._unlike = {
-            AGAIN: self._changed(found[FIRST], found[AGAIN], lambda node: (0, None)),
-            OTHER_ROW: self._changed(found[FIRST], found[OTHER_ROW], self._first_row),
-            LONGER: self._changed(found[FIRST], found[LONGER], self._first_tokens),
-            OTHER_TOKENS: self._changed(found[FIRST], found[OTHER_TOKENS], self._first_tokens),
+            run: self._changed(first, found[run], self._first_tokens)
+            for run in (LONGER, OTHER_TOKENS)
         }
+        parts: dict[int, Part] = {AGAIN: lambda node: (0, None), OTHER_ROW: self._first_row}
+        for run, part in parts.items():
+            self._unlike[run] = self._changed(first, found[run], part)
+            if self._unlike[run]:  # the logits differ: where does it begin?
+                whole = self.run(self.examples[run])
+                self._unlike[run] = self._changed(first, whole, part)
+
+    def _followers(self) -> set[fx.Node]:
+        """Nodes that are computed from the target ids or from any of their sizes."""
+        found = {self.target}
+        for node in self.graph.nodes:
+            if any(each in found for each in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    def _has_inputs_of_first(self, run: int) -> bool:
+        pairs = zip(self.examples[FIRST].inputs, self.examples[run].inputs, strict=True)
+        return all(torch.equal(one, two) for one, two in pairs)
 
     def _first_row(self, node: fx.Node) -> tuple[int, int | None] | None:
         axis = self.batch_axis(node)
@@ -142,7 +171,7 @@ class Program:
         self,
         one: Mapping[fx.Node, Any],
         two: Mapping[fx.Node, Any],
-        part: Callable[[fx.Node], tuple[int, int | None] | None],
+        part: Part,
     ) -> list[fx.Node]:
         """Nodes whose values differ in two runs, in a part of an axis that both have."""
         return [
@@ -181,15 +210,31 @@ class Program:
     @torch.no_grad()
     def run(self, example: Example) -> dict[fx.Node, Any]:
         """The values of all nodes, for inputs and target ids."""
+        return self._run(example, set(self.graph.nodes))[0]
+
+    @torch.no_grad()
+    def _run(
+        self,
+        example: Example,
+        kept: Collection[fx.Node],
+        known: Mapping[fx.Node, Any] = MappingProxyType({}),
+    ) -> tuple[dict[fx.Node, Any], dict[fx.Node, tuple[int, ...] | None]]:
+        """Values of the nodes that are kept, and the shapes of all; known values are taken."""
         values: dict[fx.Node, Any] = {}
+        shapes: dict[fx.Node, tuple[int, ...] | None] = {}
 
         class Recorder(fx.Interpreter):
             def run_node(self, n: fx.Node) -> Any:
-                if is_recurrent(n):
+                if n in known and n.op != "placeholder":  # each takes one of the arguments
+                    found = known[n]
+                elif is_recurrent(n):
                     args, kwargs = self.fetch_args_kwargs_from_env(n)
-                    values[n] = found = sequence(n.target, *args, **kwargs)
+                    found = sequence(n.target, *args, **kwargs)
                 else:
-                    values[n] = found = super().run_node(n)
+                    found = super().run_node(n)
+                shapes[n] = _shape(found)
+                if n in kept:
+                    values[n] = found
                 return found
 
         given = dict(
@@ -199,7 +244,7 @@ class Program:
         Recorder(self.exported.graph_module).run(
             *(held[node] for node in self.graph.find_nodes(op="placeholder"))
         )
-        return values
+        return values, shapes
 
     def largest_sizes(self) -> dict[str, int]:
         """See ``exporter.largest_sizes``."""
@@ -332,7 +377,7 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
         axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
     traced = _Traced(own).eval()
     stderr = contextlib.redirect_stderr(io.StringIO())  # torch prints the graph when it fails
-    with quiet(), torch.no_grad(), exportable_layers(traced), stderr:
+    with no_collecting(), quiet(), torch.no_grad(), exportable_layers(traced), stderr:
         program: Any = torch.export.export(
             traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
         )

@@ -4,7 +4,7 @@ Axes: B batch, S source, T target, V vocabulary, E states before the last layer.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ aten: Any = torch.ops.aten
 _SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
 
 
+@torch.no_grad()
 def build_steps(found: Found, longest: int, fused: bool = True) -> "FoundSteps":
     """Write the graphs of the encoder and of a step, as a module.
 
@@ -44,14 +45,18 @@ def build_steps(found: Found, longest: int, fused: bool = True) -> "FoundSteps":
     step, encoder = _Emitter(found).step(), _encoder(found)
     examples = [found.program.examples[run] for run in _SHAPED]
     lighten(encoder, [each.inputs for each in examples], 0, fused)
-    given = [_step_arguments(found, run, encoder) for run in _SHAPED]
+    memory: dict[Any, Sequence[Tensor]] = {}  # by the sizes of the inputs
+    for each in examples:
+        sizes = tuple(tensor.shape for tensor in each.inputs)
+        if sizes not in memory:
+            memory[sizes] = encoder(*each.inputs)
+    given = [_step_arguments(found, run, memory) for run in _SHAPED]
     lighten(step, given, longest, fused)
     head = find_head(step, shapes_of(step, given)) if fused else None
     return FoundSteps(found, step, encoder, head)
 
 
-@torch.no_grad()
-def _step_arguments(found: Found, run: int, encoder: fx.GraphModule) -> list[Tensor]:
+def _step_arguments(found: Found, run: int, memory: Mapping[Any, Sequence[Tensor]]) -> list[Tensor]:
     """The arguments of a step: a token, states with the shapes that they have in a run, memory."""
     program, states = found.program, []
     for state in found.states:
@@ -63,7 +68,8 @@ def _step_arguments(found: Found, run: int, encoder: fx.GraphModule) -> list[Ten
                 shape.append(size[run] - 1 if axis == state.axis else 1)
         states.append(torch.zeros(shape, dtype=state.dtype))
     example = program.examples[run]
-    return [example.target[:, :1], *states, *encoder(*example.inputs)]
+    sizes = tuple(tensor.shape for tensor in example.inputs)
+    return [example.target[:, :1], *states, *memory[sizes]]
 
 
 class _Emitter:

@@ -176,7 +176,7 @@ def candidate_sizes(
     """
     axes = axes_of(inputs)
     if not axes:
-        yield from ({} for _ in BATCHES)
+        yield {}
         return
     for ladder in (_PRIMES, _MULTIPLES):
         for first in range(0, len(ladder) - len(axes) + 1):

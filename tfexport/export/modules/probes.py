@@ -294,9 +294,11 @@ class Runner:
                 self.below = before  # nothing is learned at a size that fails
                 failures.append(error)
             else:
-                found += [sizes] if sizes not in found or not axes_of(self.inputs) else []
+                found += [sizes] if sizes not in found else []
         if not found:
             raise self._advised(failures[0])
+        if not axes_of(self.inputs):
+            return found * SETTINGS
         if len(found) < 2 or any(
             len({sizes[axis] for sizes in found}) < 2 for axis in axes_of(self.inputs)
         ):

@@ -17,7 +17,7 @@ from tfexport.bundle import Manifest, SpecialIds
 from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination
-from tfexport.export.modules.inputs import as_tensors, axes_of, draw_rows, sizes_of
+from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.parity.compare import (
     compare_sequences,
     compare_tokens,
@@ -387,8 +387,8 @@ def compare_module(
         progress: called after every batch.
     """
     found: list[Comparison] = []
-    batches = [(rows, DRAWN) for rows in _drawn(eager.found)]
-    batches = batches[1:2] if eager.level == QUICK else batches
+    drawn = _few_drawn if eager.level == QUICK else _drawn
+    batches = [(rows, DRAWN) for rows in drawn(eager.found)]
     batches += [(rows, EXAMPLES) for rows in _grouped(eager.found, examples)]
     for done, (rows, inputs) in enumerate(batches):
         progress("comparing with your module", done, len(batches))
@@ -484,16 +484,38 @@ def _joined(memory: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
 
 def _drawn(found: Examination) -> Iterator[Rows]:
     """Drawn rows of one shape, and drawn rows that are padded."""
-    settings = [sizes for i, sizes in enumerate(found.settings) if sizes not in found.settings[:i]]
+    settings = _distinct(found)
     for seed, sizes in enumerate(settings, 10):
         for batch in BATCHES:
             yield draw_rows(found.inputs, found.below, sizes, batch, seed)
     if found.io.padded:
-        (axis,) = axes_of(found.inputs)
-        yield [
-            draw_rows(found.inputs, found.below, {axis: length}, 1, seed=20)[0]
-            for length in sorted({sizes[axis] for sizes in settings})
-        ]
+        yield _padded(found, settings)
+
+
+def _few_drawn(found: Examination) -> Iterator[Rows]:
+    """A long row, for code that acts by windows or blocks, short ones, and both padded."""
+    settings = _distinct(found)
+    longest = max(settings, key=lambda sizes: sum(sizes.values()))
+    others = [sizes for sizes in settings if sizes != longest]
+    if others:
+        yield draw_rows(found.inputs, found.below, longest, 1, seed=10)
+    few = others[:2][-1] if others else longest  # the first is shorter than the blocks of much code
+    yield draw_rows(found.inputs, found.below, few, max(BATCHES), seed=11)
+    if found.io.padded and others:
+        yield _padded(found, [few, longest])
+
+
+def _distinct(found: Examination) -> list[Sizes]:
+    return [sizes for i, sizes in enumerate(found.settings) if sizes not in found.settings[:i]]
+
+
+def _padded(found: Examination, settings: Sequence[Sizes]) -> Rows:
+    """A row of each length."""
+    (axis,) = axes_of(found.inputs)
+    return [
+        draw_rows(found.inputs, found.below, {axis: length}, 1, seed=20)[0]
+        for length in sorted({sizes[axis] for sizes in settings})
+    ]
 
 
 def _grouped(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:

@@ -1,5 +1,6 @@
-"""A user's forward as the judge: prefixes that are scored together, and the noise of its values."""
+"""Comparison with a user's module: what it is run with, scores of prefixes, and its noise."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.combinations import few_of
 from tfexport.bundle import SpecialIds
-from tfexport.export import Input
+from tfexport.errors import ParityError
+from tfexport.export import Input, export
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.parity.module import EagerModule, ModuleRun
 
@@ -85,3 +88,34 @@ def test_another_branch_for_the_first_token_is_no_noise(gap: float) -> None:
     noise = judge._noise(run, memory, logits[:, :3])
     assert 0 < noise.logits < 1e-5
     assert 0 < noise.log_probs < 1e-5
+
+
+class Truncated(nn.Module):
+    """Its graph reads the first tokens of a source alone, unlike the module."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.table, self.out, self.length = nn.Embedding(WORDS, 6), nn.Linear(6, WORDS), length
+
+    def encode(self, input_ids: Tensor) -> Tensor:
+        x: Tensor = self.table(input_ids)
+        places = torch.arange(input_ids.size(1))[:, None]
+        return x * (places < self.length) if torch.compiler.is_exporting() else x
+
+    def decode(self, target: Tensor, memory: Tensor) -> Tensor:
+        x = self.table(target)
+        weights = (x @ memory.transpose(1, 2)).softmax(-1)
+        logits: Tensor = self.out(x + weights @ memory)
+        return logits
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("length", few_of([6, 60], 60))
+def test_a_quick_comparison_has_sources_of_several_lengths(tmp_path: Path, length: int) -> None:
+    inputs = [Input("input_ids", "int64", ("batch", "length"))]
+    with pytest.raises(ParityError, match="memory: differs"):
+        export(
+            Truncated(length), tmp_path / "out.bundle", inputs=inputs, pad_id=0, bos_id=1,
+            eos_id=2, max_length=9, verify="quick",
+        )  # fmt: skip
