@@ -59,7 +59,8 @@ def arguments(style: Style) -> dict[str, Any]:
 
 
 @functools.cache
-def recognise(style: Style) -> Recognised:
+def recognise(name: str) -> Recognised:
+    style = named(name)
     own = OwnForward(style.build(), style.inputs, style.target, style.forward)
     with torch.no_grad():
         return recognise_model(
@@ -89,14 +90,14 @@ def difference(style: Style, found: Recognised) -> float:
 @pytest.mark.parametrize("name", few_of(KNOWN, *FEW))
 def test_what_is_recognised_computes_the_same(name: str) -> None:
     style = named(name)
-    assert difference(style, recognise(style)) <= 5e-5
+    assert difference(style, recognise(name)) <= 5e-5
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [style.name for style in STYLES if style.name not in KNOWN])
 def test_others_are_refused_by_the_line(name: str) -> None:
     with pytest.raises(NotRecognisedError) as caught:
-        recognise(named(name))
+        recognise(name)
     assert str(caught.value)
 
 

@@ -231,9 +231,13 @@ class _Assembly:
         for side in selves:
             first = side[0].strip
             if first is None or not all(_equal(each.strip, first) for each in side):
-                raise NotRecognisedError("layers add other numbers to the scores")
+                raise NotRecognisedError("layers add different numbers to their scores")
             strips.append(first)
-        buckets, distance = find_buckets(strips, self.rows)
+        line = of_encoder[0]["self"].line
+        found = find_buckets(strips, self.rows)
+        if found is None:
+            raise NotRecognisedError(f"{line}: what is added to scores is no table of buckets")
+        buckets, distance = found
         for name, strip in zip(("encoder", "decoder"), strips, strict=True):
             table, _ = bucket_table(strip, buckets, distance)
             self.state[f"{name}.relative.table"] = table
@@ -382,21 +386,18 @@ def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
     )
 
 
-def find_buckets(strips: Sequence[Tensor], rows: Iterable[int]) -> tuple[int, int]:
-    """The number of buckets of distances, and the distance of the last one.
+def find_buckets(strips: Sequence[Tensor], rows: Iterable[int]) -> tuple[int, int] | None:
+    """The number of buckets of distances, and the distance of the last; None if there are none.
 
     Args:
         strips: of the encoder and the decoder; see ``Attention.strip``.
         rows: what the number may be.
-
-    Raises:
-        NotRecognisedError: the strips are no such buckets.
     """
     for buckets in sorted(set(rows)):
         for distance in range(buckets // 2 + 1, MOST_DISTANCE if buckets >= 4 else 0):
             if all(bucket_table(strip, buckets, distance)[1] for strip in strips):
                 return buckets, distance
-    raise NotRecognisedError("what is added to the scores is no table of buckets of distances")
+    return None
 
 
 def bucket_table(strip: Tensor, buckets: int, distance: int) -> tuple[Tensor, bool]:
