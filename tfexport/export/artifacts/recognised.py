@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tfexport.bundle import Manifest
-from tfexport.errors import ConfigError
 from tfexport.export.artifacts.bundle import BundleContents, write_bundle
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.artifacts.module_source import (
@@ -25,6 +24,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.incremental.find import draw_ids
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.modules.inputs import as_tensors
+from tfexport.export.named_code import one_line
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import recognise_model
 from tfexport.export.report import LEAST_ALLOWED, allow
@@ -57,8 +57,10 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
         config = TransformerConfig(**{**vars(found.config), **framing_of(options)})
         model = build_transformer(config).eval()
         model.load_state_dict(found.state_dict)
-    except (ConfigError, RuntimeError) as error:  # settings or shapes that do not fit together
-        raise NotRecognisedError(str(error)) from error
+    except NotRecognisedError:
+        raise
+    except Exception as error:  # a program may be of any form, and its steps are found all the same
+        raise NotRecognisedError(f"its program could not be read: {one_line(error)}") from error
     _prove(call, own, model)
     generation = facts.generation
     if "max_length" not in generation.defaults:

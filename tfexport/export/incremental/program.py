@@ -10,7 +10,7 @@ import contextlib
 import io
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -59,6 +59,44 @@ class Example:
 
     inputs: tuple[Tensor, ...]
     target: Tensor
+
+
+class LazyValues(Mapping[fx.Node, Any]):
+    """Values of a program for inputs and target ids, computed when they are asked for."""
+
+    def __init__(self, program: "Program", example: Example) -> None:
+        """Take a program without recurrent layers."""
+        given = (*program.inputs, program.target), (*example.inputs, example.target)
+        self._graph = program.graph
+        self._known: dict[fx.Node, Any] = {
+            **program.tensors,
+            **dict(zip(*given, strict=True)),
+        }
+
+    @torch.no_grad()
+    def __getitem__(self, node: fx.Node) -> Any:
+        """The value of a node, of which all that it needs is kept."""
+        waiting = [node]
+        while waiting:
+            last = waiting[-1]
+            missing = [each for each in last.all_input_nodes if each not in self._known]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if last not in self._known:
+                target: Any = last.target
+                args, kwargs = fx.map_arg((last.args, last.kwargs), self._known.__getitem__)
+                self._known[last] = target(*args, **kwargs)
+        return self._known[node]
+
+    def __iter__(self) -> Iterator[fx.Node]:
+        """All nodes."""
+        return iter(self._graph.nodes)
+
+    def __len__(self) -> int:
+        """Their number."""
+        return len(self._graph.nodes)
 
 
 class Program:

@@ -82,17 +82,17 @@ class Dataflow:
     """
 
     def __init__(
-        self, program: Program, example: Example, longest: Callable[[], Values], decoder: bool
+        self, program: Program, example: Example, at: Callable[[int], Values], decoder: bool
     ) -> None:
         """Take a program.
 
         Args:
             program: of a forward.
             example: its inputs and target ids.
-            longest: gives the values of all nodes for inputs and target ids of one large length.
+            at: gives values for inputs and target ids of a length, or of the largest if it is less.
             decoder: look at what depends on the target ids; if not, at what does not.
         """
-        self.program, self._longest, self.decoder = program, longest, decoder
+        self.program, self._at, self.decoder = program, at, decoder
         self.values: Values = program.run(example)
         self.order = {node: i for i, node in enumerate(program.graph.nodes)}
         self._random: dict[fx.Node, Tensor] = {}
@@ -332,6 +332,7 @@ class Dataflow:
             result: what it gives.
             ends: all nodes where the map that gives the result begins.
         """
+        self._random.clear()
         return Linear(source, result, tuple(self.between([source, *ends], result)))
 
     def homogeneous(self, of: Linear, value: Tensor, drawn: bool = False) -> Tensor:
@@ -388,9 +389,9 @@ class Dataflow:
         return self.run(of.nodes, given)
 
     @contextlib.contextmanager
-    def at_longest(self) -> Iterator[None]:
-        """Take the values of the longest example inside the block."""
-        here, self.values = self.values, self._longest()
+    def at(self, length: int) -> Iterator[None]:
+        """Take the values for a length, or for the largest if it is less, inside the block."""
+        here, self.values = self.values, self._at(length)
         try:
             yield
         finally:

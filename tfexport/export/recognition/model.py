@@ -3,7 +3,6 @@
 Axes: B batch, S source, T target, V vocabulary.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,16 +13,26 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.incremental.program import FIRST, Example, Program
+from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
 from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, Values, aten
-from tfexport.export.recognition.stacks import Embedding, Stack, StackReader, Sublayer
-from tfexport.export.recognition.sublayers import Attention, FeedForward, Norm, find_norms
+from tfexport.export.recognition.stacks import (
+    MOST_POSITIONS,
+    Embedding,
+    Stack,
+    StackReader,
+    Sublayer,
+)
+from tfexport.export.recognition.sublayers import (
+    MOST_DISTANCE,
+    Attention,
+    FeedForward,
+    Norm,
+    find_norms,
+)
 from tfexport.graph_io import ATTENTION_MASK, BATCH
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.relative import bucket_lookup
 
-MOST_POSITIONS = 1024  # rows of a table that the program computes, so that nothing bounds them
-MOST_DISTANCE = 1024  # of relative positions with a bias of their own
 _LOG_SOFTMAX = (aten.log_softmax.int, aten._log_softmax.default)
 
 
@@ -69,14 +78,18 @@ class _Reader:
                 f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}"
             )
         example = self._example(None)
-        longest = functools.cache(self._longest)
-        self.decoder = Dataflow(program, example, longest, decoder=True)
-        self.encoder = Dataflow(program, example, longest, decoder=False)
+        bounds = [size for axis, size in program.largest_sizes().items() if axis != BATCH]
+        self.longest = min([*bounds, max(MOST_POSITIONS, max_length)])
+        if self.longest < max_length:
+            raise NotRecognisedError(f"{max_length} tokens, of {self.longest} that both sides take")
+        values_at = functools.cache(self._values_at)
+        self.decoder = Dataflow(program, example, values_at, decoder=True)
+        self.encoder = Dataflow(program, example, values_at, decoder=False)
         for flow in (self.encoder, self.decoder):
             flow.norms = frozenset(find_norms(flow))
 
     def read(self) -> Recognised:
-        end, (weight, bias) = self._output()
+        end, output = self._output()
         decoder = StackReader(self.decoder, self.encoder).read(end)
         memories = {
             self.encoder.peeled(each.inner.memory)
@@ -88,9 +101,8 @@ class _Reader:
                 f"the decoder attends to {len(memories)} tensors of the encoder"
             )
         encoder = StackReader(self.encoder).read(memories.pop())
-        rows = {size for each in self.program.tensors.values() if each.dim() == 2
-                for size in each.shape if size <= MOST_DISTANCE}  # fmt: skip
-        assembly = _Assembly((encoder, decoder), weight, bias, rows)
+        shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
+        assembly = _Assembly((encoder, decoder), output, shapes, self.longest)
         return assembly.build(self.ids, self.max_length)
 
     def _example(self, length: int | None) -> Example:
@@ -107,20 +119,9 @@ class _Reader:
         target = of.target if length is None else _repeated(of.target, length)
         return Example(tuple(inputs), target)
 
-    def _longest(self) -> Values:
-        """The values of all nodes for the largest lengths that the program runs at."""
-        for length in self._lengths():
-            with contextlib.suppress(RuntimeError, IndexError):
-                return self.program.run(self._example(length))
-        raise NotRecognisedError("the program does not run at the lengths that it allows")
-
-    def _lengths(self) -> list[int]:
-        """The largest lengths that both sides may have, largest first."""
-        bounds = [size for axis, size in self.program.largest_sizes().items() if axis != BATCH]
-        most = min([*bounds, max(MOST_POSITIONS, self.max_length)])
-        if most < self.max_length:
-            raise NotRecognisedError(f"positions for {most} tokens, of {self.max_length} to decode")
-        return [most] if most == self.max_length else [most, self.max_length]
+    def _values_at(self, length: int) -> Values:
+        """Values for one row of a length, or of the largest that both sides may have."""
+        return LazyValues(self.program, self._example(min(length, self.longest)))
 
     def _output(self) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
         """The last tensor of the decoder, and the output projection."""
@@ -149,19 +150,31 @@ class _Reader:
 
 
 def _repeated(tensor: Tensor, length: int) -> Tensor:
+    """The first row, of another length."""
     times = math.ceil(length / tensor.shape[1])
-    return tensor.repeat(1, times)[:, :length].contiguous()
+    return tensor[:1].repeat(1, times)[:, :length].contiguous()
 
 
 class _Assembly:
     """Gives settings and names to what was found."""
 
     def __init__(
-        self, stacks: tuple[Stack, Stack], weight: Tensor, bias: Tensor, rows: Iterable[int]
+        self,
+        stacks: tuple[Stack, Stack],
+        output: tuple[Tensor, Tensor],
+        shapes: Iterable[tuple[int, ...]],
+        longest: int,
     ) -> None:
-        """Take encoder and decoder, the output projection, and the rows of all small tables."""
-        (self.encoder, self.decoder), self.rows = stacks, rows
-        self.weight, self.bias = weight, bias
+        """Take encoder and decoder, and the output projection.
+
+        Args:
+            stacks: encoder and decoder.
+            output: matrix and bias of the output projection.
+            shapes: of all matrices and tables.
+            longest: the largest length of both sides.
+        """
+        (self.encoder, self.decoder), self.shapes, self.longest = stacks, shapes, longest
+        self.weight, self.bias = output
         self.state: dict[str, Tensor] = {}
 
     def build(self, ids: SpecialIds, max_length: int) -> Recognised:
@@ -234,7 +247,8 @@ class _Assembly:
                 raise NotRecognisedError("layers add different numbers to their scores")
             strips.append(first)
         line = of_encoder[0]["self"].line
-        found = find_buckets(strips, self.rows)
+        rows = {n for shape in self.shapes if len(strips[0]) in shape for n in shape}
+        found = find_buckets(strips, rows, self.longest)
         if found is None:
             raise NotRecognisedError(f"{line}: what is added to scores is no table of buckets")
         buckets, distance = found
@@ -386,15 +400,20 @@ def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
     )
 
 
-def find_buckets(strips: Sequence[Tensor], rows: Iterable[int]) -> tuple[int, int] | None:
+def find_buckets(
+    strips: Sequence[Tensor], rows: Iterable[int], longest: int
+) -> tuple[int, int] | None:
     """The number of buckets of distances, and the distance of the last; None if there are none.
 
     Args:
         strips: of the encoder and the decoder; see ``Attention.strip``.
         rows: what the number may be.
+        longest: the largest length; beyond that of the strips, the last bucket has to be known.
     """
+    length = min((strip.shape[1] + 1) // 2 for strip in strips)
+    most = MOST_DISTANCE if longest <= length else length
     for buckets in sorted(set(rows)):
-        for distance in range(buckets // 2 + 1, MOST_DISTANCE if buckets >= 4 else 0):
+        for distance in range(buckets // 2 + 1, most if buckets >= 4 else 0):
             if all(bucket_table(strip, buckets, distance)[1] for strip in strips):
                 return buckets, distance
     return None

@@ -22,6 +22,7 @@ from tfexport.export.recognition.sublayers import (
     read_feed_forward,
 )
 
+MOST_POSITIONS = 2048  # rows of a table that the program computes, so that nothing bounds them
 Placement = Literal["post", "pre", "res_post"]
 
 
@@ -249,7 +250,7 @@ class StackReader:
         of = flow.linear(start, result)
         if not flow.constant(of).any():
             return None
-        with flow.at_longest():
+        with flow.at(MOST_POSITIONS):
             return flow.canonical(result, flow.constant(of))[0].clone()
 
 

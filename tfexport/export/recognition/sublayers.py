@@ -20,6 +20,7 @@ from tfexport.export.incremental.attention import attention
 from tfexport.export.recognition.dataflow import PRODUCTS, Dataflow, NotRecognisedError, aten
 
 MOST_OPERATORS = 40  # of a norm
+MOST_DISTANCE = 600  # of relative positions with a bias of their own
 _SAME = 2e-5  # relative difference of two formulas that are equal but for rounding
 _MASKED = -1e3  # a score below has no weight
 _PRODUCTS = (aten.matmul.default, aten.bmm.default, aten.einsum.default)
@@ -725,7 +726,7 @@ def _strip(flow: Dataflow, heads: _Heads, count: int) -> Tensor:
     Raises:
         NotRecognisedError: it depends on something else.
     """
-    with flow.at_longest():
+    with flow.at(MOST_DISTANCE):
         added = _added(flow, heads)
     length = added.shape[-1]
     if added.shape[-2] != length:
