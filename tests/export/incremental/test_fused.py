@@ -19,6 +19,7 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.fused import (
     PAST_AXIS,
     find_head,
+    fuse_attention,
     fused_attention,
     fused_step,
     lighten,
@@ -239,6 +240,49 @@ def test_masks_are_removed_that_hide_nothing(use: Use, last: int) -> None:
     module.recompile()
     torch.testing.assert_close([module(*given) for given in runs], wanted)
     assert bool(calls(module.graph, aten.arange.default)) == bool(last)
+
+
+def with_bias(sizes: Sequence[int], mask: Sequence[int] = ()) -> tuple[fx.GraphModule, Any]:
+    """Attention with a bias, and zeros in place of its result where a mask of sizes says so."""
+    graph = fx.Graph()
+    q, k, v, bias, hidden = (graph.placeholder(name) for name in ("q", "k", "v", "bias", "hidden"))
+    made = graph.call_function(attention, (q, k, v, bias, 0.5))
+    if mask:
+        made = graph.call_function(aten.where.ScalarSelf, (hidden, 0.0, made))
+    graph.output(made)
+    torch.manual_seed(2)
+    given = [torch.randn(B, H, length, D) for length in (L, S, S)]
+    given += [torch.randn(*sizes), torch.rand(*(mask or (1,))) > 0.5]
+    return fx.GraphModule(nn.Module(), graph), given
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("sizes", "fused"),
+    [((B, 1, 1, S), True), ((1, H, L, S), True), ((H, L, S), False), ((B, 1, L, 1), False)],
+)
+def test_a_bias_is_fused_if_the_operator_takes_it(sizes: tuple[int, ...], fused: bool) -> None:
+    module, given = with_bias(sizes)
+    wanted = module(*given)
+    fuse_attention(module, shapes_of(module, [given]))
+    module.recompile()
+    torch.testing.assert_close(module(*given), wanted)
+    assert calls(module.graph, fused_attention) == fused
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("mask", "joined"),
+    [((B, 1, L, 1), True), ((B, H, L, 1), False), ((B, 1, L, D), False), ((L, 1), False)],
+)
+def test_rows_are_chosen_of_all_heads_at_once(mask: tuple[int, ...], joined: bool) -> None:
+    module, given = with_bias((B, 1, 1, S), mask)
+    wanted = module(*given)
+    fuse_attention(module, shapes_of(module, [given]))
+    module.recompile()
+    torch.testing.assert_close(module(*given), wanted)
+    (node,) = module.graph.find_nodes(op="call_function", target=aten.where.ScalarSelf)
+    assert (node.args[2].target is fused_attention) == joined
 
 
 @torch.no_grad()
