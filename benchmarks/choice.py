@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.configurations import OURS, is_peer
 
-NEAR = 1.15  # times the fastest's seconds: a runner-up that noise may have put behind
+NEAR = 1.15  # times the fastest's seconds: a runner-up that noise may have made slower
 FAR = 1.6  # times the fastest's seconds: no noise makes up for that
 SLOW = 3.0  # seconds of one run, of which two have to do for choosing
 PATIENCE = 8.0  # seconds of measuring for one configuration and batch, if that is enough runs
@@ -56,7 +56,7 @@ def best_peer(result: dict[str, Any]) -> str | None:
 
 
 def ratio(result: dict[str, Any], system: str | None) -> float | None:
-    """How many times as fast as a system tfexport is, best against best; below 1 it is behind."""
+    """How many times as fast as a system tfexport is, best against best; below 1 it is slower."""
     ours = seconds_of(result, OURS[result["weights"]])
     theirs = None if system is None else seconds_of(result, system)
     return None if ours is None or theirs is None else theirs / ours

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-# Optimum needs an older Transformers than is measured here, and so an environment of its own.
+# Optimum needs an older Transformers than is measured here, and so a separate environment.
 OPTIMUM_PYTHON = REPOSITORY / ".venv-optimum" / "bin" / "python"
 OURS = {"float32": "tfexport", "int8": "tfexport int8"}
 # Not peers: other forms of what tfexport exports, or more than a peer computes.

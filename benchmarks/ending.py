@@ -1,4 +1,4 @@
-"""Random models whose rows end at lengths of their own, somewhat as those of a trained one.
+"""Random models whose rows end at different lengths, somewhat as those of a trained one.
 
 A column of the position tables is a ramp, which no sublayer writes to but the first
 cross-attention: it takes the mean of the source's ramp away. So the column says how far a row has

@@ -105,7 +105,13 @@ def write_bundles(name: str, folder: Path) -> dict[str, Translator]:
     settings = [f"num_heads={HEADS[name]}", *(f"{key}={value}" for key, value in IDS.items())]
     export(folder / "m.pt", folder / "layout.bundle", verify=False, settings=settings)
     ids = Input("input_ids", "int64", ("batch", "source_length"), below=WORDS[name])
-    given: dict[str, Any] = {"inputs": [ids], "max_length": 100, "verify": False, **IDS}
+    given: dict[str, Any] = {
+        "inputs": [ids],
+        "max_length": 100,
+        "verify": False,
+        "recognise": False,
+        **IDS,
+    }
     export(model, folder / "found.bundle", **given)
     export(WithoutCache(model), folder / "without a cache.bundle", **given)
     return {

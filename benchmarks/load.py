@@ -1,7 +1,7 @@
 """A load for a server: requests at Poisson times, or as many at a time as there are connections.
 
 python -m benchmarks.load JOB, where JOB is a JSON object of Load's fields; prints a JSON object. A
-process of its own, so that the load does not wait for the server's interpreter.
+separate process, so that the load does not wait for the server's interpreter.
 """
 
 import asyncio

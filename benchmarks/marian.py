@@ -13,7 +13,7 @@ NEVER = -1e4  # added to the logits of tokens that end a row, or fill it
 
 
 def save_marian(size: Size, folder: Path) -> None:
-    """Write the folder, and the ids that systems need beside it.
+    """Write the folder, and the ids that systems need next to it.
 
     The tokens are called as CTranslate2's are elsewhere: t2, t3 and so on.
     """

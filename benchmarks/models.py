@@ -77,7 +77,7 @@ def prepare(name: str, folder: Path) -> Path:
         export(checkpoint, folder / "generate.onnx", graph="generate", verify=False)
     if not (folder / "model.ts").exists():
         export(checkpoint, folder / "model.ts", verify=False)
-    if name != "demo":  # whose final norms behind post-norm layers neither peer has
+    if name != "demo":  # whose final norms after post-norm layers neither peer has
         _save_peers(checkpoint, folder)
     return checkpoint
 

@@ -1,8 +1,8 @@
 """Two threads while another process keeps a core busy: python -m benchmarks.neighbour.
 
-Each cell: tokens a second with one thread and with two, alone and beside the neighbour. One thread
-beside it shows what the machine takes away, whatever the engine does. Runs take turns, and the
-neighbour comes and goes.
+Each cell: tokens a second with one thread and with two, alone and next to the neighbour. One
+thread next to it shows what the machine takes away, whatever the engine does. Runs take turns, and
+the neighbour comes and goes.
 """
 
 import os
@@ -22,7 +22,7 @@ from benchmarks.models import prepare
 from benchmarks.process import Process
 from benchmarks.startup import machine
 
-SETTLE = 0.5  # seconds in which a process beside a new neighbour finds out about it
+SETTLE = 0.5  # seconds in which a process next to a new neighbour finds out about it
 
 
 @contextmanager
@@ -64,8 +64,8 @@ def native(way: Configuration) -> Configuration:
 @click.option("--seconds", default=2.0, show_default=True, help="Of every measurement.")
 def main(folder: Path, rounds: int, seconds: float) -> None:
     """Measure what a busy neighbour costs the native engine."""
-    click.echo(f"{machine()}\n\n| tokens a second | 1 thread | 2 threads | 1 beside a neighbour | "
-               "2 beside a neighbour | ÷ 1 thread |\n|---|---|---|---|---|---|")  # fmt: skip
+    click.echo(f"{machine()}\n\n| tokens a second | 1 thread | 2 threads | 1 next to a neighbour | "
+               "2 next to a neighbour | ÷ 1 thread |\n|---|---|---|---|---|---|")  # fmt: skip
     for size in ("small", "base"):
         checkpoint = prepare(size, folder / size)
         for weights, system in OURS.items():

@@ -161,7 +161,7 @@ def save_optimum(model: Any, folder: Path) -> None:
 
 
 def _marian_value(name: str, weights: Weights, own: Tensor) -> Tensor:
-    """The checkpoint's weight that stands under Marian's name."""
+    """The checkpoint's weight that has Marian's name."""
     if name == "final_logits_bias":
         bias = weights.get("output_proj.bias")
         return own if bias is None else bias[None]

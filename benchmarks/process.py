@@ -1,4 +1,4 @@
-"""A system in a process of its own, as the benchmark sees it."""
+"""A system in a separate process, as the benchmark sees it."""
 
 import contextlib
 import json

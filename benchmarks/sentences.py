@@ -1,4 +1,4 @@
-"""Real sentences, which end at lengths of their own: python -m benchmarks.sentences.
+"""Real sentences, which end at different lengths: python -m benchmarks.sentences.
 
 A small model that every system expresses is trained for a minute on the demo's test set. Then the
 set is decoded as a file, with the best split of cores and size of batches; sentence by sentence,

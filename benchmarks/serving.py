@@ -1,8 +1,8 @@
-"""Ways of batching behind one HTTP layer, under a Poisson load: python -m benchmarks.serving.
+"""Ways of batching with one HTTP layer, under a Poisson load: python -m benchmarks.serving.
 
 Of every way the capacity is measured first, with as many requests at a time as fill its batches;
 then all of them get loads that are shares of the capacity of CTranslate2's best configuration. A
-server and the load run in processes of their own, one server at a time, and the ways take turns.
+server and the load run in separate processes, one server at a time, and the ways take turns.
 """
 
 import json
@@ -157,7 +157,7 @@ def main(
     shares: tuple[float, ...],
     output: Path | None,
 ) -> None:
-    """Measure a server's ways of batching beside CTranslate2."""
+    """Measure a server's ways of batching, and CTranslate2."""
     begun, results = time.time(), {}
     for name in names or ("small", "base"):
         results[name] = measure(name, (folder / name).absolute(), seconds, rounds, shares)

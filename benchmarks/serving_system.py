@@ -1,7 +1,7 @@
-"""A server with one way of batching, in a process of its own.
+"""A server with one way of batching, in a separate process.
 
 python -m benchmarks.serving_system BUNDLE SETUP, where SETUP is a JSON object of Setup's fields;
-prints its port. All ways stand behind the same HTTP layer.
+prints its port. All ways have the same HTTP layer.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One system in a process of its own, decoding when it is told to.
+"""One system in a separate process, decoding when it is told to.
 
 python -m benchmarks.systems SYSTEM SETUP, where SETUP is a JSON object of Setup's fields, then on
 stdin a JSON job a line: ``{"rows": [[…]], "limit": N, "alone": false, "times": 1}``, or true for a

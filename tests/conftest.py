@@ -15,6 +15,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from tests.support.paths import REPOSITORY
+from tfexport import graph_io
 from tfexport.graph_io import GraphSpec
 
 # Torch takes seconds to import, and tests of the runtime need none: what needs it imports it.
@@ -111,10 +112,24 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     compare_few_shapes(monkeypatch)
 
 
+@pytest.fixture
+def no_beam_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out of modules' bundles the graph that takes longest, for tests of greedy search."""
+    from tfexport.export import module_forms
+    from tfexport.export.artifacts import module
+
+    forms = [form for form in module_forms.MODULE_FORMS if form.name != graph_io.BEAM]
+    monkeypatch.setattr(module_forms, "MODULE_FORMS", forms)
+    monkeypatch.setattr(module, "MODULE_FORMS", forms)
+
+
 def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:
     """Compare one batch of two rows, and twelve tokens."""
-    from tfexport.export.parity import eager_run
+    from tfexport.export.parity import eager_run, module
 
+    patch.setattr(module, "BATCHES", (2,))
+    patch.setattr(module, "NEW_TOKENS", 12)
+    patch.setattr(module, "MOST_TOKENS", 12)
     patch.setattr(eager_run, "BATCHES", (2,))
     patch.setattr(eager_run, "SOURCE_LENGTHS", (7,))
     patch.setattr(eager_run, "LONGEST_SOURCE", 7)

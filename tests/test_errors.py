@@ -9,7 +9,7 @@ from packaging.version import Version
 
 import tfexport
 from tfexport import errors
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import (
     ConfigError,
     Message,

@@ -40,7 +40,7 @@ HEADINGS = (
 
 
 def draw(family: str, seed: int) -> Any:
-    """A model of transformers; odd draws have an output projection of their own."""
+    """A model of transformers; odd draws have a separate output projection."""
     import transformers
 
     torch.manual_seed(100 * [*FAMILIES].index(family) + seed)

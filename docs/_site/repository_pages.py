@@ -154,6 +154,26 @@ def _listing(app: Sphinx, path: str, inside: list[str]) -> str:
 
 def _begin(app: Sphinx) -> None:
     app.env.repository_paths = set()  # type: ignore[attr-defined]
+    app.env.repository_trees = {}  # type: ignore[attr-defined]
+
+
+def share_tree(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None
+) -> None:
+    """Make the tree of all pages once for each folder of these pages: its links are the same."""
+    if not page.startswith(f"{FOLDER}/"):
+        return
+    own, folder = context["toctree"], posixpath.dirname(page)
+    trees = app.env.repository_trees  # type: ignore[attr-defined]
+
+    def toctree(**options: Any) -> str:
+        key = (folder, *sorted(options.items()))
+        if key not in trees:
+            trees[key] = own(**options)
+        found: str = trees[key]
+        return found
+
+    context["toctree"] = toctree
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -162,5 +182,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", rewrite_links)
     app.connect("doctree-resolved", resolve_links)
     app.connect("html-collect-pages", make_pages)
+    app.connect("html-page-context", share_tree, priority=100)  # before the theme
     # Paths are collected in memory as sources are read, so every build reads them all.
     return {"parallel_read_safe": False, "parallel_write_safe": False}

@@ -1,4 +1,4 @@
-"""A bundle behind Ray Serve, with continuous batching in each replica.
+"""A bundle in Ray Serve, with continuous batching in each replica.
 
 serve run ray_serve:app bundle=/models/de-en.bundle threads=2
 curl localhost:8000 -d '{"texts": ["Guten Morgen!"], "options": {"beam_size": 4}}'

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import SETTINGS, Once
+from tests.conftest import SETTINGS, Once, compare_few_shapes
 from tests.support import tutorial
 from tfexport.export import export
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer
@@ -63,7 +63,13 @@ def wide() -> tutorial.TutorialModel:
 @pytest.fixture(scope="session")
 def wide_bundle(once: Once, wide: tutorial.TutorialModel) -> Path:
     """In float32. Do not change it."""
-    return once("wide.bundle", lambda path: export(wide, path, config=SETTINGS))
+
+    def make(path: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            compare_few_shapes(patch)  # that it is compared at all
+            export(wide, path, config=SETTINGS)
+
+    return once("wide.bundle", make)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ def test_converters_exist(column: int) -> None:
                 pytest.skip("needs make .venv-optimum/ready")
             assert (OPTIMUM / command).exists()
         else:
-            assert "--output_dir" in run_in_shell(f"{command} --help", Path.cwd())
+            assert Path(sys.executable).with_name(command).exists()
+    if column == 1:  # all of them have the arguments of one class
+        assert "--output_dir" in run_in_shell("ct2-opennmt-py-converter --help", Path.cwd())
 
 
 @pytest.mark.peers

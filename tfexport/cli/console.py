@@ -1,4 +1,4 @@
-"""Shared parts of the commands: progress on stderr, option sets, optional imports."""
+"""Shared parts of the commands: flags in messages, progress on stderr, option sets, imports."""
 
 import contextlib
 import time
@@ -8,18 +8,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tfexport.cli.spelling import spell
-from tfexport.errors import MissingDependencyError, TfexportWarning, join_some, missing_dependency
+from tfexport.errors import (
+    MissingDependencyError,
+    Option,
+    TfexportWarning,
+    join_some,
+    missing_dependency,
+)
 from tfexport.typing import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tfexport.export import ParityReport
-
 
 LINE_EVERY = 30.0  # seconds, where there is no bar
 FileBar = Callable[[int, int], object]
+# Keywords whose option has another name.
+_NAMES = {"layout": "format", "settings": "set", "output_attentions": "attention"}
+
+
+def spell(option: Option) -> str:
+    """An option of the library as a flag: ``force=True`` is ``--force``."""
+    flag = "--" + _NAMES.get(option.name, option.name).replace("_", "-")
+    if option.value is None or option.value is True:
+        return flag
+    if option.value is False:
+        return f"--no-{flag[2:]}"
+    if isinstance(option.value, list):  # a repeatable option
+        return " ".join(f"{flag} {value}" for value in option.value)
+    return f"{flag} {option.value}"
 
 
 def bar_console() -> "Console | None":
@@ -351,30 +368,3 @@ def human_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
-
-
-def print_result(output: str, size: int | None, report: "ParityReport | None") -> None:
-    """Print an output's path, its size unless None, and the result of the comparison."""
-    from tfexport.cli.reports import print_parity, verdict
-
-    proof = "not compared with eager PyTorch (--no-verify)"
-    if report is not None:
-        print_parity(report, output, stderr=True)
-        print_remarks(report, stderr=True)
-        proof = verdict(report)
-    click.echo(f"{output}: {'' if size is None else human_size(size) + ', '}{proof}")
-
-
-def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
-    """Print the warnings, and the settings that only an option or a default decides."""
-    from tfexport.cli.reports import settings_lines
-
-    if report.doubt is not None:
-        click.echo(f"warning: {report.doubt}", err=stderr)
-    if report.own_code is None:
-        return
-    click.echo(report.own_code.spelled(spell), err=stderr)
-    if report.settings:
-        click.echo("The weights do not show these settings; check each of them:", err=stderr)
-    for line in settings_lines(report.settings):
-        click.echo(f"  {line}", err=stderr)

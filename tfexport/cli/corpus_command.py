@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.console import LineTimer, bar_console, cut_lines, unknown_tokens
+from tfexport.cli.console import LineTimer, bar_console, cut_lines, spell, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,
@@ -17,7 +17,6 @@ from tfexport.cli.decoding_options import (
     given,
     language_options,
 )
-from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, join_some
 from tfexport.runtime.options import GIVING_MORE, SPECS
 from tfexport.runtime.parallel.cpu import MOST_THREADS

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.console import checkpoint_options, human_size, needs
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import checkpoint_options, human_size, needs, spell
 from tfexport.errors import (
     BundleError,
     CheckpointError,
@@ -235,8 +234,8 @@ def inspect(
 ) -> None:
     """Describe PATH.
 
-    Of a checkpoint: layout, config (read, assumed or missing), parameters, every key's fate and
-    what is in the way of exporting it. Of a bundle, after checking its checksums: versions,
+    Of a checkpoint: layout, config (read, assumed or missing), parameters, how every key is used,
+    and why it cannot be exported. Of a bundle, after checking its checksums: versions,
     limits, graphs, tokenizers, parity. Of a single graph or torch file: what it contains and needs.
     """
     from tfexport.bundle import is_bundle

@@ -15,6 +15,7 @@ import click
 from tfexport.atomic import naming
 from tfexport.cli import INTERRUPTED
 from tfexport.cli.bench_command import bench
+from tfexport.cli.console import spell
 from tfexport.cli.corpus_command import corpus
 from tfexport.cli.demo_command import demo
 from tfexport.cli.inspect_command import inspect
@@ -23,7 +24,6 @@ from tfexport.cli.optimize_command import optimize
 from tfexport.cli.quantize_command import quantize
 from tfexport.cli.score_command import score
 from tfexport.cli.serve_command import serve
-from tfexport.cli.spelling import spell
 from tfexport.cli.torchscript_command import torchscript
 from tfexport.cli.translate_command import translate
 from tfexport.cli.verify_command import verify

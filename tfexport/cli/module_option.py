@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.console import needs, plain_warnings, print_result, progress_bar
+from tfexport.cli.console import needs, plain_warnings, progress_bar, spell
 from tfexport.cli.quantize_command import print_export
-from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option, TfexportError, join_problems, shown
 from tfexport.export.artifacts.option_rules import (
     CALL,
@@ -113,6 +112,10 @@ def export_named_module(
 
 def _print_found(made: "ExportResult") -> None:
     """Print how many tensors were found in a module's forward, and what steps compute again."""
+    for note in made.notes:
+        click.echo(f"Note: {note}.", err=True)
+    if made.layout == "recognised":
+        click.echo("Recognised: an ordinary Transformer, exported as such.", err=True)
     manifest = made.bundle_manifest
     module = None if manifest is None else manifest.module
     found = None if module is None else module.get("found")
@@ -120,8 +123,8 @@ def _print_found(made: "ExportResult") -> None:
         return
     if not found["state"]:
         click.echo(
-            f"No step was found in forward: {found['again'][0]}. Every token computes the whole "
-            "prefix.",
+            f"No step was found in forward: {found['again'][0]}. Every token computes the "
+            "complete prefix.",
             err=True,
         )
         return
@@ -156,6 +159,8 @@ def script_named_module(name: str, output: str, flags: Mapping[str, bool | str])
         from tfexport.export import export
     with _as_arguments(), progress_bar() as progress:
         made = export(output=output, **{**used, **flags, "progress": progress})
+    from tfexport.cli.reports import print_result
+
     print_result(output, made.size, made.report)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfexport.bundle import check_output
-from tfexport.cli.console import human_size, needs, print_result, progress_bar
+from tfexport.cli.console import human_size, needs, progress_bar
 from tfexport.cli.decoding_options import language_options
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def quantize(
 
 def print_export(output: str, made: "ExportResult") -> None:
     """Print the size of what was exported and the result of its comparisons."""
+    from tfexport.cli.reports import print_result
+
     if made.weights == "float32":
         print_result(output, made.size, made.report)
         return

@@ -1,15 +1,16 @@
-"""Reports: tables as wide as the terminal, and the page of ``verify --report``."""
+"""Results of comparisons: lines, tables as wide as the terminal, the page of ``--report``."""
 
 import html
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tfexport.atomic import new_file
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import human_size, spell
 from tfexport.errors import Option, shown
 from tfexport.manifest import TRANSFORMERS
 
@@ -136,6 +137,29 @@ def print_parity(report: "ParityReport", name: str, stderr: bool = False) -> Non
     if console.is_terminal and console.measure(table, options=unbounded).minimum > console.width:
         table = stage_table(report, name)
     print_table(table, stderr)
+
+
+def print_result(output: str, size: int | None, report: "ParityReport | None") -> None:
+    """Print an output's path, its size unless None, and the result of the comparison."""
+    proof = "not compared with eager PyTorch (--no-verify)"
+    if report is not None:
+        print_parity(report, output, stderr=True)
+        print_remarks(report, stderr=True)
+        proof = verdict(report)
+    click.echo(f"{output}: {'' if size is None else human_size(size) + ', '}{proof}")
+
+
+def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
+    """Print the warnings, and the settings that only an option or a default decides."""
+    if report.doubt is not None:
+        click.echo(f"warning: {report.doubt}", err=stderr)
+    if report.own_code is None:
+        return
+    click.echo(report.own_code.spelled(spell), err=stderr)
+    if report.settings:
+        click.echo("The weights do not show these settings; check each of them:", err=stderr)
+    for line in settings_lines(report.settings):
+        click.echo(f"  {line}", err=stderr)
 
 
 def stage_table(report: "ParityReport", name: str) -> Table:

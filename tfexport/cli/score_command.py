@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import check_new_file
-from tfexport.cli.console import ProblemLines, file_bar
+from tfexport.cli.console import ProblemLines, file_bar, spell
 from tfexport.cli.decoding_options import (
     SCORING,
     DecodingCommand,
@@ -24,7 +24,6 @@ from tfexport.cli.decoding_options import (
     language_options,
     without_effect,
 )
-from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Problem, join_problems
 from tfexport.runtime.parallel.cpu import MOST_THREADS
 

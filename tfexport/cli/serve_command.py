@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.cli import INTERRUPTED
+from tfexport.cli.console import spell
 from tfexport.cli.decoding_options import decoding_options, engine_option, given
-from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option
 from tfexport.runtime.options import SPECS
 from tfexport.runtime.parallel.cpu import MOST_THREADS

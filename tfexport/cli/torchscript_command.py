@@ -7,7 +7,6 @@ import click
 from tfexport.cli.console import (
     checkpoint_options,
     needs,
-    print_result,
     progress_bar,
     reference_option,
     verify_options,
@@ -70,4 +69,6 @@ def torchscript(
         made = export(
             checkpoint, output, graph=graph, verify=level, force=force, progress=progress, **options
         )
+    from tfexport.cli.reports import print_result
+
     print_result(output, made.size, made.report)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from tfexport.atomic import naming
-from tfexport.cli.console import ProblemLines, cut_lines, file_bar, needs, unknown_tokens
+from tfexport.cli.console import ProblemLines, cut_lines, file_bar, needs, spell, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,
@@ -19,7 +19,6 @@ from tfexport.cli.decoding_options import (
     language_options,
     without_effect,
 )
-from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, InputError, Problem, join_problems
 from tfexport.runtime.files.input_lines import read_numbers
 from tfexport.runtime.parallel.cpu import MOST_THREADS

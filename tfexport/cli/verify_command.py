@@ -11,13 +11,12 @@ from tfexport.cli.console import (
     checkpoint_options,
     expect_option,
     needs,
-    print_remarks,
     progress_bar,
     reference_option,
+    spell,
 )
 from tfexport.cli.decoding_options import language_options
 from tfexport.cli.module_option import MODULE, check_sources, refuse_others, verify_named_module
-from tfexport.cli.spelling import spell
 
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
@@ -74,7 +73,7 @@ def verify(
     with needs("export"):
         import torch  # noqa: F401 - so that torch is named first if several are missing
 
-        from tfexport.cli.reports import print_parity, save_report, verdict
+        from tfexport.cli.reports import print_parity, print_remarks, save_report, verdict
         from tfexport.export import verify as compare
     from tfexport.runtime.benchmark import of_artifact
 

@@ -1,14 +1,25 @@
 """Translation of a Ray dataset."""
 
+import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from tfexport.corpus.cluster import Bounds, WorkerPlan
-from tfexport.corpus.columns import added_columns
-from tfexport.corpus.row_decoder import make_task
-from tfexport.corpus.shipping import ship
-from tfexport.corpus.worker import TableWorker, open_decoder
+from tfexport.corpus.columns import (
+    Added,
+    Columns,
+    added_columns,
+    rows_of,
+    schema_problems,
+    with_results,
+)
+from tfexport.corpus.row_decoder import Row, Task, make_task, open_decoder
+from tfexport.corpus.shipping import ShippedBundle, ship
+from tfexport.errors import ConfigError, join_problems
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
 from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.typing import Unpack
@@ -88,3 +99,31 @@ def translate_dataset(  # noqa: PLR0913 - one keyword for each option of the com
         compute=plan.strategy(spare=1),
         udf_modifying_row_count=False,
     )
+
+
+class TableWorker:
+    """Translates a column of tables; an actor of Ray Data."""
+
+    def __init__(
+        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, column: str, added: Added
+    ) -> None:
+        self._decoder = open_decoder(bundle.folder(), layout, task)
+        self._columns = Columns(column, self._decoder.row_columns, added)
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the table with three columns added.
+
+        Raises:
+            ConfigError: the column of texts is missing, or one of the three exists.
+        """
+        if problems := [*schema_problems(table.schema, self._columns)]:
+            raise ConfigError(join_problems("dataset", problems))
+        rows = [_numbered(row) for row in rows_of(table, self._columns)]
+        return with_results(table, self._decoder.decode(rows), self._columns.added)
+
+
+def _numbered(row: Row) -> Row:
+    """Number a row by a hash of its text: rows of a dataset have no fixed order."""
+    text = row.source if isinstance(row.source, str) else ""
+    digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=7).digest()
+    return replace(row, number=int.from_bytes(digest, "big"))

@@ -9,12 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
 from tfexport.languages import Languages
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import GIVING_MORE
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.parallel.workers import StartError
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
@@ -279,3 +281,18 @@ class RowDecoder:
 
     def _failed(self, error: TfexportError) -> Decoded:
         return Decoded(None, None, error.message.spelled(self._task.spell))
+
+
+def open_decoder(folder: Path, layout: ThreadLayout, task: Task) -> RowDecoder:
+    """Open a bundle for a task.
+
+    Raises:
+        BundleError: it is missing or damaged.
+        ConfigError: the task does not fit it.
+    """
+    if task.vocabulary_map is None:
+        return RowDecoder(Engine(folder, layout), task)
+    with TemporaryDirectory() as place:
+        path = Path(place, "vocabulary_map")
+        path.write_bytes(task.vocabulary_map)
+        return RowDecoder(Engine(folder, layout, path), task)

@@ -18,11 +18,10 @@ from tfexport.corpus.filesystem import file_system, local_path
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Input, Partition, find_partitions
 from tfexport.corpus.report import CorpusReport, OnAdvance, Progress
-from tfexport.corpus.row_decoder import make_task
+from tfexport.corpus.row_decoder import make_task, open_decoder
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.stages import Step
 from tfexport.corpus.thread_workers import ThreadWorkers
-from tfexport.corpus.worker import open_decoder
 from tfexport.errors import (
     ConfigError,
     Message,

@@ -45,7 +45,7 @@ class SplitText:
     join: Join = "source"
 
     def joined(self, sentences: Sequence[str], kept: Sequence[bool] = ()) -> str:
-        """The text with other sentences instead of its own.
+        """The text with its sentences replaced by others.
 
         Args:
             sentences: as many as there are.

@@ -141,7 +141,7 @@ def write_tokenizer(path: Path) -> None:
 def write_bundle(model: Reader, bundle: Path) -> None:
     """Write the bundle, whose graphs are compared with the model's own methods.
 
-    Beside it stands its generate.onnx as one file with its weights, which is what the page reads.
+    Its generate.onnx is written next to it as one file with its weights, which the page reads.
     """
     tokenizer = bundle.with_suffix(".tokenizer.json")
     write_tokenizer(tokenizer)

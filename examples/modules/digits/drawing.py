@@ -1,10 +1,10 @@
-"""Formulas drawn as strokes, and strokes made an image: the part that a model of your own replaces.
+"""Formulas drawn as strokes, and strokes made an image: the part that your own model replaces.
 
 An image is made of strokes here, for training, and in app.mjs, of what is drawn in the page, by
 the same arithmetic in the same order, so that both give the same pixels:
 
-1. Move and scale all strokes together, so that their box is BODY pixels high and stands BORDER
-   pixels from the left, in the middle of HEIGHT. What is lower than a fifth of the drawing area
+1. Move and scale all strokes together, so that their box is BODY pixels high and BORDER pixels
+   from the left, in the middle of HEIGHT. What is lower than a fifth of the drawing area
    is not scaled up further: a minus sign stays flat.
 2. A pixel's ink is 1 within PEN pixels of a stroke, from its centre, and falls to 0 over the next
    pixel. Ink does not add up where strokes cross.

@@ -1,6 +1,8 @@
 """Exports that are killed, or run out of disk: the old bundle or a new one is left, whole."""
 
 import contextlib
+import dataclasses
+import errno
 import json
 import os
 import random
@@ -10,15 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 
 from tests.conftest import CONFIG
 from tests.support.combinations import few_of
+from tests.support.command import invoke
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
+from tfexport.export import graph_forms
 from tfexport.runtime import TranslationResult, Translator
 
 IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
@@ -68,23 +72,13 @@ while line := sys.stdin.readline():
 class Commands:
     """Exports of the tiny model to one place, each in a process that can be killed."""
 
-    def __init__(
-        self,
-        graphs: Path,
-        checkpoint: Path,
-        output: Path,
-        prepare: Callable[[], None] | None = None,
-    ) -> None:
-        settings = [f"--set={word}" for word in ("num_heads=2", *IDS, "unk_id=4")]
-        self.line = json.dumps(
-            ["onnx", "--force", "--checkpoint", str(checkpoint), "-o", str(output), *settings]
-        )
+    def __init__(self, graphs: Path, checkpoint: Path, output: Path) -> None:
+        self.line = json.dumps(words(checkpoint, output))
         self.log = output.with_name("log")
         with self.log.open("wb") as log:
             self.server = subprocess.Popen(
                 [sys.executable, "-c", COMMANDS, str(graphs)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                preexec_fn=prepare,
             )  # fmt: skip
 
     def _ask(self, line: str) -> int:
@@ -103,24 +97,30 @@ class Commands:
         return self._ask("")
 
 
-def allow_only_small_files() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+def words(checkpoint: Path, output: Path) -> list[str]:
+    settings = [f"--set={word}" for word in ("num_heads=2", *IDS, "unk_id=4")]
+    return ["onnx", "--force", "--checkpoint", str(checkpoint), "-o", str(output), *settings]
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_full_disk_leaves_no_bundle(
-    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
+    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = Commands(
-        tiny_bundle, tiny_checkpoint, tmp_path / "a.bundle", prepare=allow_only_small_files
-    )
-    with commands.server:
-        commands.begin()
-        assert commands.end() == 1, commands.log.read_text()
-    said = commands.log.read_text()
-    assert "Error" in said
-    assert "Traceback" not in said
-    assert list(tmp_path.iterdir()) == [commands.log]
+    forms = [
+        dataclasses.replace(form, export=lambda *_, name=form.filename: ir.load(tiny_bundle / name))
+        for form in graph_forms.BUNDLE_FORMS
+    ]
+    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", tuple(forms))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))  # Python ignores the signal
+    try:
+        done = invoke(*words(tiny_checkpoint, tmp_path / "a.bundle"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done.exit_code == 1, done.output
+    assert os.strerror(errno.EFBIG) in done.output
+    assert "Traceback" not in done.output
+    assert list(tmp_path.iterdir()) == []
 
 
 ROW = [[12, 4, 4, 5, 6]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.export.artifacts.option_rules import check_export, kind_of
 

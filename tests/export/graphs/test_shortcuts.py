@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.conftest import CONFIG
 from tests.support import tutorial
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
-from tfexport.export.graphs import exporter
+from tfexport.export.graphs import exporter, shortcuts
 from tfexport.export.graphs.exporter import export_graph_module
 from tfexport.export.graphs.fused_attention import FusedAttention
 from tfexport.export.graphs.transformer_graphs import export_decoder, export_encoder
@@ -70,6 +70,82 @@ def test_graphs_are_those_of_torchs_own_way(
     short = structure(export(model, OPSET))
     monkeypatch.setattr(exporter, "shortcuts", contextlib.nullcontext)
     assert structure(export(model, OPSET)) == short
+
+
+class Rewritten(nn.Module):
+    """Operators that ONNX lacks, each of which torch decomposes into one other."""
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, y = tensors
+        mask = (x > 0) | (y > 1)
+        filled = torch.zeros_like(x).masked_fill_(mask, 2.5)
+        moved = (1 - x.unsqueeze(0)).movedim(0, -1)
+        return filled + (x * y).add_(y), moved
+
+
+class Written(nn.Module):
+    """Writes to what others read, or to what another operator gave as it is."""
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, y = tensors
+        sums = x + y
+        view = sums[:, 1:]
+        view.add_(1.0)
+        same = (x * 2).type_as(y)
+        same.mul_(y)
+        return sums.add_(3.0), same, (x - y).add_(1.0).mul_(2.0)
+
+
+class Cells(nn.Module):
+    """Steps of recurrent layers, differences of neighbours, and deviations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gru, self.lstm = nn.GRUCell(4, 4), nn.LSTMCell(4, 4, bias=False)
+        self.plain, self.relu = nn.RNNCell(4, 4), nn.RNNCell(4, 4, nonlinearity="relu")
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, y = (tensor[:, :4] for tensor in tensors)
+        found = (self.gru(x, y), *self.lstm(x, (y, x)), self.plain(x, y), self.relu(x, y))
+        spread = (x.std(-1, keepdim=True), torch.var(y, (1,), correction=0).unsqueeze(1))
+        return *(torch.diff(each, prepend=x[:, :1]) for each in found), *spread
+
+
+PAIR = (TensorSpec("x", "float32", (BATCH, SOURCE)), TensorSpec("y", "float32", (BATCH, SOURCE)))
+RUN_SIZES = [{BATCH: 2, SOURCE: 5}, {BATCH: 3, SOURCE: 7}]
+
+
+@pytest.mark.parametrize(
+    ("module", "again"), [(Rewritten(), False), (Written(), True), (Cells(), False)]
+)
+def test_operators_that_onnx_lacks(
+    module: nn.Module, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    with torch.no_grad():
+        wanted = module(x.clone(), y.clone())
+    outputs = tuple(
+        TensorSpec(f"out{i}", "float32", (BATCH, "length", *each.shape[2:]))
+        for i, each in enumerate(wanted)
+    )
+    spec, known = GraphSpec("pair", PAIR, outputs), []
+    by_hand = shortcuts.decompose_by_hand
+
+    def recorded(*given: Any) -> bool:
+        known.append(by_hand(*given))
+        return known[-1]
+
+    monkeypatch.setattr(shortcuts, "decompose_by_hand", recorded)
+    short = export_graph_module(module, spec, OPSET, RUN_SIZES)
+    assert known == [not again]
+    session = ort.InferenceSession(ir.serde.serialize_model(short).SerializeToString())
+    found = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+    for have, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5, atol=1e-6)
+    if not isinstance(module, Cells):  # which have forms of their own, whoever decomposes
+        monkeypatch.setattr(exporter, "shortcuts", contextlib.nullcontext)
+        assert structure(export_graph_module(module, spec, OPSET, RUN_SIZES)) == structure(short)
 
 
 class PassedThrough(nn.Module):

@@ -24,9 +24,9 @@ from tests.export.incremental.own_modules import BOS, CASES, EOS, PAD
 from tests.export.incremental.refused_modules import REFUSED, RefusedCase
 from tfexport.bundle import SpecialIds
 from tfexport.export import Input
-from tfexport.export.incremental.find import find_steps
+from tfexport.export.incremental.find import find_program, find_steps
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
+from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")
@@ -49,7 +49,7 @@ def cases(short: tuple[str, ...] = SHORT) -> list[object]:
 
 def steps_of(case: Case, max_length: int = 12) -> FoundSteps | WholeForward:
     own = OwnForward(case.make(), case.inputs, case.target, case.forward)
-    return find_steps(own, [], IDS, max_length)
+    return find_steps(find_program(own, [], IDS, max_length), IDS, max_length)
 
 
 def found_in(case: Case) -> FoundSteps:

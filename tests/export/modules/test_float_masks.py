@@ -24,7 +24,7 @@ class WithRelu(relative_bias.RelativeModel):
         self.transformer = nn.Transformer(32, relative_bias.HEADS, 1, 1, 48, batch_first=True)
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("no_beam_graph", "few_shapes")
 def test_float_masks_are_added_whatever_torch_does_in_eval_mode(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = WithRelu().eval().requires_grad_(False)

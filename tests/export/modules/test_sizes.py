@@ -15,6 +15,7 @@ from tfexport.errors import ExportError, InputError, ParityError
 from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
+pytestmark = pytest.mark.usefixtures("no_beam_graph")
 SIZE, WIDTH = 12, 16
 FRAMES = Input("frames", "float32", ("batch", "time", 4))
 Row = dict[str, Any]

@@ -150,7 +150,7 @@ print(json.dumps(session.run(["sequences"], dict(np.load(sys.argv[2])))[0].tolis
 """
 
 
-@pytest.mark.parametrize("name", few_of(["image", "speech", "rotary"], "rotary"))
+@pytest.mark.parametrize("name", few_of(["image", "speech", "rotary", "coverage"], "coverage"))
 def test_one_file_in_the_oldest_onnxruntime(name: str, exported: Exported, tmp_path: Path) -> None:
     path, given = exported(BY_NAME[name], "portable"), tmp_path / "feeds.npz"
     named = ort.InferenceSession(path).get_modelmeta().custom_metadata_map

@@ -12,7 +12,7 @@ from tests.conftest import CONFIG
 from tests.support import own_forwards, tutorial
 from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import ConfigError
 from tfexport.export.parity.eager_run import Eager
 from tfexport.export.reference import find_reference

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.paths import REPOSITORY
 from tests.support.tutorial_text import SPECIALS
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import TfexportWarning
 from tfexport.export.text.tokenizer_files import Splits, choose_tokenizers
 from tfexport.model_src.config import TransformerConfig

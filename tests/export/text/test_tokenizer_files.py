@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.tutorial_text import SPECIALS
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import ConfigError, TfexportError, TokenizerError
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.config import TransformerConfig

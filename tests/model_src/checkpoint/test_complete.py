@@ -8,7 +8,7 @@ import pytest
 
 from tests.model_src.checkpoint.files import State, save
 from tests.support import tutorial
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import (
     load_checkpoint,

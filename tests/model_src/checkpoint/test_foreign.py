@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.support import tutorial
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.export import Input
 from tfexport.model_src import load_checkpoint

@@ -9,7 +9,7 @@ import torch
 
 from tests.support import tutorial
 from tfexport.bundle import SpecialIds
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions, folder_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import invoke
-from tfexport.cli.spelling import spell
+from tfexport.cli.console import spell
 from tfexport.errors import Message, Option
 from tfexport.runtime import Hypothesis, TranslationResult, Translator
 from tfexport.runtime.files.line_stream import LineFormat, LineResult, LineTask

@@ -91,19 +91,21 @@ def test_an_open_bundle_holds_nothing_that_it_has_copied(
     assert keeping.generate([[4, 5, 6]], max_length=8) == before
 
 
-def test_what_follows_a_mapping_is_not_taken_for_it(
+def test_other_mappings_are_not_taken_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    smaps = tmp_path / "smaps"
-    smaps.write_text(
-        "1000-2000 rw-p 00000000 fe:00 77                         /a b/w.bin\n"
-        "Rss:                   4 kB\nAnonymous:             4 kB\n"
-        "2000-3000 rw-p 00000000 00:00 0 \n"
-        "Rss:                   4 kB\nAnonymous:             0 kB\n"
-        "3000-5000 rw-p 00000000 fe:00 77                         /a b/w.bin\n"
-        "Rss:                   8 kB\nAnonymous:             0 kB\n"
-        "5000-6000 r-xp 00000000 00:00 0                          [vdso]\n"
-        "Rss:                   4 kB\nAnonymous:             0 kB\n"
+    page, here = mmap.PAGESIZE, "-p 00000000 fe:00 77                         "
+    names = ["/a b/w.bin", "", "/a b/w.bin", "/a b/w.bin", "/b/a b/w.bin", "/a b/w.bin.old"]
+    lines = [
+        f"{(i + 1) * page:x}-{(i + 2) * page:x} rw{here}{name}\n" for i, name in enumerate(names)
+    ]
+    (tmp_path / "maps").write_text("".join(lines))
+    written, read, absent = 1 << 63, 1 << 63 | 1 << 61, 0
+    entries = [absent, written, written, read, absent, read, read]
+    (tmp_path / "pagemap").write_bytes(
+        b"".join(each.to_bytes(8, sys.byteorder) for each in entries)
     )
-    monkeypatch.setattr(mapped_memory, "_SMAPS", smaps)
-    assert list(mapped_memory._unwritten(b"/a b/w.bin")) == [(0x3000, 0x5000)]
+    monkeypatch.setattr(mapped_memory, "_MAPS", tmp_path / "maps")
+    monkeypatch.setattr(mapped_memory, "_PAGES", tmp_path / "pagemap")
+    found = list(mapped_memory._unwritten(b"/a b/w.bin"))
+    assert found == [(3 * page, 4 * page), (4 * page, 5 * page)]

@@ -79,7 +79,7 @@ class Separated:
                 continue
             rows.append(self._row(names, fields, piece.first + len(rows), columns))
             have = len(names) + 1 if isinstance(fields, str) else len(fields or [""])
-            if have > len(names):  # the whole line
+            if have > len(names):  # the complete line
                 raw, have = self._line([raw.decode(errors="surrogateescape").rstrip("\r\n")]), 1
             given.append((raw, len(names) - have))
         if len(rows) != piece.rows:

@@ -102,6 +102,8 @@ class ExportKeywords(VerifyKeywords, total=False):
         max_length: for a custom module: the maximum number of tokens of a row.
         add_source_bos: for a custom module: add the start token before a source text.
         add_source_eos: for a custom module: add the end token after a source text.
+        recognise: for a custom module without ``encode``: export it as a Transformer of this
+            project, if that computes the same; by default True. See docs/recognition.md.
     """
 
     tokenizer: PathLike | None
@@ -124,6 +126,7 @@ class ExportKeywords(VerifyKeywords, total=False):
     max_length: int
     add_source_bos: bool
     add_source_eos: bool
+    recognise: bool
 
 
 def check_keywords(function: str, given: Mapping[str, object], known: type) -> None:

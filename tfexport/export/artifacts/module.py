@@ -20,20 +20,28 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.errors import BundleError, join_problems, shown
+from tfexport.errors import BundleError, ParityError, join_problems, shown
+from tfexport.export.artifacts.bundle import verify_bundle
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
 from tfexport.export.artifacts.module_source import (
+    ModuleCall,
     ModuleContents,
     ModuleFacts,
     check_arguments,
+    read_call,
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
 from tfexport.export.artifacts.option_rules import BUNDLE, CALL, Output
 from tfexport.export.artifacts.quantized import quantized_result
+from tfexport.export.artifacts.recognised import (
+    export_recognised,
+    is_recognised,
+    recognised_checkpoint,
+)
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.incremental.steps import FoundSteps, WholeForward, describe
+from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.module_forms import (
     MODULE_FORMS,
     ModuleForm,
@@ -49,6 +57,7 @@ from tfexport.export.parity.plan import plan_bundle
 from tfexport.export.parity.text import add_expected
 from tfexport.export.passes.weights import share_transposed, share_weights
 from tfexport.export.quantization.bundle import quantize_bundle
+from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
 from tfexport.model_src.checkpoint.generation_config import Generation
@@ -73,15 +82,25 @@ def export_known(
 ) -> ExportResult:
     """Export a module of which the special ids and the decoding defaults are known."""
     with in_eval(model), suited_threads(model):
-        contents = read_module(
-            model, options.get("inputs"), facts, output.level, options, output.progress
-        )
+        call = read_call(model, options.get("inputs"), facts, options, output.progress)
+        note = None
+        if output.kind == BUNDLE and call.own is not None and options.get("recognise", True):
+            try:
+                return export_recognised(call, output, options)
+            except NotRecognisedError as error:
+                note = f"not recognised as a known architecture: {error}"
+            except ParityError as error:
+                note = f"recognised, but {error}"
+        notes = () if note is None else (note,)
+        contents = read_module(call, output.level, options)
         if output.kind != BUNDLE:
             return _write_file(contents, output)
         real = options.get("samples"), options.get("expect")
         if output.weights is None:
-            return _write_bundle(contents, output.path, output.force, real, output.progress)
-        return _write_quantized(contents, output, real)
+            made = _write_bundle(contents, output.path, output.force, real, output.progress)
+        else:
+            made = _write_quantized(contents, output, real)
+        return replace(made, notes=(*made.notes, *notes))
 
 
 def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
@@ -106,10 +125,10 @@ def verify_module(
     if path.is_file():
         raise BundleError(f"{path}: is a single file; a module can only be compared with a bundle.")
     manifest = open_bundle(path)
-    if manifest.module_io is None:
+    if manifest.module_io is None and not is_recognised(manifest):
         raise BundleError(f"{path}: was exported from a checkpoint; compare it with that one.")
     info_of_bundle(manifest).refuse_quantized(path)
-    longest = manifest.limits.max_target_length
+    longest = manifest.generation.get("max_length", manifest.limits.max_target_length)
     assert longest is not None
     facts = ModuleFacts(
         manifest.special_ids, longest, Generation(manifest.generation, manifest.special_ids.start)
@@ -122,10 +141,30 @@ def verify_module(
     # Steps of standard operators have another memory.
     given["portable"] = (manifest.module or {}).get("found", {}).get("portable", False)
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, options.get("inputs"), facts, level, given, progress)
+        call = read_call(model, options.get("inputs"), facts, given, progress)
+        if manifest.module_io is None:
+            return _verify_recognised(path, call, level, options, progress)
+        contents = read_module(call, level, given)
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
         return _compare(contents, path, manifest, real, progress)
+
+
+def _verify_recognised(
+    path: Path, call: ModuleCall, level: str, options: VerifyKeywords, progress: Progress
+) -> ParityReport:
+    try:
+        checkpoint = recognised_checkpoint(call, ExportKeywords())
+    except NotRecognisedError as error:
+        raise BundleError(
+            f"{path}: was exported from a module of a known architecture; in this one, none is "
+            f"recognised: {error}. Pass the module that it was exported from, or export this one."
+        ) from error
+    real = VerifyKeywords()
+    for name in ("samples", "expect"):
+        if name in options:
+            real[name] = options[name]
+    return verify_bundle(path, checkpoint, level, real, progress)
 
 
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:

@@ -18,6 +18,7 @@ from tfexport.export.artifacts.module_source import (
     ModuleContents,
     ModuleFacts,
     check_arguments,
+    read_call,
     read_module,
 )
 from tfexport.export.artifacts.option_rules import TORCHSCRIPT, Output
@@ -45,9 +46,8 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
     with in_eval(model), suited_threads(model):
         # TorchScript has torch's operators alone.
         portable: ExportKeywords = {**options, "portable": True}
-        contents = read_module(
-            model, options.get("inputs"), facts, output.level, portable, output.progress
-        )
+        call = read_call(model, options.get("inputs"), facts, portable, output.progress)
+        contents = read_module(call, output.level, portable)
         return _script(model, output, contents)
 
 

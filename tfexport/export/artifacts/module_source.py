@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,9 @@ from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, rea
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.incremental.example import declare
-from tfexport.export.incremental.find import find_steps, uses_forward
+from tfexport.export.incremental.find import find_program, find_steps, uses_forward
 from tfexport.export.incremental.forward import TARGET, OwnForward, check_target
+from tfexport.export.incremental.program import Program
 from tfexport.export.module_forms import ModuleBuild
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination, examine
@@ -112,16 +114,44 @@ class ModuleContents:
         )
 
 
-def read_module(
+@dataclass(frozen=True)
+class ModuleCall:
+    """How a module is called, and what its graphs are made for.
+
+    Attributes:
+        model: the user's.
+        inputs: as the graphs take them.
+        own: its forward; None for a module with the methods of docs/modules.md.
+        facts: what decoding needs to know.
+        examples: rows of real inputs.
+        graphs: the options of the graphs.
+        progress: called at every step.
+    """
+
+    model: nn.Module
+    inputs: tuple[Input, ...]
+    own: OwnForward | None
+    facts: ModuleFacts
+    examples: Sequence[Mapping[str, Array]]
+    graphs: GraphOptions
+    progress: Progress
+
+    @cached_property
+    def program(self) -> Program:
+        """The exported program of its forward."""
+        assert self.own is not None
+        self.progress("exporting your forward", 0, 1)
+        return find_program(self.own, self.examples, self.facts.special, self.facts.max_length)
+
+
+def read_call(
     model: nn.Module,
     inputs: Sequence[Input] | None,
     facts: ModuleFacts,
-    level: str,
     options: ExportKeywords,
     progress: Progress,
-) -> ModuleContents:
-    """Check inputs, or find them by an example, and examine a module in eval mode."""
-    ids, max_length = facts.special, facts.max_length
+) -> ModuleCall:
+    """Check inputs, or find them by an example."""
     target, forward = options.get("target", TARGET), options.get("forward")
     check_target(target, forward)
     example, rows = options.get("example"), options.get("examples", ())
@@ -133,30 +163,44 @@ def read_module(
         inputs, target, rows = declared.inputs, declared.target, rows or [declared.row]
     checked = check_inputs(inputs, batch_first=False)
     given = example is not None or "target" in options or forward is not None
-    by_forward = given or uses_forward(model, len(checked))
-    if not by_forward:
-        check_inputs(checked)
-    else:
+    own = None
+    if given or uses_forward(model, len(checked)):
         own = OwnForward(model, checked, target, forward)
         checked = own.batch_first
+    else:
+        check_inputs(checked)
     examples = check_examples(checked, rows)
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
-    if by_forward:
-        progress("finding encoder, cache and step in your forward", 0, 1)
-        model = find_steps(own, examples, ids, max_length, fused=not graphs.portable)
-    module = UserModule(model, len(checked))
-    progress("running your module at several sizes", 0, 1)
-    found = examine(module, checked, examples, ids, max_length)
+    return ModuleCall(model, checked, own, facts, examples, graphs, progress)
+
+
+def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> ModuleContents:
+    """Examine a module in eval mode, by the steps that are found if it has a forward alone."""
+    facts, model = call.facts, call.model
+    ids, max_length = facts.special, facts.max_length
+    if call.own is not None:
+        program = call.program
+        call.progress("finding encoder, cache and step in your forward", 0, 1)
+        model = find_steps(program, ids, max_length, fused=not call.graphs.portable)
+    module = UserModule(model, len(call.inputs))
+    call.progress("running your module at several sizes", 0, 1)
+    found = examine(module, call.inputs, call.examples, ids, max_length)
     rules = GreedyRules.of(facts.generation.defaults)
-    build = ModuleBuild(found, ids, max_length, graphs.opset, rules)
+    build = ModuleBuild(found, ids, max_length, call.graphs.opset, rules)
     _check_ids(ids, found)
-    tokenizers = _tokenizers(found, facts, options)
-    framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
+    framing = framing_of(options)
+    vocabularies = _vocabularies(found, facts.special, framing)
+    tokenizers = choose_module_tokenizers(found.inputs, vocabularies, facts, options)
     check_expect(options, bool(level))
     reads = reads_texts(options, False)
     return ModuleContents(
-        build, graphs, tokenizers, framing, examples, level, reads, facts.generation
+        build, call.graphs, tokenizers, framing, call.examples, level, reads, facts.generation
     )
+
+
+def framing_of(options: ExportKeywords) -> dict[str, bool]:
+    """The special tokens that are put around the ids of a source text."""
+    return {name: bool(options.get(name, False)) for name in ("add_source_bos", "add_source_eos")}
 
 
 def _check_ids(ids: SpecialIds, found: Examination) -> None:
@@ -171,16 +215,27 @@ def _check_ids(ids: SpecialIds, found: Examination) -> None:
         raise ConfigError(join_problems(found.module.name, problems))
 
 
-def _tokenizers(found: Examination, facts: ModuleFacts, options: ExportKeywords) -> TokenizerFiles:
+def choose_module_tokenizers(
+    inputs: Sequence[Input],
+    vocabularies: TransformerConfig,
+    facts: ModuleFacts,
+    options: ExportKeywords,
+) -> TokenizerFiles:
+    """The tokenizers that are given for a module, checked against its vocabularies.
+
+    Raises:
+        ConfigError: options that contradict each other.
+        TokenizerError: the files do not fit.
+    """
     target, source = options.get("tokenizer"), options.get("source_tokenizer")
     if source is not None and target is None:
         raise ConfigError(Message(
             Option("source_tokenizer"), " requires ", Option("tokenizer"), ", the target tokenizer."
         ))  # fmt: skip
-    if source is not None and not found.io.takes_ids:
+    if source is not None and all(each.name != graph_io.INPUT_IDS for each in inputs):
         raise ConfigError(Message(
             Option("source_tokenizer"), ": the module takes ",
-            ", ".join(each.name for each in found.inputs), ", not text; omit it.",
+            ", ".join(each.name for each in inputs), ", not text; omit it.",
         ))  # fmt: skip
     splits = Splits(options.get("split"), options.get("source_split"), options.get("target_split"))
     if target is not None:
@@ -189,8 +244,7 @@ def _tokenizers(found: Examination, facts: ModuleFacts, options: ExportKeywords)
         files = TokenizerFiles(model=facts.tokenizers)
     else:
         return choose_tokenizers(splits=splits)
-    framing = options.get("add_source_bos", False), options.get("add_source_eos", False)
-    files.check(_vocabularies(found, facts.special, framing))
+    files.check(vocabularies)
     return files
 
 
@@ -209,9 +263,9 @@ class _Vocabularies:
 
 
 def _vocabularies(
-    found: Examination, ids: SpecialIds, framing: tuple[bool, bool]
+    found: Examination, ids: SpecialIds, framing: Mapping[str, bool]
 ) -> TransformerConfig:
     size = found.vocab_size
     source = int(found.below.get(graph_io.INPUT_IDS, size)) if found.io.takes_ids else size
     special = ids.pad, ids.bos, ids.eos, ids.unk
-    return cast(TransformerConfig, _Vocabularies(source, size, *special, *framing))
+    return cast(TransformerConfig, _Vocabularies(source, size, *special, **framing))

@@ -37,7 +37,7 @@ NEEDED = ("pad_id", "bos_id", "eos_id", "max_length")
 DECLARE_INPUTS = ("inputs", "example")
 FRAMING = ("add_source_bos", "add_source_eos")
 CALL = (*DECLARE_INPUTS, "forward", "target")  # how a module is called
-OF_MODULES = (*NEEDED, "unk_id", "examples", *CALL, *FRAMING)
+OF_MODULES = (*NEEDED, "unk_id", "examples", *CALL, *FRAMING, "recognise")
 OF_CHECKPOINTS = (
     "config", "settings", "layout", "reference", "target_tokenizer", "output_attentions",
     "attention_biases", "log_probs", "text", *LANGUAGES,

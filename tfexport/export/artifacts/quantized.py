@@ -32,9 +32,15 @@ def export_quantized_bundle(
     checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> ExportResult:
     """``export_bundle`` to a temporary folder, and then ``quantize_bundle``; see ``export``."""
-    assert output.weights is not None
-    of_graphs, samples = graph_options(options), options.get("samples")
+    of_graphs = graph_options(options)
     contents = bundle.read_contents(checkpoint, of_graphs, options, output.level, output.progress)
+    return write_quantized(contents, output)
+
+
+def write_quantized(contents: BundleContents, output: Output) -> ExportResult:
+    """Write and compare a float32 bundle in a temporary folder, and quantise it."""
+    assert output.weights is not None
+    samples = contents.samples
     if samples is not None:
         contents.check_languages(translates=True)
     with tempfile.TemporaryDirectory() as folder:

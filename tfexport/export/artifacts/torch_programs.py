@@ -127,7 +127,7 @@ class TransformerModule(nn.Module):
         cross: list[Tensor],
         encoder_attention_mask: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Advance by T positions behind P cached ones.
+        """Advance by T positions after P cached ones.
 
         Args:
             input_ids: (B, T).

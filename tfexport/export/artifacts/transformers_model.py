@@ -50,7 +50,7 @@ def export_transformers(
     Raises:
         ConfigError: options that do not apply; all are listed.
     """
-    settings = check_options(options, _of_output(output))
+    settings = check_options(options, _output_problems(output))
     output.progress("reading the model with transformers", 0, 1)
     found = read_transformers(checkpoint, values, settings)
     if output.kind != BUNDLE:
@@ -81,9 +81,9 @@ def _framed(facts: ModuleFacts, texts: InstalledTokenizer) -> tuple[ModuleFacts,
     before, after, special = texts.before, texts.after, facts.special
     if len(before) > 1 or after not in ((), (special.eos,)):
         raise TokenizerError(Message(
-            f"{texts.tokenizers.folder}: its tokenizer puts the ids {[*before]} in front of a text "
-            f"and {[*after]} behind it; a bundle puts one in front, and the end token "
-            f"{special.eos} behind. Pass a tokenizer file with ", Option("tokenizer"),
+            f"{texts.tokenizers.folder}: its tokenizer adds the ids {[*before]} before a text "
+            f"and {[*after]} after it; a bundle adds one id before it, and the end token "
+            f"{special.eos} after it. Pass a tokenizer file with ", Option("tokenizer"),
             ", or remove its files for a bundle of ids.",
         ))  # fmt: skip
     if before:
@@ -114,8 +114,8 @@ def _as_module(found: TransformersModel, options: Mapping[str, Any]) -> Any:
     }  # fmt: skip
 
 
-def _of_output(output: Output) -> Iterator[Message]:
-    """What cannot be written of such a model."""
+def _output_problems(output: Output) -> Iterator[Message]:
+    """A problem for each option of the output that this export does not support."""
     if output.kind not in (BUNDLE, GENERATE):
         text = f": {output.kind!r} is not available for it; omit it, or use {GENERATE!r}"
         yield Message(Option("graph"), text)

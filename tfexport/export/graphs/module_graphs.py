@@ -22,6 +22,7 @@ from tfexport.export.ir_tools.nodes import (
     take_nodes,
     write_role,
 )
+from tfexport.export.modules.contract import Head
 from tfexport.export.modules.examine import Examination
 from tfexport.export.passes.int8_argmax import insert_argmax
 from tfexport.graph_io import PAST, ROWS, GraphSpec, TensorSpec
@@ -98,7 +99,7 @@ class ModuleSteps:
         self.found, self.module = found, cast(nn.Module, found.module)
         self.special_ids, self.vocab_size = special_ids, found.vocab_size
         self.longest: int | None = longest
-        self.record_width = 1
+        self.record_width = self._find_record_width()
         self.sizes: Sequence[Mapping[str, int]] | None = found.sizes
         self.rules = rules
         io = found.io
@@ -110,6 +111,9 @@ class ModuleSteps:
             for each in io.memory
         )
         self.beam_memory = Memory((), rows)
+
+    def _find_record_width(self) -> int:
+        return 1
 
     def state(self, past: str, prefix: str = "") -> tuple[TensorSpec, ...]:
         """See ``StepModel``."""
@@ -195,18 +199,16 @@ class ModuleSteps:
 class HeadSteps(ModuleSteps):
     """A module whose last layer is known: the best token is found without all logits."""
 
-    def __init__(
-        self,
-        found: Examination,
-        special_ids: SpecialIds,
-        longest: int,
-        rules: GreedyRules = NO_RULES,
-    ) -> None:
-        super().__init__(found, special_ids, longest, rules)
-        head = found.module.head
+    _projection: Sequence[ir.Value] = ()
+
+    @property
+    def _head(self) -> Head:
+        head = self.found.module.head
         assert head is not None
-        self.head, self.record_width = head, head.weight.size(1)
-        self._projection: Sequence[ir.Value] = ()
+        return head
+
+    def _find_record_width(self) -> int:
+        return self._head.weight.size(1)
 
     def step(
         self, token: Tensor, count: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]
@@ -223,13 +225,13 @@ class HeadSteps(ModuleSteps):
         """See ``StepModel``: insert the argmax over the head."""
         weight, bias = (
             None if each is None else each.detach().numpy()
-            for each in (self.head.weight, self.head.bias)
+            for each in (self._head.weight, self._head.bias)
         )
         assert weight is not None
         if self.rules.suppress_tokens:
             banned = self.rules.bias(self.vocab_size).numpy()
             bias = banned if bias is None else bias + banned
-        name = f"model.one_step.{self.head.name}"
+        name = f"model.one_step.{self._head.name}"
         table = share_initializer(graph, name, weight)
         if read_role(table) is None:
             write_role(table, Role(name, PROJECTION))

@@ -13,7 +13,7 @@ is decomposed by torch itself; a version of torch that lacks a function does wit
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,12 @@ _RENAMED = {
 }
 # These give their first input: exported modules are in eval mode, and have no gradients.
 _PASSED_THROUGH = {_ATEN.detach_.default, _ATEN.detach.default, _ATEN.dropout.default}
+# These and operators on single elements give new memory.
+_MAKERS = {
+    _ATEN.clone.default, _ATEN.zeros_like.default, _ATEN.ones_like.default, _ATEN.full_like.default,
+    _ATEN.new_zeros.default, _ATEN.new_ones.default, _ATEN.new_full.default, _ATEN.zeros.default,
+    _ATEN.ones.default, _ATEN.full.default,
+}  # fmt: skip
 _REGISTRIES: dict[int, Any] = {}  # by opset
 _Replacement = tuple[str, Any]  # a name of torch_names, and what takes its place
 
@@ -127,8 +133,8 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
     if any(True for _ in module.children()) or not all(_is_known(node, known) for node in calls):
         return False
     for node in calls:
-        if node.target in _RENAMED:
-            node.target = _RENAMED[node.target]
+        if (other := _other_form(node)) is not None:
+            node.target, node.args = other
         elif node.target in _PASSED_THROUGH or _keeps_type(node):
             node.replace_all_uses_with(node.args[0])
             # The signature lists outputs by name.
@@ -144,13 +150,52 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
 
 def _is_known(node: Node, known: set[Any]) -> bool:
     target = node.target
-    if target in _RENAMED or target in _PASSED_THROUGH:
+    if target in _PASSED_THROUGH:
         return True
     if target is _ATEN.to.dtype:
         return len(node.args) == 2 and not node.kwargs
-    # In-place operators are left to torch.
+    if (other := _other_form(node)) is not None:
+        return other[0] in known
+    return target in known and not _is_in_place(target)  # operators in place are left to torch
+
+
+def _other_form(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
+    """The operator that torch decomposes one into, and its arguments; None if it is not known."""
+    if node.target in _RENAMED:
+        return _RENAMED[node.target], node.args
+    given: Sequence[Any] = node.args
+    if node.kwargs or len(given) < 2 or not isinstance(given[0], Node):
+        return None
+    values, *others = given
+    if node.target is _ATEN.rsub.Scalar and len(others) == 1 and _type(values) == _type(node):
+        return _ATEN.sub.Tensor, (*others, values)
+    if node.target is _ATEN.movedim.int:
+        axes = list(range(values.meta["val"].dim()))
+        source, place = (axis % len(axes) for axis in others)
+        axes.insert(place, axes.pop(source))
+        return _ATEN.permute.default, (values, axes)
+    if _is_in_place(node.target) and _has_own_memory(values, node):
+        name, _, overload = str(node.target).removeprefix("aten.").partition(".")
+        functional = getattr(getattr(_ATEN, name.removesuffix("_"), None), overload, None)
+        tensors = {_type(each) for each in others} - {None, torch.bool, _type(values)}
+        return None if functional is None or tensors else (functional, node.args)
+    return None
+
+
+def _type(value: Any) -> torch.dtype | None:
+    """The type of a node that is a tensor."""
+    return getattr(value.meta.get("val"), "dtype", None) if isinstance(value, Node) else None
+
+
+def _is_in_place(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
-    return target in known and not (schema is not None and schema.is_mutable)
+    return schema is not None and schema.is_mutable
+
+
+def _has_own_memory(values: Node, only: Node) -> bool:
+    """Whether a tensor is no view, and used by one node only, which may write to it."""
+    made = values.target in _MAKERS or torch.Tag.pointwise in getattr(values.target, "tags", ())
+    return made and not _is_in_place(values.target) and list(values.users) == [only]
 
 
 def _keeps_type(node: Node) -> bool:

@@ -1,6 +1,6 @@
 """Attention that is recognised in a program, however it is written, as one operator.
 
-``softmax(scale * q k^T, masked) v`` becomes a call of ``attention``. It then has a rule of its own,
+``softmax(scale * q k^T, masked) v`` becomes a call of ``attention``. It then has its own rule,
 its keys and values are what a cache or the memory holds, and the graphs compute it as
 onnxruntime's ``MultiHeadAttention``.
 
@@ -102,7 +102,7 @@ class _Recogniser:
         self._made: dict[Any, fx.Node] = {}
 
     def replace(self, product: fx.Node, value: Any, softmax: Any) -> None:
-        """Replace the product of weights with values, if the scores are known ones."""
+        """Replace the product of weights with values, if the scores have a known form."""
         if not (_is_heads(product) and _is_heads(value)):
             return
         with self.graph.inserting_before(product):
@@ -232,7 +232,7 @@ class _Recogniser:
         return _Scores(query, key, 1.0)
 
     def _bias(self, scores: _Scores, before: Any) -> Any:
-        """All that is added and masked, as one tensor; None for nothing."""
+        """All biases and masks of scores as one tensor; None if there are none."""
         terms: list[fx.Node] = []
         for bias, factor in scores.added:
             scaled = bias
@@ -281,7 +281,7 @@ class _Recogniser:
         return self._made[key]
 
     def _permuted(self, node: Any, order: list[int], like: fx.Node) -> Any:
-        """A tensor with its axes in another order, from before it was moved if it was."""
+        """A tensor with its axes in another order; one permutation takes the place of two."""
         if order == list(range(len(order))):
             return node
         value = _permute_value(node, order)
@@ -303,7 +303,7 @@ class _Recogniser:
         return made
 
     def _factor(self, node: Any) -> float | None:
-        """By what a node multiplies its first argument, if that is a number."""
+        """The number by which a node multiplies its first argument; None if there is none."""
         if node.target not in (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar):
             return None
         number = self._number(node.args[1])
@@ -364,14 +364,15 @@ def _broadcasts(node: Any) -> bool:
 def _fits(scores: _Scores, value: Any, product: fx.Node) -> bool:
     """Whether heads and their size are numbers, the same of queries, keys and values."""
     shapes = [each.meta["val"].shape for each in (scores.query, scores.key, value, product)]
+    if not all(isinstance(shape[axis], int) for shape in shapes for axis in (1, 3)):
+        return False
     heads, sizes = {shape[1] for shape in shapes}, {shape[3] for shape in shapes}
     batches = {str(shape[0]) for shape in shapes}
-    known = all(isinstance(each, int) for each in (*heads, *sizes))
-    return known and len(heads) == len(sizes) == len(batches) == 1
+    return len(heads) == len(sizes) == len(batches) == 1
 
 
 def _equation(node: Any) -> tuple[str, str, str] | None:
-    """The letters of two tensors of four axes and of their result."""
+    """The letters in an einsum of two tensors of four axes, and of their result."""
     left, arrow, right = str(node.args[0]).replace(" ", "").partition("->")
     parts = left.split(",")
     if not arrow or len(parts) != 2 or "." in left:
@@ -399,7 +400,7 @@ def _permute_value(node: fx.Node, order: list[int]) -> Any:
 
 
 def _broadcast(one: fx.Node, two: fx.Node) -> Any:
-    """A value of the shape of two tensors together."""
+    """A value with the broadcast shape of two tensors."""
     return (
         one.meta["val"] + two.meta["val"]
         if one.meta["val"].dtype != torch.bool

@@ -22,7 +22,8 @@ from tfexport.export.incremental.program import (
     Example,
     Program,
 )
-from tfexport.export.incremental.steps import Found, FoundSteps, NoStepsError, WholeForward
+from tfexport.export.incremental.states import Found, NoStepsError
+from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule, has_forward
 from tfexport.export.modules.examine import other_branch, refuse_branch
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
@@ -33,36 +34,32 @@ from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH
 from tfexport.module_rows import Array, stack_rows
 
-_OTHER_WAY = "Methods of your own, encode, start and step, may have loops: docs/modules.md."
+_OTHER_WAY = "Your own methods encode, start and step may have loops: docs/modules.md."
 _CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
 
 
-def find_steps(
+def find_program(
     own: OwnForward,
     examples: Sequence[Mapping[str, Array]],
     ids: SpecialIds,
     max_length: int,
-    fused: bool = True,
-) -> FoundSteps | WholeForward:
-    """Find the encoder and the step of a module by its forward.
+) -> Program:
+    """Export a module's forward as a program, and run it at several sizes.
 
     Args:
         own: the module, in eval mode.
         examples: rows of real inputs.
         ids: of the vocabularies.
         max_length: tokens that it has to decode.
-        fused: compute attention by an operator of onnxruntime.
-
-    Returns:
-        The module of what was found; if no step was found, one that calls the forward over the
-        whole prefix for every token, with the reason as ``why``.
 
     Raises:
-        ModuleError: the forward fails, cannot be exported, or cannot be decoded step by step; the
-            message names the line.
+        ModuleError: the forward fails, cannot be exported, or takes another branch for larger
+            sizes; the message names the line.
     """
-    inputs, whole = own.batch_first, WholeForward(own)
-    runner = Runner(UserModule(whole, len(inputs)), inputs, ids.decoder_start, max(LENGTHS))
+    inputs = own.batch_first
+    runner = Runner(
+        UserModule(WholeForward(own), len(inputs)), inputs, ids.decoder_start, max(LENGTHS)
+    )
     settings = runner.settings(examples)
     vocab_size = runner.vocab_size(settings[0])
     runs = _examples(runner, settings, ids, vocab_size)
@@ -74,10 +71,34 @@ def find_steps(
         reason = with_axis_names(export_failure(own.model, ("forward",), error), taken)
         raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
     _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
+    return program
+
+
+def find_steps(
+    program: Program, ids: SpecialIds, max_length: int, fused: bool = True
+) -> FoundSteps | WholeForward:
+    """Find the encoder and the step of a module by its forward.
+
+    Args:
+        program: of the forward.
+        ids: of the vocabularies.
+        max_length: tokens that it has to decode.
+        fused: compute attention by an operator of onnxruntime.
+
+    Returns:
+        The module of what was found; if no step was found, one that calls the forward over the
+        complete prefix for every token, with the reason as ``why``.
+
+    Raises:
+        ModuleError: it cannot be decoded step by step; the message names the line.
+    """
+    own = program.own
     try:
-        steps = Found.of(program).module(max_length, fused)
-        _check(steps, own, runs[MORE_SOURCE].inputs, vocab_size, ids)
+        steps = build_steps(Found.of(program), max_length, fused)
+        vocab_size = program.sizes(program.logits)[-1][FIRST]
+        _check(steps, own, program.examples[MORE_SOURCE].inputs, vocab_size, ids)
     except NoStepsError as error:
+        whole = WholeForward(own)
         whole.why = str(error)
         return whole
     return steps
@@ -170,7 +191,7 @@ def _check(
     vocab_size: int,
     ids: SpecialIds,
 ) -> None:
-    """Compare the steps with the forward over the whole prefix, at once.
+    """Compare the steps with the forward over the complete prefix, at once.
 
     Raises:
         NoStepsError: they differ.

@@ -141,7 +141,7 @@ def remove_masks(module: fx.GraphModule, shapes: Shapes, longest: int) -> None:
             if lengths.always(node.args[3], _zero):
                 node.args = (*node.args[:3], None, node.args[4])
             continue
-        for kept, mask, neutral in _choices(node):
+        for kept, mask, neutral in _masked_arguments(node):
             if (
                 mask in lengths
                 and isinstance(kept, fx.Node)
@@ -162,8 +162,11 @@ def _one(mask: Tensor) -> bool:
     return bool((mask == 1).all())
 
 
-def _choices(node: fx.Node) -> list[tuple[Any, Any, Callable[[Tensor], bool]]]:
-    """What a node gives if another argument is neutral: both, and whether it is."""
+def _masked_arguments(node: fx.Node) -> list[tuple[Any, Any, Callable[[Tensor], bool]]]:
+    """Pairs of arguments of which a node returns the first if the second, a mask, is neutral.
+
+    The third value of each tells whether a mask is neutral: all zeros, or all ones.
+    """
     if node.op != "call_function" or node.kwargs:
         return []
     target, args = node.target, node.args
@@ -191,7 +194,7 @@ _OF_SIZES = {
 
 
 class _OfLength:
-    """What follows from the number of tokens alone, computed for each number."""
+    """Nodes that depend only on the number of tokens, and their values for each number."""
 
     def __init__(self, module: fx.GraphModule, shapes: Shapes, longest: int) -> None:
         self.module, self.longest = module, longest
@@ -230,7 +233,7 @@ class _OfLength:
         return all(each in self.nodes or each in self._batch for each in inputs)
 
     def always(self, mask: fx.Node, holds: Callable[[Tensor], bool]) -> bool:
-        """Whether something holds of a mask for every number of tokens."""
+        """Whether ``holds`` is true of a mask for every number of tokens."""
         needed = self._needed(mask)
         moving = any(node in self._lengths for node in needed)
         if moving and self.longest > _MOST_LENGTHS:
@@ -361,7 +364,7 @@ def _replace_where(
     graph: fx.Graph, user: Any, node: fx.Node, context: fx.Node, shapes: Shapes,
     sizes: tuple[int, int],
 ) -> None:  # fmt: skip
-    """Choose in (B, L, E) what was chosen in (B, H, L, D)."""
+    """Replace a ``where`` of (B, H, L, D) by one of (B, L, E)."""
     if user.target is not aten.where.ScalarSelf or user.args[2] is not node:
         return
     mask, number, _ = user.args
@@ -417,7 +420,7 @@ _AFTER_HEAD = (aten.log_softmax.int, aten._log_softmax.default)
 
 
 def _keeps_rows(node: Any, shapes: Shapes) -> bool:
-    """Whether a node gives its input in another shape, with the logits of a row in a row."""
+    """Whether a node only reshapes its input, and keeps the logits of a row together."""
     if not isinstance(node, fx.Node) or not node.args or not isinstance(node.args[0], fx.Node):
         return False
     before, after = shapes.get(node.args[0]), shapes.get(node)
@@ -441,7 +444,7 @@ _VIEWS = {
 
 
 def remove_moves(module: fx.GraphModule, shapes: Shapes) -> None:
-    """Remove reshapes and transposes that together move nothing."""
+    """Remove reshapes and transposes that have no effect together."""
     moves = _Moves(module.graph, shapes)
     for node in list(module.graph.nodes):
         if node.target in (aten.view.default, aten._unsafe_view.default):
@@ -453,7 +456,7 @@ def remove_moves(module: fx.GraphModule, shapes: Shapes) -> None:
 
 
 class _Moves:
-    """What tensors are other shapes of.
+    """Reshapes and transposes of a graph, and the tensors that they begin with.
 
     Attributes:
         origin: a tensor to an earlier one with the same numbers in the same order.
@@ -511,7 +514,7 @@ class _Moves:
         self._replace(node, made, aten.transpose.int, (made, 0, 1))
 
     def _swapped(self, node: fx.Node) -> fx.Node | None:
-        """The tensor that a tensor is, but for its first two axes, of which one has size 1."""
+        """The origin of a tensor, if only its first two axes differ; one of them has size 1."""
         base = self.origin.get(node)
         if base is None or len(self.shapes[base][0]) != len(self.shapes[node][0]):
             return None

@@ -27,6 +27,7 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 from tfexport.export.quiet import quiet
+from tfexport.gc_pause import no_collecting
 from tfexport.graph_io import BATCH
 
 # The runs, and what is different in each from the first.
@@ -115,14 +116,15 @@ class Program:
 
     def _run_all(self) -> None:
         follow = self._followers()
-        first, shapes = self._run(FIRST, set(self.graph.nodes))
+        first, shapes = self._run(self.examples[FIRST], set(self.graph.nodes))
         found, shapes_of_runs = dict[int, dict[fx.Node, Any]](), [shapes]
         rest = {node: value for node, value in first.items() if node not in follow}
         # Most is seen in the logits, and what is not compared is not kept.
         kept = {LONGER: follow, OTHER_TOKENS: follow}
         for run in range(FIRST + 1, RUNS):
             same = run in kept and self._has_inputs_of_first(run)
-            found[run], shapes = self._run(run, kept.get(run, {self.logits}), rest if same else {})
+            example, of_run = self.examples[run], kept.get(run, {self.logits})
+            found[run], shapes = self._run(example, of_run, rest if same else {})
             shapes_of_runs.append(shapes)
         self.dtypes, self._numbers = dict[fx.Node, torch.dtype](), dict[fx.Node, type]()
         for node, value in first.items():
@@ -142,7 +144,7 @@ class Program:
         for run, part in parts.items():
             self._unlike[run] = self._changed(first, found[run], part)
             if self._unlike[run]:  # the logits differ: where does it begin?
-                whole, _ = self._run(run, set(self.graph.nodes))
+                whole = self.run(self.examples[run])
                 self._unlike[run] = self._changed(first, whole, part)
 
     def _followers(self) -> set[fx.Node]:
@@ -194,7 +196,7 @@ class Program:
         return {*self._unlike[LONGER], *self._unlike[OTHER_TOKENS]}
 
     def source_of_change(self, node: fx.Node) -> fx.Node:
-        """Where it begins that rows of a node change when later tokens come."""
+        """The first node because of which rows of a node change when later tokens come."""
         before = [each for each in node.all_input_nodes if each in self._moving]
         return self.source_of_change(before[0]) if before else node
 
@@ -206,9 +208,14 @@ class Program:
         return min(changed, key=list(self.graph.nodes).index)
 
     @torch.no_grad()
+    def run(self, example: Example) -> dict[fx.Node, Any]:
+        """The values of all nodes, for inputs and target ids."""
+        return self._run(example, set(self.graph.nodes))[0]
+
+    @torch.no_grad()
     def _run(
         self,
-        run: int,
+        example: Example,
         kept: Collection[fx.Node],
         known: Mapping[fx.Node, Any] = MappingProxyType({}),
     ) -> tuple[dict[fx.Node, Any], dict[fx.Node, tuple[int, ...] | None]]:
@@ -230,7 +237,6 @@ class Program:
                     values[n] = found
                 return found
 
-        example = self.examples[run]
         given = dict(
             zip((*self.inputs, self.target), (*example.inputs, example.target), strict=True)
         )
@@ -331,7 +337,7 @@ class Program:
         return node in self._numbers
 
     def is_float(self, node: fx.Node) -> bool:
-        """Whether a node is a number that is no integer."""
+        """Whether a node is a float, and not a tensor."""
         return self._numbers.get(node) is float
 
     def line_of(self, node: fx.Node) -> str:
@@ -371,7 +377,7 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
         axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
     traced = _Traced(own).eval()
     stderr = contextlib.redirect_stderr(io.StringIO())  # torch prints the graph when it fails
-    with quiet(), torch.no_grad(), exportable_layers(traced), stderr:
+    with no_collecting(), quiet(), torch.no_grad(), exportable_layers(traced), stderr:
         program: Any = torch.export.export(
             traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
         )

@@ -54,7 +54,7 @@ def sequence(symbolic: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
 
 
 def padded(tensors: list[Any]) -> list[Any]:
-    """All seven tensors of a layer; None for those that it has not."""
+    """All seven tensors of a layer; None for those that it does not have."""
     return [*tensors, *[None] * (7 - len(tensors))]
 
 

@@ -62,7 +62,7 @@ class Carried:
 
 
 class Total:
-    """T, with the token of this step."""
+    """The number of tokens, including the token of this step."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ _MOVED = _PASSED | {
 
 
 def is_moved(node: fx.Node) -> bool:
-    """Whether a node has the values of its inputs, and computes nothing."""
+    """Whether a node only moves the values of its inputs, and computes nothing."""
     return node.target in _MOVED and not any(map(is_recurrent, node.all_input_nodes))
 
 
 def is_passed(program: Program, node: Any) -> bool:
-    """Whether a cache is made of a node's input rather than of the node."""
+    """Whether the cache is the input of a node, not the node."""
     if node.target not in _PASSED:
         return False
     if node.target in (aten.expand.default, aten.repeat.default):
@@ -422,7 +422,7 @@ def _reshape(program: Program, node: Any, rows: Rows) -> Any:
 
 
 def axes_before(before: Sequence[Size], after: Sequence[Size]) -> dict[int, int] | None:
-    """For each target axis after a reshape, the one before it; None if rows are torn apart."""
+    """For each target axis after a reshape, the one before it; None if a row is split."""
     found: dict[int, int] = {}
     i = j = 0
     while i < len(before) or j < len(after):

@@ -7,7 +7,7 @@ from torch import fx, nn
 
 from tfexport.errors import ExportError
 from tfexport.export.incremental.recurrent import one_step, sequence
-from tfexport.export.incremental.steps import FoundSteps, Start, WholeForward
+from tfexport.export.incremental.step_graphs import FoundSteps, Start, WholeForward
 from tfexport.export.modules.contract import ByForward
 
 # Arguments of operators that are the same for all tensors on a CPU.

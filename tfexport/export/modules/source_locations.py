@@ -111,7 +111,7 @@ def one_line(error: BaseException) -> str:
     hint = next((advice for part, advice in _HINTS if part in text), None)
     if isinstance(error, ExportError):
         return reason.rstrip(".")
-    if hint is not None and _BY_VALUES in text:  # torch names the value by a symbol of its own
+    if hint is not None and _BY_VALUES in text:  # torch names the value by its own symbol
         return f"a {_BY_VALUES.replace('expression', 'branch or size')}: {hint}"
     named = f"{type(error).__name__}: {reason}".rstrip(": .")
     return named if hint is None else f"{named}: {hint}"

@@ -184,9 +184,9 @@ class EagerModule:
         self, row: Mapping[str, Array], tokens: Tensor
     ) -> tuple[tuple[Tensor, ...], Tensor]:
         """Memory of a row, and logits (T, V) after each of its tokens (T,)."""
-        memory, state = self._encode([row])
         if self.module.own is not None:
-            return memory, self._forward_of(row)(tokens)
+            return self.module.encode(self._tensors([row])), self._forward_of(row)(tokens)
+        memory, state = self._encode([row])
         if self.found.io.many_tokens:
             logits, _ = self.module.advance(tokens[None], state, memory)
             return memory, _wide(logits[0])
@@ -202,7 +202,8 @@ class EagerModule:
         """The logits (T, V) of the user's forward after each of a row's tokens (T,)."""
         forward = self._forward_of(row)
         # The first token alone too: code may take another branch for it.
-        return torch.cat([forward(tokens[:1]), forward(tokens)[1:]])
+        first = forward(tokens[:1])
+        return first if len(tokens) == 1 else torch.cat([first, forward(tokens)[1:]])
 
     def _forward_of(self, row: Mapping[str, Array]) -> Callable[[Tensor], Tensor]:
         """Gives the logits (T, V) of one call of the user's forward with tokens (T,)."""
@@ -233,7 +234,7 @@ class EagerModule:
     def _decode_by_forward(
         self, row: Mapping[str, Array], proposed: Sequence[int], rules: GreedyRules
     ) -> tuple[Ids, Tensor]:
-        """Tokens and logits of the user's forward over whole prefixes.
+        """Tokens and logits of the user's forward over complete prefixes.
 
         The forward is causal: where it agrees with the proposed tokens, one call gives what a loop
         of calls would give.

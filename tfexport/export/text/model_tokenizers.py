@@ -128,7 +128,7 @@ class InstalledTokenizer:
     Attributes:
         tokenizers: of both sides.
         before: ids in front of a text's own.
-        after: ids behind them.
+        after: ids after them.
     """
 
     tokenizers: ModelTokenizers

@@ -331,6 +331,7 @@ class Checkpoint:
         module: the live module that it was read from, to compare with; None for a file.
         reference: the user's own code that computes the same, to compare with instead: source
             ids (B, S) and decoder ids (B, T) to logits (B, T, V); None if they gave none.
+        generation: the decoding defaults, if they are in no file.
     """
 
     name: str
@@ -345,6 +346,7 @@ class Checkpoint:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     module: nn.Module | None = field(default=None, repr=False, compare=False)
     reference: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    generation: Generation | None = None
 
     @property
     def special_ids(self) -> SpecialIds:
@@ -357,6 +359,8 @@ class Checkpoint:
         Raises:
             ConfigError: settings are not supported; all are listed.
         """
+        if self.generation is not None:
+            return self.generation
         read = LAYOUTS[self.layout].generation if self.layout in LAYOUTS else None
         if read is None or not self.own_config:
             return Generation(start_id=self.config.start_id)

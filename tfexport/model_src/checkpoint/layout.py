@@ -50,7 +50,7 @@ class Layout:
         table: the checkpoint's keys to the model's weights.
         defaults: config values where neither the checkpoint nor the caller specifies anything.
         required: config keys without a default.
-        read_config: values of its own kind of config.json to tfexport's config values.
+        read_config: values of a config.json of this kind to tfexport's config values.
         model_types: values of ``model_type`` that mark a config.json as its own kind.
         needs_config: only such a config.json, or the option ``layout``, chooses it: its keys are
             those of other layouts too.

@@ -14,7 +14,7 @@ from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
 MODULE = "export the module itself with the lines below"
 FOLDER = "pass the folder that save_pretrained of transformers wrote, its config.json included"
-BY_FORWARD = "transformers, installed beside tfexport, exports its folder by its own forward"
+BY_FORWARD = "with transformers installed, its folder is exported by its own forward"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
 

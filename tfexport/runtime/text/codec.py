@@ -177,7 +177,7 @@ class TextCodec:
         return check_ids(value, self._manifest.limits.target_vocab_size)
 
     def surfaces(self, text: str) -> list[str]:
-        """The part of a source text for each of its own tokens; see ``encode``."""
+        """The part of a source text for each token of the text; see ``encode``."""
         found = self.source.split(text)
         pieces = self.source.encode(text)
         return found[: len(without_own_end(pieces, self.source, self._after))]

@@ -1,6 +1,7 @@
 """Functions of torch that have another form while exporting."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers import attention
 from tfexport.export.graphs.torch_layers.capture import conditions
-from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, unlisted
+from tfexport.export.graphs.torch_layers.recurrent import CELLS, PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.replaced import refusal
 
 # Pooling over axes whose size is not known while exporting: for some of them torch's exporter takes
@@ -146,6 +147,9 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         Tensor.repeat_interleave: _repeat_interleave,
         torch.isin: _isin,
         F.one_hot: _one_hot,
+        **dict.fromkeys((torch.var, torch.std, Tensor.var, Tensor.std), _spread),
+        **dict.fromkeys((torch.diff, Tensor.diff), _diff),
+        **{cell: _without_own(form) for cell, form in CELLS.items()},
         Tensor.data.__get__: _data,  # type: ignore[attr-defined]
         **conditions(),
     }
@@ -275,6 +279,36 @@ def _isin(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     elements, wanted = (torch.as_tensor(given[name]) for name in ("elements", "test_elements"))
     found = (elements.unsqueeze(-1) == wanted.flatten()).any(-1)
     return found.logical_not() if given.get("invert") else found
+
+
+def _spread(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """``var`` and ``std`` in steps that torch's exporter can use without another trace."""
+    given = _by_name(("input", "dim", "unbiased", "keepdim"), args, kwargs)
+    inputs, axes = given["input"], given.get("dim")
+    axes = (axes,) if isinstance(axes, int) and not isinstance(axes, bool) else axes
+    if not isinstance(axes, tuple | list) or not axes or not inputs.is_floating_point():
+        result: Tensor = own(*args, **kwargs)  # of all elements, or of complex numbers
+        return result
+    less = given.get("correction", int(given.get("unbiased", True)))
+    gap = inputs - inputs.mean(axes, keepdim=True)
+    squares = (gap * gap).sum(axes, keepdim=given.get("keepdim", False))
+    variance: Tensor = squares / (math.prod(inputs.size(axis) for axis in axes) - less)
+    return variance.sqrt() if own.__name__ == "std" else variance
+
+
+def _diff(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """In steps that torch's exporter can use without another trace."""
+    given = dict(_by_name(("input", "n", "dim", "prepend", "append"), args, kwargs))
+    inputs: Tensor = given["input"]
+    if given.get("n", 1) != 1 or inputs.dtype == torch.bool:
+        result: Tensor = own(*args, **kwargs)
+        return result
+    axis = given.get("dim", -1)
+    ends = (given.get("prepend"), inputs, given.get("append"))
+    parts = [each for each in ends if each is not None]
+    joined = torch.cat(parts, axis) if len(parts) > 1 else inputs
+    count = joined.size(axis) - 1
+    return joined.narrow(axis, 1, count) - joined.narrow(axis, 0, count)
 
 
 def _data(_own: Any, values: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ def _blocks(x: Tensor, size: int) -> Tensor:
 
 
 def _neighbours(x: Tensor, axis: int) -> Tensor:
-    """Each block (B, N, ...) between the two beside it, along an axis."""
+    """Each block (B, N, ...) with the blocks before and after it, joined along an axis."""
     empty = torch.zeros_like(x[:, :1])
     before, after = torch.cat([empty, x[:, :-1]], 1), torch.cat([x[:, 1:], empty], 1)
     return torch.cat([before, x, after], axis)

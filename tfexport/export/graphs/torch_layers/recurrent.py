@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -327,3 +328,44 @@ def _operator(
         dtypes=(x.dtype,) * (1 + finals),
         shapes=((x.size(0), *state), *(state,) * finals),
     )
+
+
+# One step of a layer. torch's exporter has no form of these: it traces a program with one again.
+
+
+def gru_cell(x: Tensor, hidden: Tensor, *weights: Any) -> Tensor:
+    """See ``nn.GRUCell``."""
+    of_input, of_hidden = (each.chunk(3, 1) for each in _of_gates(x, hidden, *weights))
+    reset = torch.sigmoid(of_hidden[0] + of_input[0])
+    update = torch.sigmoid(of_hidden[1] + of_input[1])
+    new = torch.tanh(of_input[2] + of_hidden[2] * reset)
+    return (hidden - new) * update + new
+
+
+def lstm_cell(x: Tensor, states: Sequence[Tensor], *weights: Any) -> tuple[Tensor, Tensor]:
+    """See ``nn.LSTMCell``."""
+    of_input, of_hidden = _of_gates(x, states[0], *weights)
+    into, forget, new, out = (of_hidden + of_input).chunk(4, 1)
+    cell = torch.sigmoid(forget) * states[1] + torch.sigmoid(into) * torch.tanh(new)
+    return torch.sigmoid(out) * torch.tanh(cell), cell
+
+
+def rnn_cell(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """See ``nn.RNNCell``."""
+    return lambda *given: function(torch.add(*_of_gates(*given)))
+
+
+def _of_gates(
+    x: Tensor, hidden: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
+) -> tuple[Tensor, Tensor]:
+    """What the gates get from the input and from the state, each (B, G * H)."""
+    return F.linear(x, w_ih, b_ih), F.linear(hidden, w_hh, b_hh)
+
+
+# torch's function, which the layer calls, to its form.
+CELLS: dict[Any, Callable[..., Any]] = {
+    torch.gru_cell: gru_cell,
+    torch.lstm_cell: lstm_cell,
+    torch.rnn_tanh_cell: rnn_cell(torch.tanh),
+    torch.rnn_relu_cell: rnn_cell(torch.relu),
+}

@@ -1,0 +1,187 @@
+"""Models of many styles, recognised by what they compute, and compared with their own forward.
+
+Axes: B batch, S source, T target, V vocabulary.
+"""
+
+import dataclasses
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.export.incremental.own_case import draw_inputs, draw_target, greedy, logits
+from tests.export.recognition.styles import STYLES, Style, drawn_mutations
+from tests.support.combinations import few_of
+from tfexport.bundle import SpecialIds
+from tfexport.errors import BundleError
+from tfexport.export import export, verify
+from tfexport.export.artifacts import recognised
+from tfexport.export.incremental.find import find_program
+from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.modules.contract import ModuleError
+from tfexport.export.recognition.dataflow import NotRecognisedError
+from tfexport.export.recognition.model import Recognised, recognise_model
+from tfexport.model_src import build_transformer
+from tfexport.runtime import Translator
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning"),
+    pytest.mark.slow,
+]
+PAGE = Path(__file__).parents[3] / "docs" / "recognition.md"
+LONGEST = 20
+# The styles that are recognised, of those that the tests have.
+KNOWN = (
+    "annotated", "gordic", "jamil", "jamil_scalar_norm", "lynn", "pytorch_tutorial",
+    "pytorch_pre_norm", "pytorch_stacks", "trevett", "ko", "huang", "huang_scaled_embeddings",
+    "lessons", "labml", "toolkit", "d2l", "notebook", "x_transformers",
+    "x_transformers_glu_rotary", "torchtune", "llama", "t5", "packed", "einsum_weights", "conv1d",
+    "shared_layers",
+)  # fmt: skip
+FEW = ("lessons", "notebook")
+
+
+def named(name: str) -> Style:
+    return next(style for style in STYLES if style.name == name)
+
+
+def ids_of(style: Style) -> SpecialIds:
+    return SpecialIds(style.pad_id, style.bos_id, style.eos_id)
+
+
+def arguments(style: Style) -> dict[str, Any]:
+    found: dict[str, Any] = {"inputs": style.inputs, "target": style.target}
+    return found if style.forward is None else {**found, "forward": style.forward}
+
+
+@functools.cache
+def recognise(name: str) -> Recognised:
+    style = named(name)
+    own = OwnForward(style.build(), style.inputs, style.target, style.forward)
+    with torch.no_grad():
+        return recognise_model(
+            find_program(own, [], ids_of(style), LONGEST), ids_of(style), LONGEST
+        )
+
+
+def difference(style: Style, found: Recognised) -> float:
+    """Of the log-probabilities of what was recognised and of the style's own forward."""
+    model = build_transformer(found.config).eval()
+    model.load_state_dict(found.state_dict)
+    largest = 0.0
+    for seed, (source, target) in enumerate(((9, 7), (1, LONGEST), (LONGEST, 1))):
+        inputs = draw_inputs(style.case, 3, {"source_length": source}, seed)
+        tokens = draw_target(style.case, 3, target, seed)
+        wanted = logits(style.case, style.build(), inputs, tokens).log_softmax(-1)
+        ids = [each.movedim(each_input.axes.index("batch"), 0)
+               for each, each_input in zip((inputs[0], tokens), (style.inputs[0], style.target),
+                                           strict=True)]  # fmt: skip
+        masks = [torch.ones_like(each) for each in ids]
+        with torch.no_grad():
+            made: Tensor = model(ids[0], masks[0], ids[1], masks[1]).log_softmax(-1)
+        largest = max(largest, float((made - wanted).abs().max()))
+    return largest
+
+
+@pytest.mark.parametrize("name", few_of(KNOWN, *FEW))
+def test_what_is_recognised_computes_the_same(name: str) -> None:
+    style = named(name)
+    assert difference(style, recognise(name)) <= 5e-5
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [style.name for style in STYLES if style.name not in KNOWN])
+def test_others_are_refused_by_the_line(name: str) -> None:
+    with pytest.raises(NotRecognisedError) as caught:
+        recognise(name)
+    assert str(caught.value)
+
+
+def test_the_page_lists_every_style() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (yes|no)\b", PAGE.read_text(), re.MULTILINE))
+    assert rows == {style.name: "yes" if style.name in KNOWN else "no" for style in STYLES}
+
+
+def bundle_of(style: Style, path: Path, **options: Any) -> Any:
+    return export(style.build(), path, **arguments(style), pad_id=style.pad_id,
+                  bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST, verify="quick",
+                  **options)  # fmt: skip
+
+
+def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
+    style, path = named("gordic"), tmp_path / "a.bundle"
+    made = bundle_of(style, path)
+    assert made.layout == recognised.LAYOUT
+    assert made.report is not None
+    assert made.report.reference == "your TransformerWithNets.forward"
+    assert made.manifest.module is None
+    assert made.manifest.config["num_heads"] == 2
+    inputs = draw_inputs(style.case, 4, {"source_length": 6}, 3)
+    wanted = greedy(style.case, style.build(), inputs, LONGEST, banned=[style.pad_id])
+    with Translator(path) as translator:
+        found = translator.generate(inputs[0].tolist(), suppress_tokens=[style.pad_id])
+    for row, result in zip(wanted.tolist(), found, strict=True):
+        ended = row[: row.index(style.eos_id)] if style.eos_id in row else row
+        assert list(result.hypotheses[0].tokens) == ended
+    called = arguments(style)
+    assert verify(path, style.build(), **called, level="quick").passed
+    other = style.build()
+    with torch.no_grad():
+        next(iter(other.parameters())).mul_(1.01)
+    assert not verify(path, other, **called, level="quick").passed
+    unlike = named("alibi")
+    with pytest.raises(BundleError, match="none is recognised"):
+        verify(path, unlike.build(), **arguments(unlike), level="quick")
+
+
+def test_what_differs_is_exported_by_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*given: Any) -> Recognised:
+        found = recognise_model(*given)
+        config = dataclasses.replace(found.config, activation="silu")
+        return Recognised(config, found.state_dict)
+
+    monkeypatch.setattr(recognised, "recognise_model", wrong)
+    made = bundle_of(named("gordic"), tmp_path / "a.bundle")
+    assert made.manifest.module is not None
+    assert "differs from forward" in made.notes[0]
+
+
+def test_no_model_of_another_form_is_recognised(tmp_path: Path) -> None:
+    made = bundle_of(named("alibi"), tmp_path / "a.bundle")
+    assert made.manifest.module is not None
+    assert "not recognised" in made.notes[0]
+    assert ".py:" in made.notes[0]  # the line
+
+
+def mutated(count: int) -> list[Any]:
+    return drawn_mutations([named(name) for name in KNOWN], count, seed=1)
+
+
+@pytest.mark.exhaustive
+def test_mutations_are_recognised_as_what_they_are_or_not() -> None:
+    seen = {"recognised": 0, "not recognised": 0, "refused": 0}
+    for mutation in mutated(60):
+        with torch.no_grad():
+            own = OwnForward(mutation.style.build(), mutation.style.inputs, mutation.style.target,
+                             mutation.style.forward)  # fmt: skip
+            ids = ids_of(mutation.style)
+            try:
+                program = find_program(own, [], ids, LONGEST)
+            except ModuleError:
+                seen["refused"] += 1
+                continue
+            try:
+                found = recognise_model(program, ids, LONGEST)
+            except NotRecognisedError:
+                seen["not recognised"] += 1
+                continue
+        seen["recognised"] += 1
+        assert difference(mutation.style, found) <= 5e-5, mutation.name
+    assert seen["recognised"] > 5
+    assert seen["not recognised"] > 5

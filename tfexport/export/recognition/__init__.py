@@ -1,0 +1,1 @@
+"""A ``TransformerConfig`` and its weights, recognised in the exported program of a forward."""

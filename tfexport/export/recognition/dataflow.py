@@ -1,0 +1,495 @@
+"""The dataflow of a program: what dominates what, and linear maps that are read by running them.
+
+A map is linear if each of its operators is in its own input. Its matrix is what it makes of unit
+vectors, so that transposes, packed and sliced matrices, factors and products need no rules.
+
+Axes: B batch, L length of one side, E width.
+"""
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from tfexport.export.incremental.program import Example, Program
+
+aten: Any = torch.ops.aten
+Values = Mapping[fx.Node, Any]
+
+
+class NotRecognisedError(Exception):
+    """A program, or a part of it, is none of the forms that are known; the message says where."""
+
+
+_IDENTITY = (
+    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
+    aten.to.dtype, aten._to_copy.default, aten.type_as.default, aten.to.dtype_layout,
+    aten.dropout.default,
+)  # fmt: skip
+_MOVES = (aten.transpose.int, aten.permute.default, aten.t.default)
+_ARRANGES = (
+    *_IDENTITY, *_MOVES, aten.view.default, aten.reshape.default, aten._unsafe_view.default,
+    aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+    aten.expand.default, aten.select.int, aten.slice.Tensor, aten.split.Tensor,
+    aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.narrow.default,
+    aten.repeat_interleave.self_int, aten.repeat.default, aten.flatten.using_ints,
+    aten.unflatten.int, aten.movedim.int, aten.index_select.default, aten.neg.default,
+    aten.view_as_complex.default, aten.view_as_real.default, operator.getitem,
+)  # fmt: skip
+_JOINS = (aten.cat.default, aten.concat.default, aten.stack.default)
+_ADDS = (aten.add.Tensor, aten.sub.Tensor)
+_SCALES = (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar)
+_SELECTS = (
+    aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.masked_fill.Scalar,
+    aten.masked_fill.Tensor,
+)  # fmt: skip
+_ASSERTS = aten._assert_tensor_metadata.default  # has no result
+PRODUCTS = (
+    aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default,
+    aten.addmm.default, aten.baddbmm.default, aten.einsum.default, aten.conv1d.default,
+)  # fmt: skip
+_BIASED = {aten.linear.default: 2, aten.conv1d.default: 2, aten.addmm.default: 0,
+           aten.baddbmm.default: 0}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear map from one tensor to another, with the operators in between.
+
+    Attributes:
+        source: (B, L, E), batch and length in either order.
+        result: what it gives, of any shape.
+        nodes: the operators, in their order.
+    """
+
+    source: fx.Node
+    result: fx.Node
+    nodes: tuple[fx.Node, ...]
+
+
+class Dataflow:
+    """The dataflow of a program on one example.
+
+    Attributes:
+        values: of all nodes.
+        side: the nodes that are looked at; others count as constants.
+        norms: results of norms, before which no linear map begins.
+    """
+
+    def __init__(
+        self, program: Program, example: Example, longest: Callable[[], Values], decoder: bool
+    ) -> None:
+        """Take a program.
+
+        Args:
+            program: of a forward.
+            example: its inputs and target ids.
+            longest: gives the values of all nodes for inputs and target ids of one large length.
+            decoder: look at what depends on the target ids; if not, at what does not.
+        """
+        self.program, self._longest, self.decoder = program, longest, decoder
+        self.values: Values = program.run(example)
+        self.order = {node: i for i, node in enumerate(program.graph.nodes)}
+        self._random: dict[fx.Node, Tensor] = {}
+        self._rotates = False
+        self.norms: frozenset[fx.Node] = frozenset()
+
+    def of_other_side(self, node: fx.Node) -> bool:
+        """Whether a node is an activation that this side takes as it is."""
+        return node in self._activations and node not in self.side
+
+    @cached_property
+    def static(self) -> set[fx.Node]:
+        """Nodes that depend neither on inputs nor on their sizes."""
+        found: set[fx.Node] = set()
+        given = {*self.program.inputs, self.program.target}
+        for node in self.program.graph.nodes:
+            if node not in given and all(each in found for each in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    @cached_property
+    def _activations(self) -> set[fx.Node]:
+        """Nodes that depend on vectors of ids."""
+        found = set[fx.Node]()
+        for node in self.program.graph.nodes:
+            if node.op != "call_function" or self.program.is_number(node):
+                continue
+            embeds = node.target is aten.embedding.default and node.args[1] in self._of_ids
+            if embeds or any(each in found for each in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    @cached_property
+    def side(self) -> set[fx.Node]:
+        """The activations of this side."""
+        of_target = self.program.of_tokens
+        return {node for node in self._activations if (node in of_target) == self.decoder}
+
+    def before(self, node: fx.Node) -> list[fx.Node]:
+        """The activations of this side that a node takes."""
+        return [each for each in _taken(node) if each in self.side]
+
+    # Dominators.
+
+    @cached_property
+    def _dominator(self) -> dict[fx.Node, fx.Node | None]:
+        """The nearest node through which all activations of a node come."""
+        found: dict[fx.Node, fx.Node | None] = {}
+        for node in self.program.graph.nodes:
+            if node in self.side:
+                before = self.before(node)
+                common: fx.Node | None = before[0] if before else None
+                for each in before[1:]:
+                    common = self._common(found, common, each)
+                found[node] = common
+        return found
+
+    def _common(
+        self, found: Mapping[fx.Node, fx.Node | None], one: fx.Node | None, two: fx.Node | None
+    ) -> fx.Node | None:
+        while one is not two:
+            if one is None or two is None:
+                return None
+            if self.order[one] > self.order[two]:
+                one = found[one]
+            else:
+                two = found[two]
+        return one
+
+    def dominators(self, node: fx.Node) -> Iterator[fx.Node]:
+        """Nodes that all activations of a node pass, nearest first."""
+        above = self._dominator.get(node)
+        while above is not None:
+            yield above
+            above = self._dominator[above]
+
+    def dominates(self, one: fx.Node, two: fx.Node) -> bool:
+        """Whether all that a node gets comes through another one."""
+        return any(each is one for each in self.dominators(two))
+
+    # Parts of the program.
+
+    def between(self, source: fx.Node | Sequence[fx.Node], result: fx.Node) -> list[fx.Node]:
+        """The operators from one node, or several, to another, in their order."""
+        ends = {source} if isinstance(source, fx.Node) else set(source)
+        found, waiting = set[fx.Node](), [result]
+        while waiting:
+            node = waiting.pop()
+            if node not in ends and node not in found:
+                found.add(node)
+                waiting += self.before(node)
+        return sorted(found, key=self.order.__getitem__)
+
+    def run(self, nodes: Iterable[fx.Node], given: Values) -> Any:
+        """Compute operators from other values of some nodes; the last one's result."""
+        made, result = dict(given), None
+        for node in nodes:
+            result = made[node] = self._compute(node, made)
+        return result
+
+    def _compute(self, node: fx.Node, made: Values) -> Any:
+        target: Any = node.target
+
+        def value(each: fx.Node) -> Any:
+            return made[each] if each in made else self.values[each]
+
+        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
+        return target(*args, **kwargs)
+
+    def peeled(self, node: fx.Node) -> fx.Node:
+        """A node before operators that keep its values, at most with axes in another order."""
+        while node in self.side and node.target in (*_IDENTITY, *_MOVES):
+            if node.target in _MOVES and not self._last_stays(node):
+                break
+            if not self.is_linear(node):
+                break
+            (node,) = self.before(node)
+        if node.target in _SELECTS and node in self.side and self.is_linear(node):
+            return self.peeled(self.before(node)[0])
+        return node
+
+    def _last_stays(self, node: fx.Node) -> bool:
+        rank = self.values[node].dim()
+        moved = self._compute(node, {self.before(node)[0]: torch.empty(*range(1, rank + 1))})
+        return bool(moved.shape[-1] == rank)
+
+    def residual(self, node: fx.Node) -> tuple[fx.Node, float, fx.Node] | None:
+        """The stream, a factor of it, and what is added to it, if a node is their sum."""
+        if node.target is not aten.add.Tensor or node.kwargs or len(self.before(node)) != 2:
+            return None
+        for one, two in (self.before(node), self.before(node)[::-1]):
+            stream, factor = self.peeled(one), 1.0
+            if (number := self._factor(stream)) is not None:
+                stream, factor = self.peeled(self.before(stream)[0]), number
+            if self.dominates(stream, two):
+                return stream, factor, two
+        return None
+
+    def _factor(self, node: fx.Node) -> float | None:
+        """The number that a node multiplies an activation with; None if it does not."""
+        if node.target not in _SCALES or node in self.norms or not self.is_linear(node):
+            return None
+        (activation,) = self.before(node)
+        others = [each for each in node.args if each is not activation]
+        value: Any = self.values[others[0]] if isinstance(others[0], fx.Node) else others[0]
+        if isinstance(value, Tensor) and value.numel() != 1:
+            return None
+        return float(value) if "mul" in str(node.target) else 1 / float(value)
+
+    # Linear maps.
+
+    def is_linear(self, node: fx.Node) -> bool:
+        """Whether an operator is linear in the activations that it takes, but for a constant."""
+        target, before = node.target, self.before(node)
+        others = [each for each in _taken(node) if each not in before]
+        if not before:
+            return False
+        if target in _SELECTS:
+            return self._selects_nothing(node, before)
+        if target in _JOINS:
+            return len(before) == len(node.all_input_nodes)
+        if any(not self._is_constant(each) for each in others):
+            return False
+        if target in (aten.dropout.default,):
+            return bool(node.args[2] is False or node.args[1] == 0)
+        if target in _ARRANGES:
+            return node.args[0] is before[0] and len(before) == 1
+        if target in _ADDS:
+            return not node.kwargs
+        if target in _SCALES:
+            return len(before) == 1 and ("mul" in str(target) or node.args[0] is before[0])
+        if target is aten.conv1d.default:
+            sizes = self.values[node.args[1]].shape  # type: ignore[index]
+            return before == [node.args[0]] and sizes[-1] == 1
+        if target in _BIASED and len(node.args) > _BIASED[target]:
+            bias = node.args[_BIASED[target]]
+            return len(before) == 1 and bias not in before and not node.kwargs
+        return target in PRODUCTS and len(before) == 1
+
+    def _is_constant(self, node: fx.Node) -> bool:
+        if node in self.static or self.program.is_number(node) or node in self.placed:
+            return True
+        return self._rotates and node not in self._of_ids
+
+    @contextlib.contextmanager
+    def rotations(self) -> Iterator[None]:
+        """Take products with numbers that depend on the position for linear inside the block."""
+        self._rotates = True
+        try:
+            yield
+        finally:
+            self._rotates = False
+
+    @cached_property
+    def _of_ids(self) -> set[fx.Node]:
+        return self.program.of_tokens | self.program.of_source
+
+    @cached_property
+    def placed(self) -> set[fx.Node]:
+        """Nodes that depend on sizes and weights only: tables of positions, which are added."""
+        return {
+            node
+            for node in self.program.graph.nodes
+            if node not in self.static
+            and node not in self._of_ids
+            and all(user.target in (*_ADDS, _ASSERTS) for user in node.users)
+        }
+
+    def _selects_nothing(self, node: fx.Node, before: Sequence[fx.Node]) -> bool:
+        """Whether a ``where`` gives one of its tensors, as none is masked without padding."""
+        if len(before) != 1 or not isinstance(self.values[node], Tensor):
+            return False
+        drawn = torch.rand_like(self.values[before[0]])
+        return torch.equal(self._compute(node, {before[0]: drawn}), drawn)
+
+    def leaves(self, result: fx.Node, stop: fx.Node | None = None) -> list[fx.Node]:
+        """Where the linear map that gives a node begins, in the order of its operands."""
+        found: dict[fx.Node, None] = {}
+        seen, waiting = set[fx.Node](), [result]
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            ends = node is stop or node in self.norms or self.residual(node) is not None
+            if ends or not self.is_linear(node):
+                found[node] = None
+            else:
+                waiting += reversed(self.before(node))
+        return list(found)
+
+    def linear(self, source: fx.Node, result: fx.Node, ends: Sequence[fx.Node] = ()) -> Linear:
+        """The linear map from a node to another.
+
+        Args:
+            source: where it begins.
+            result: what it gives.
+            ends: all nodes where the map that gives the result begins.
+        """
+        return Linear(source, result, tuple(self.between([source, *ends], result)))
+
+    def homogeneous(self, of: Linear, value: Tensor, drawn: bool = False) -> Tensor:
+        """What a linear map makes of a value without its constants.
+
+        Args:
+            of: the map.
+            value: of its source; all other sources are 0.
+            drawn: with positive numbers in place of its weights, so that no value is 0 by chance.
+        """
+        made: dict[fx.Node, Any] = {of.source: value}
+        for node in of.nodes:
+            made[node] = self._without_constant(node, made, drawn)
+        result: Tensor = made[of.result]
+        return result
+
+    def _without_constant(self, node: fx.Node, made: dict[fx.Node, Any], drawn: bool) -> Any:
+        target: Any = node.target
+
+        def value(each: fx.Node) -> Any:
+            if each in made:
+                return made[each]
+            found = self.values[each]
+            if each in self.side:  # another source
+                return _zeros(found)
+            return self._draw(each) if drawn and _is_floats(found) else found
+
+        given, kwargs = fx.map_arg((node.args, node.kwargs), value)
+        args: list[Any] = list(given)
+        before = self.before(node)
+        if target in _ADDS:
+            for i, each in enumerate(node.args):
+                if each not in before:
+                    args[i] = torch.zeros_like(args[i]) if isinstance(args[i], Tensor) else 0
+        elif target in _BIASED and len(args) > _BIASED[target]:
+            i = _BIASED[target]
+            args[i] = torch.zeros_like(args[i]) if isinstance(args[i], Tensor) else args[i]
+        elif target in _SELECTS:
+            return made.get(before[0], _zeros(self.values[before[0]]))
+        return target(*args, **kwargs)
+
+    def _draw(self, node: fx.Node) -> Tensor:
+        if node not in self._random:
+            self._random[node] = torch.rand_like(self.values[node]) + 0.5
+        return self._random[node]
+
+    def constant(self, of: Linear) -> Any:
+        """What a linear map makes of zeros: its constants, those of positions included."""
+        given: dict[fx.Node, Any] = {of.source: torch.zeros_like(self.values[of.source])}
+        for node in of.nodes:
+            for each in self.before(node):
+                if each not in of.nodes:
+                    given[each] = _zeros(self.values[each])
+        return self.run(of.nodes, given)
+
+    @contextlib.contextmanager
+    def at_longest(self) -> Iterator[None]:
+        """Take the values of the longest example inside the block."""
+        here, self.values = self.values, self._longest()
+        try:
+            yield
+        finally:
+            self.values = here
+
+    # Positions.
+
+    def canonical(self, node: fx.Node, value: Tensor | None = None) -> Tensor:
+        """The values of a node, as (B, L, E).
+
+        Raises:
+            NotRecognisedError: its axes are others.
+        """
+        found: Tensor = self.values[node] if value is None else value
+        axis = self.program.batch_axis(node)
+        if found.dim() != 3 or axis not in (0, 1):
+            raise NotRecognisedError(
+                f"{self.program.line_of(node)} gives no vector for each position"
+            )
+        return found.transpose(0, 1) if axis == 1 else found
+
+    def places(self, node: fx.Node) -> list[tuple[int, int]]:
+        """Batch and position of each of its vectors."""
+        batch, length = self.canonical(node).shape[:2]
+        return [(b, t) for b in range(batch) for t in range(length)]
+
+    def reached(self, of: Linear, place: tuple[int, int]) -> Tensor:
+        """Whether each value of the result depends on the vector at a place."""
+        value = torch.zeros_like(self.values[of.source])
+        self.canonical(of.source, value)[place] = 1.0
+        return self.homogeneous(of, value, drawn=True) != 0
+
+    def read(
+        self, of: Linear, indices: Sequence[Tensor], first_only: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The matrix (N, E) and the constant (N,) of a linear map of each position.
+
+        Args:
+            of: the map.
+            indices: for each place, the indices (N,) of its values in the flat result.
+            first_only: read it at the first position; it is another one at others.
+
+        Raises:
+            NotRecognisedError: the constant is another at another position.
+        """
+        like = self.values[of.source]
+        kept = [
+            (place, at)
+            for place, at in zip(self.places(of.source), indices, strict=True)
+            if place[1] == 0 or not first_only
+        ]
+        places, indices = [place for place, _ in kept], [at for _, at in kept]
+        width = like.shape[-1]
+        matrix = torch.empty(len(indices[0]), width)
+        for first in range(0, width, len(places)):
+            value = torch.zeros_like(like)
+            used = [(i, place) for i, place in enumerate(places) if first + i < width]
+            for i, place in used:
+                self.canonical(of.source, value)[place][first + i] = 1.0
+            made = self.homogeneous(of, value).flatten()
+            for i, _ in used:
+                matrix[:, first + i] = made[indices[i]]
+        constants = self.constant(of).flatten()
+        bias = constants[indices[0]]
+        if any(not torch.allclose(constants[each], bias, rtol=1e-5, atol=1e-6) for each in indices):
+            raise NotRecognisedError(
+                f"{self.program.line_of(of.result)} adds to some positions only"
+            )
+        return matrix, bias
+
+    def read_vectors(self, source: fx.Node, result: fx.Node) -> tuple[Tensor, Tensor]:
+        """The matrix (N, E) and the constant (N,) from vectors to vectors of the same places."""
+        of = self.linear(source, result)
+        numbers = torch.arange(self.values[result].numel()).view_as(self.values[result])
+        by_place = self.canonical(result, numbers)
+        indices = []
+        for place in self.places(source):
+            found = by_place[place]
+            if int(self.reached(of, place).sum()) != int(
+                self.reached(of, place).flatten()[found].sum()
+            ):
+                raise NotRecognisedError(
+                    f"{self.program.line_of(result)} mixes the values of several positions"
+                )
+            indices.append(found)
+        return self.read(of, indices)
+
+
+def _taken(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose values a node takes; ``type_as`` takes the type alone of its second."""
+    given = node.all_input_nodes
+    return given[:1] if node.target is aten.type_as.default else given
+
+
+def _is_floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _zeros(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return type(value)(_zeros(each) for each in value)
+    return torch.zeros_like(value)

@@ -1,0 +1,281 @@
+"""Encoder and decoder of a program, from their last tensors back to the embeddings.
+
+A stack is recognised backwards: a norm, or what a sublayer adds to the stream, or the embeddings.
+
+Axes: B batch, L length of one side, E width, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, fx
+
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, aten
+from tfexport.export.recognition.sublayers import (
+    Attention,
+    FeedForward,
+    Norm,
+    find_norm,
+    read_attention,
+    read_feed_forward,
+)
+
+Placement = Literal["post", "pre", "res_post"]
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """What is added to the stream.
+
+    Attributes:
+        inner: attention or feed-forward.
+        before: the norm of what it takes.
+        after: the norm of what it gives, before it is added.
+        on_sum: the norm of the sum.
+        line: the user's line.
+        factor: of the stream.
+    """
+
+    inner: Attention | FeedForward
+    before: Norm | None
+    after: Norm | None
+    line: str
+    factor: float
+    on_sum: Norm | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where its norm is.
+
+        Raises:
+            NotRecognisedError: it has none, or several.
+        """
+        found: list[Placement] = []
+        if self.before is not None:
+            found.append("pre")
+        if self.after is not None:
+            found.append("res_post")
+        if self.on_sum is not None:
+            found.append("post")
+        if len(found) != 1:
+            raise NotRecognisedError(f"{self.line}: a sublayer with {len(found)} norms")
+        return found[0]
+
+    @property
+    def norm(self) -> Norm:
+        """Its norm."""
+        (found,) = [n for n in (self.before, self.after, self.on_sum) if n is not None]
+        return found
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The start of a stack.
+
+    Attributes:
+        table: (V, E), scaled.
+        scale: of the table, if it is a number that all vectors are multiplied with.
+        positions: (M, E), one row for each position; None if nothing is added.
+        token_norm: the norm of the tokens' vectors.
+        norm: the norm of the sum.
+    """
+
+    table: Tensor
+    positions: Tensor | None
+    token_norm: Norm | None
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An encoder or a decoder.
+
+    Attributes:
+        embedding: of its ids.
+        sublayers: in their order.
+        final_norm: after the last.
+    """
+
+    embedding: Embedding
+    sublayers: tuple[Sublayer, ...]
+    final_norm: Norm | None
+
+
+class StackReader:
+    """Reads the stacks of a program."""
+
+    def __init__(self, flow: Dataflow, other: Dataflow | None = None) -> None:
+        """Take the dataflow of one side, and that of the encoder if this is the decoder."""
+        self.flow, self.other = flow, other
+
+    def read(self, result: fx.Node) -> Stack:
+        """The stack whose last tensor is a node.
+
+        Raises:
+            NotRecognisedError: naming the first operator that is none of the known forms.
+        """
+        flow, node = self.flow, self.flow.peeled(result)
+        backwards: list[Norm | Sublayer] = []
+        while True:
+            if (norm := find_norm(flow, node)) is not None:
+                backwards.append(norm)
+                node = flow.peeled(norm.source)
+            elif (added := flow.residual(node)) is not None:
+                backwards.append(self._sublayer(*added))
+                node = added[0]
+            else:
+                break
+        embedding = self._embedding(node)
+        return _in_order(embedding, backwards[::-1])
+
+    def _sublayer(self, prev: fx.Node, factor: float, sub: fx.Node) -> Sublayer:
+        flow, line = self.flow, self.flow.program.line_of(sub)
+        after = find_norm(flow, flow.peeled(sub))
+        if after is not None and not flow.dominates(prev, after.source):
+            after = None
+        result = sub if after is None else flow.peeled(after.source)
+        ends = flow.leaves(result, prev)
+        inner: Attention | FeedForward
+        if any(_is_product(flow, end) for end in ends):
+            inner = read_attention(flow, self.other, result, prev)
+        elif len(ends) == 1 and ends[0] is not prev:
+            inner = read_feed_forward(flow, result, ends[0], prev)
+        else:
+            raise NotRecognisedError(f"{line} is neither attention nor a feed-forward")
+        source = flow.peeled(inner.source)
+        before = None
+        if source is not prev:
+            before = find_norm(flow, source)
+            if before is None or flow.peeled(before.source) is not prev:
+                raise NotRecognisedError(f"{flow.program.line_of(source)} is between sublayers")
+        if isinstance(inner, Attention) and inner.memory in flow.side:
+            if flow.peeled(inner.memory) is not source:
+                raise NotRecognisedError(f"{line}: queries and keys of different tensors")
+            inner = replace(inner, memory=inner.source)
+        return Sublayer(inner, before, after, line, factor)
+
+    # Embeddings.
+
+    def _embedding(self, result: fx.Node) -> Embedding:
+        flow = self.flow
+        (start, *more) = flow.leaves(result)
+        if more:
+            raise NotRecognisedError(
+                f"{flow.program.line_of(result)}: adds up several tensors; positions may not "
+                "depend on ids"
+            )
+        token_norm = find_norm(flow, start)
+        entry = start
+        if token_norm is not None:
+            (entry, *more) = flow.leaves(flow.peeled(token_norm.source))
+        if more or entry.target is not aten.embedding.default:
+            raise NotRecognisedError(
+                f"{flow.program.line_of(entry)} is no embedding and no sublayer"
+            )
+        weight: Tensor = flow.values[entry.args[0]].detach()  # type: ignore[index]
+        ids = entry.args[1]
+        given = flow.program.target if flow.decoder else flow.program.inputs[0]
+        if not self._is(ids, given):
+            raise NotRecognisedError(
+                f"{flow.program.line_of(entry)}: embeds other ids than those given"
+            )
+        scaled = token_norm.source if token_norm is not None else result
+        table = self._table(entry, scaled, weight)
+        if token_norm is not None:
+            matrix, constant = (
+                flow.read_vectors(start, result)
+                if self._plain(start, result)
+                else (torch.eye(table.shape[1]), torch.zeros(table.shape[1]))
+            )
+            if not torch.equal(matrix, torch.eye(table.shape[1])):
+                raise NotRecognisedError(
+                    f"{flow.program.line_of(result)}: scales a norm of embeddings"
+                )
+            del constant
+        return Embedding(table, self._positions(start, result), token_norm)
+
+    def _plain(self, start: fx.Node, result: fx.Node) -> bool:
+        return start is not result and not any(
+            node in self.flow.placed
+            for each in self.flow.between(start, result)
+            for node in each.all_input_nodes
+        )
+
+    def _is(self, node: object, given: fx.Node) -> bool:
+        """Whether a node has the ids that are given, at most in another order of axes."""
+        while isinstance(node, fx.Node) and node is not given:
+            if len(node.all_input_nodes) != 1:
+                return False
+            one, two = self.flow.values[node], self.flow.values[node.all_input_nodes[0]]
+            same = torch.equal(one.flatten().sort().values, two.flatten().sort().values)
+            if not same:
+                return False
+            node = node.all_input_nodes[0]
+        return node is given
+
+    def _table(self, entry: fx.Node, result: fx.Node, weight: Tensor) -> Tensor:
+        """The vectors of all ids (V, E), without positions."""
+        flow = self.flow
+        if entry is result:
+            return weight.clone()
+        of = flow.linear(entry, result)
+        width = flow.values[entry].shape[-1]
+        matrix = torch.empty(flow.values[result].shape[-1], width)
+        canonical = flow.canonical(
+            result, torch.arange(flow.values[result].numel()).view_as(flow.values[result])
+        )
+        places = flow.places(entry)
+        for first in range(0, width, len(places)):
+            value = torch.zeros_like(flow.values[entry])
+            used = [(i, p) for i, p in enumerate(places) if first + i < width]
+            for i, place in used:
+                flow.canonical(entry, value)[place][first + i] = 1.0
+            made = flow.homogeneous(of, value).flatten()
+            for i, place in used:
+                matrix[:, first + i] = made[canonical[place]]
+        if matrix.shape[0] == width:
+            scale = matrix[0, 0]
+            if torch.equal(matrix, torch.eye(width) * scale):
+                return weight * scale
+        return weight @ matrix.T
+
+    def _positions(self, start: fx.Node, result: fx.Node) -> Tensor | None:
+        """What is added at each position (M, E); None for nothing."""
+        flow = self.flow
+        if start is result:
+            return None
+        of = flow.linear(start, result)
+        if not flow.constant(of).any():
+            return None
+        with flow.at_longest():
+            return flow.canonical(result, flow.constant(of))[0].clone()
+
+
+def _is_product(flow: Dataflow, node: fx.Node) -> bool:
+    """Whether a node multiplies two activations, as attention does."""
+    name = str(node.target)
+    return any(word in name for word in ("matmul", "bmm", "einsum", "attention"))
+
+
+def _in_order(embedding: Embedding, found: Sequence[Norm | Sublayer]) -> Stack:
+    """Give each norm its place."""
+    rest = list(found)
+    if rest and isinstance(rest[0], Norm):
+        embedding = replace(embedding, norm=rest[0])
+        rest = rest[1:]
+    sublayers: list[Sublayer] = []
+    final: Norm | None = None
+    for i, each in enumerate(rest):
+        if isinstance(each, Sublayer):
+            sublayers.append(each)
+            continue
+        last = sublayers[-1]
+        if last.before is None and last.after is None and last.on_sum is None:
+            sublayers[-1] = replace(last, on_sum=each)
+        elif i == len(rest) - 1:
+            final = each
+        else:
+            raise NotRecognisedError(f"a norm after {last.line}, which has one already")
+    return Stack(embedding, tuple(sublayers), final)
