@@ -144,16 +144,24 @@ def folder() -> Path:
     model.tie_weights()
     model.generation_config.update(
         suppress_tokens=settings["suppress_ids"], max_length=config.max_target_positions,
-        begin_suppress_tokens=settings["suppress_ids_begin"], is_multilingual=False,
-        no_timestamps_token_id=NO_TIMESTAMPS, decoder_start_token_id=START,
+        begin_suppress_tokens=settings["suppress_ids_begin"], decoder_start_token_id=START,
     )  # fmt: skip
     partial = found.with_name("whisper.partial")
     model.save_pretrained(partial)
+    _complete(partial / "generation_config.json")
     shutil.copy(package / "tokenizer.json", partial)
     kind = {"tokenizer_class": "WhisperTokenizer"}
     (partial / "tokenizer_config.json").write_text(json.dumps(kind), encoding="utf-8")
     partial.rename(found)
     return found
+
+
+def _complete(path: Path) -> None:
+    """Add what published folders have, and the class has no place for: the end of the prefix."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    del values["_from_model_config"]  # with which transformers would not read it
+    values |= {"no_timestamps_token_id": NO_TIMESTAMPS, "is_multilingual": False}
+    path.write_text(json.dumps(values), encoding="utf-8")
 
 
 def words(text: str) -> list[str]:
@@ -192,7 +200,8 @@ def published() -> Published:
         tokens: list[int] = model.generate(
             given, num_beams=beams, max_length=LENGTH, do_sample=False
         )[0].tolist()
-        return [each for each in tokens if each not in (START, END)]
+        special = START, END, NO_TIMESTAMPS  # the prefix may be left out
+        return [NO_TIMESTAMPS, *(each for each in tokens if each not in special)]
 
     def own(text: str) -> list[int]:
         tokens = generate(text, 1)
@@ -205,6 +214,8 @@ def published() -> Published:
         with torch.no_grad():
             found = model(given, decoder_input_ids=torch.tensor([[START, *tokens]])).logits[0, -1]
         found[model.generation_config.suppress_tokens] = -torch.inf
+        if tokens == [NO_TIMESTAMPS]:
+            found[model.generation_config.begin_suppress_tokens] = -torch.inf
         return found
 
     def judge() -> str:

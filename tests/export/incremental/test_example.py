@@ -100,6 +100,103 @@ class Multiples(Decoder):
         return self.decode(self.tokens(src).unflatten(1, (-1, 8)).mean(2), tgt)
 
 
+class FewMultiples(Multiples):
+    """Only lengths of 8 and 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(2, SIZE)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        places: Tensor = self.places(torch.arange(src.size(1) // 8))
+        return super().forward(src, tgt) + places.sum()
+
+
+class Rounded(Decoder):
+    """A stride rounds 28, 29 and 30 to the same size, for which the linear layer is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, SIZE, 3, stride=3, padding=1)
+        self.flat = nn.Linear(10 * 10, 5)
+
+    def forward(self, image: Tensor, tgt: Tensor) -> Tensor:
+        return self.decode(self.flat(self.conv(image).flatten(2)).transpose(1, 2), tgt)
+
+
+class AnyPicture(Decoder):
+    """Pictures of any height and width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, SIZE, 3, padding=1)
+
+    def forward(self, image: Tensor, tgt: Tensor) -> Tensor:
+        return self.decode(self.conv(image).flatten(2).transpose(1, 2), tgt)
+
+
+class LongKernel(Decoder):
+    """Half of 7 frames are fewer than the kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(8, SIZE, 5)
+
+    def forward(self, mel: Tensor, tgt: Tensor) -> Tensor:
+        return self.decode(self.conv(mel).transpose(1, 2), tgt)
+
+
+class Scaled(Decoder):
+    """Three channels, each with its factor, to which one is broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors, self.frames = nn.Parameter(torch.randn(3, 1)), nn.Linear(3, SIZE)
+
+    def forward(self, mel: Tensor, tgt: Tensor) -> Tensor:
+        return self.decode(self.frames((mel * self.factors).transpose(1, 2)), tgt)
+
+
+class Pairs(Decoder):
+    """Ids of two features."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.decode(self.tokens(src).mean(2), tgt)
+
+
+class Fixed(Decoder):
+    """A source of 7 ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(7, SIZE))
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.decode(self.tokens(src) + self.places, tgt)
+
+
+class Bag(Decoder):
+    """Runs with either axis of the target as the batch; by the second its rows would change."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        x = self.tokens(tgt)
+        logits: Tensor = self.out(x + x.mean(1, keepdim=True)) + 0 * src.sum()
+        return logits
+
+
+class FewTokens(Decoder):
+    """A table of positions that the example fills."""
+
+    def __init__(self, count: int = 5) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(count, SIZE))
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        if tgt.size(1) > len(self.places):
+            raise ValueError("too long")
+        return self.decode(self.tokens(src), tgt)
+
+
 class Unrelated(Decoder):
     """No row of the source meets a row of the target, so that nothing shows the batch."""
 
@@ -153,6 +250,28 @@ FOUND: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...], tuple[Input, ..
                  (Input("image", "float32", ("batch", 1, 28, 28)),), BATCH_FIRST),
     "an image and strides": (Strided, (torch.randn(2, 3, 28, 28), ids(2, 5)),
                              (Input("image", "float32", ("batch", 3, 28, 28)),), BATCH_FIRST),
+    "an image that strides round": (Rounded, (torch.randn(2, 3, 29, 29), ids(2, 5)),
+                                    (Input("image", "float32", ("batch", 3, 29, 29)),),
+                                    BATCH_FIRST),
+    "an image of any size": (
+        AnyPicture, (torch.randn(2, 1, 12, 15), ids(2, 5)),
+        (Input("image", "float32", ("batch", 1, "image_axis_2", "image_axis_3")),), BATCH_FIRST,
+    ),
+    "a kernel of more than half": (LongKernel, (torch.randn(2, 8, 7), ids(2, 5)),
+                                   (Input("mel", "float32", ("batch", 8, "mel_length")),),
+                                   BATCH_FIRST),
+    "channels that are broadcast": (Scaled, (torch.randn(2, 3, 9), ids(2, 5)),
+                                    (Input("mel", "float32", ("batch", 3, "mel_length")),),
+                                    BATCH_FIRST),
+    "ids of three axes": (Pairs, (ids(3, 7, 1).repeat(1, 1, 4), ids(3, 5)),
+                          (Input("src", "int64", ("batch", "src_axis_1", "src_axis_2")),),
+                          BATCH_FIRST),
+    "ids of one length": (Fixed, (ids(3, 7), ids(3, 5)),
+                          (Input("src", "int64", ("batch", 7)),), BATCH_FIRST),
+    "rows that stay": (Bag, (ids(4), ids(4, 4)), (Input("src", "int64", ("batch",)),),
+                       BATCH_FIRST),
+    "as many tokens as it takes": (FewTokens, (ids(3, 7), ids(3, 5)),
+                                   (source("batch", "source_length"),), BATCH_FIRST),
     "speech": (Speech, (torch.randn(2, 8, 21), ids(2, 5)),
                (Input("mel", "float32", ("batch", 8, "mel_length")),), BATCH_FIRST),
 }  # fmt: skip
@@ -176,6 +295,20 @@ def test_names_are_those_of_the_call() -> None:
     assert found.target.dtype == "int32"
 
 
+def test_arguments_without_names_have_numbers() -> None:
+    def call(model: nn.Module, *given: Tensor) -> Any:
+        return model(*given)
+
+    class Unsigned:
+        __signature__ = 3  # as a function that is written in C has none
+        __call__ = staticmethod(call)
+
+    example = (ids(3, 7), torch.randn(3, 9, 3), ids(3, 5))
+    for each in (call, Unsigned()):
+        found = declare(Two().eval(), example, each)
+        assert [it.name for it in found.inputs] == ["input_0", "input_1"]
+
+
 def test_the_row_is_the_first_of_the_batch() -> None:
     src = ids(7, 3)
     found = declare(BatchSecond().eval(), (src, ids(5, 3)))
@@ -189,12 +322,15 @@ def test_the_row_is_the_first_of_the_batch() -> None:
         (Text, (ids(3, 7),), "the target ids last"),
         (Text, (ids(3, 7), [1, 2]), "argument 1: [1, 2] is not a tensor"),
         (Text, (ids(3, 7), torch.randn(3, 5)), "is float32 (3, 5); expected int64 (B, T)"),
+        (Text, (ids(3, 7), ids(3)), "is int64 (3,); expected int64 (B, T)"),
         (Text, (torch.randn(3, 7).half(), ids(3, 5)), "argument 0: float16 is not one of"),
         (Text, (np.array(["a"]), ids(3, 5)), "argument 0: <U1 is not one of"),
         (Text, (ids(3, 0), ids(3, 5)), "argument 0: its shape (3, 0) has no values"),
         (Text, (ids(3, 7), ids(2, 5)), "(3, 7), (2, 5), no axes are of one size"),
         (Unrelated, (ids(4, 4), ids(4, 4)), "which axes are the batch cannot be told"),
         (Multiples, (ids(3, 16), ids(3, 5)), "whether axis 1 of src, of size 16, varies"),
+        (FewMultiples, (ids(3, 16), ids(3, 5)), "whether axis 1 of src, of size 16, varies"),
+        (Text, (ids(3, 2), ids(3, 5)), "whether axis 1 of src, of size 2, varies"),
         (Text, (ids(3, 1), ids(3, 5)), "whether axis 1 of src, of size 1, varies"),
     ],
 )
@@ -213,6 +349,8 @@ def test_a_forward_that_fails_is_named_with_its_line() -> None:
         declare(Text().eval(), (ids(3, 7) + WORDS, ids(3, 5)))
     with pytest.raises(ModuleError, match=r"with [46] target ids: OneTarget.*test_example\.py"):
         declare(OneTarget().eval(), (ids(3, 7), ids(3, 5)))
+    with pytest.raises(ModuleError, match=r"with 3 target ids: FewTokens.*too long"):
+        declare(FewTokens(2).eval(), (ids(3, 7), ids(3, 2)))  # one token alone may be a branch
 
 
 def test_an_example_is_in_place_of_inputs(tmp_path: Path) -> None:

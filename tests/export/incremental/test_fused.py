@@ -19,6 +19,7 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.fused import (
     PAST_AXIS,
     find_head,
+    fuse_attention,
     fused_attention,
     fused_step,
     lighten,
@@ -191,6 +192,110 @@ def test_a_window_is_removed_if_no_row_is_longer(longest: int, stays: bool) -> N
     module, runs = masked_by(aten.lt.Scalar, -19)  # hides the keys of more than 19 tokens before
     remove_masks(module, shapes_of(module, runs), longest)
     assert bool(calls(module.graph, aten.masked_fill.Scalar)) == stays
+
+
+# A result of scores (B, H, P), a mask (P,) of what is hidden, and one of what is seen.
+Use = Callable[[Callable[..., fx.Node], fx.Node, fx.Node, fx.Node], fx.Node]
+USES: dict[str, Use] = {
+    "fill": lambda call, x, hidden, seen: call(aten.masked_fill.Scalar, x, hidden, -1e9),
+    "where it is hidden": lambda call, x, hidden, seen: call(
+        aten.where.ScalarSelf, hidden, -1e9, x
+    ),
+    "where it is seen": lambda call, x, hidden, seen: call(aten.where.ScalarOther, seen, x, -1e9),
+    "sum": lambda call, x, hidden, seen: call(aten.add.Tensor, x, hidden),
+    "sum, first": lambda call, x, hidden, seen: call(aten.add.Tensor, hidden, x),
+    "product": lambda call, x, hidden, seen: call(aten.mul.Tensor, x, seen),
+    "product, first": lambda call, x, hidden, seen: call(aten.mul.Tensor, seen, x),
+    "bias": lambda call, x, hidden, seen: call(
+        attention, x, x, x, call(aten.reshape.default, hidden, [1, 1, 1, -1]), 0.5
+    ),
+}
+
+
+def used(use: Use, last: int) -> tuple[fx.GraphModule, list[list[Tensor]]]:
+    """A state with a mask that hides the last tokens of its past."""
+
+    def write(graph: fx.Graph, given: Sequence[fx.Node], total: fx.Node) -> fx.Node:
+        def call(target: Any, *args: Any) -> fx.Node:
+            return graph.call_function(target, args)
+
+        past = call(operator.sub, total, 1)
+        places = call(aten.sub.Tensor, call(aten.arange.default, past), past)
+        masks = [call(each, places, -last) for each in (aten.ge.Scalar, aten.lt.Scalar)]
+        x = given[1]
+        if use is not USES["bias"]:
+            x = call(aten.sum.dim_IntList, x, [-1])
+        return use(call, x, *masks)
+
+    return step_of(write)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("last", [0, 1])
+def test_masks_are_removed_that_hide_nothing(use: Use, last: int) -> None:
+    module, runs = used(use, last)
+    wanted = [module(*given) for given in runs]
+    remove_masks(module, shapes_of(module, runs), 40)
+    module.recompile()
+    torch.testing.assert_close([module(*given) for given in runs], wanted)
+    assert bool(calls(module.graph, aten.arange.default)) == bool(last)
+
+
+def with_bias(sizes: Sequence[int], mask: Sequence[int] = ()) -> tuple[fx.GraphModule, Any]:
+    """Attention with a bias, and zeros in place of its result where a mask of sizes says so."""
+    graph = fx.Graph()
+    q, k, v, bias, hidden = (graph.placeholder(name) for name in ("q", "k", "v", "bias", "hidden"))
+    made = graph.call_function(attention, (q, k, v, bias, 0.5))
+    if mask:
+        made = graph.call_function(aten.where.ScalarSelf, (hidden, 0.0, made))
+    graph.output(made)
+    torch.manual_seed(2)
+    given = [torch.randn(B, H, length, D) for length in (L, S, S)]
+    given += [torch.randn(*sizes), torch.rand(*(mask or (1,))) > 0.5]
+    return fx.GraphModule(nn.Module(), graph), given
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("sizes", "fused"),
+    [((B, 1, 1, S), True), ((1, H, L, S), True), ((H, L, S), False), ((B, 1, L, 1), False)],
+)
+def test_a_bias_is_fused_if_the_operator_takes_it(sizes: tuple[int, ...], fused: bool) -> None:
+    module, given = with_bias(sizes)
+    wanted = module(*given)
+    fuse_attention(module, shapes_of(module, [given]))
+    module.recompile()
+    torch.testing.assert_close(module(*given), wanted)
+    assert calls(module.graph, fused_attention) == fused
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("mask", "joined"),
+    [((B, 1, L, 1), True), ((B, H, L, 1), False), ((B, 1, L, D), False), ((L, 1), False)],
+)
+def test_rows_are_chosen_of_all_heads_at_once(mask: tuple[int, ...], joined: bool) -> None:
+    module, given = with_bias((B, 1, 1, S), mask)
+    wanted = module(*given)
+    fuse_attention(module, shapes_of(module, [given]))
+    module.recompile()
+    torch.testing.assert_close(module(*given), wanted)
+    (node,) = module.graph.find_nodes(op="call_function", target=aten.where.ScalarSelf)
+    assert (node.args[2].target is fused_attention) == joined
+
+
+@torch.no_grad()
+def test_a_sum_with_a_factor_stays() -> None:
+    def write(graph: fx.Graph, given: Sequence[fx.Node], total: fx.Node) -> fx.Node:
+        zeros = graph.call_function(aten.zeros.default, ([D],))
+        return graph.call_function(aten.add.Tensor, (zeros, given[1]), {"alpha": 2})
+
+    module, runs = step_of(write)
+    wanted = [module(*given) for given in runs]
+    remove_masks(module, shapes_of(module, runs), 40)
+    module.recompile()
+    torch.testing.assert_close([module(*given) for given in runs], wanted)
 
 
 def test_a_mask_of_values_stays() -> None:

@@ -193,6 +193,9 @@ def test_tokens_of_whisper_are_a_prefix(tmp_path: Path) -> None:
     make_model("whisper").save_pretrained(tmp_path / "model")
     path = tmp_path / "model" / "generation_config.json"
     change_json(path, no_timestamps_token_id=40, is_multilingual=False)
+    assert json.loads(path.read_text())["_from_model_config"]  # so that transformers reads no more
+    assert "first_token" not in read(tmp_path / "model").generation.defaults
+    change_json(path, _from_model_config=False)
     assert read(tmp_path / "model").generation.defaults["first_token"] == 40
     change_json(path, lang_to_id={"<|en|>": 30}, task_to_id={"transcribe": 35})
     found = read(tmp_path / "model")

@@ -202,7 +202,9 @@ def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
     unread = sorted(info.get("unexpected_keys", ()))
     notes = [f"{kind.__name__} has no place for {join_some(unread)}"] if unread else []
     file = folder / GENERATION_FILE
-    generation = read_json(file) if file.is_file() else _written(model.generation_config)
+    generation = read_json(file) if file.is_file() else {_FROM_CONFIG: True}
+    if generation.get(_FROM_CONFIG):  # then transformers makes it of config.json
+        generation = _written(model.generation_config)
     missing = tuple(sorted(info.get("missing_keys", ())))
     return _Loaded(
         str(path), folder, model.eval(), _written(model.config), generation, missing, tuple(notes)
@@ -313,6 +315,7 @@ def _ids_of(loaded: _Loaded, *names: str) -> Iterator[int]:
                 yield value
 
 
+_FROM_CONFIG = "_from_model_config"
 # Keys of Whisper's generation_config.json, which its own ``generate`` makes a prefix of.
 _OF_PREFIX = (
     "lang_to_id", "task_to_id", "language", "task", "is_multilingual", "forced_decoder_ids",
