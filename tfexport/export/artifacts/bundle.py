@@ -64,6 +64,7 @@ class BundleContents:
         expect: a file of sources and the texts that are expected.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
         language_pair: the languages of ``samples`` and ``expect``.
+        max_target_length: tokens of a row, if that is less than the model's own limit.
     """
 
     checkpoint: Checkpoint
@@ -74,6 +75,7 @@ class BundleContents:
     expect: PathLike | None = None
     reads: str | None = None
     language_pair: LanguagePair = NO_LANGUAGES
+    max_target_length: int | None = None
 
     def check_languages(self, translates: bool) -> None:
         """Before the export, check the languages of real texts.
@@ -139,8 +141,13 @@ def write_bundle(
         record_weights(list(graphs.values()), folder, parameters)
         for form, graph in graphs.items():
             ir.save(graph, folder / form.filename)
+        described = describe(checkpoint.config, options, graphs)
+        limits = described.limits
+        if contents.max_target_length is not None:
+            limits = dataclasses.replace(limits, max_target_length=contents.max_target_length)
         manifest = dataclasses.replace(
-            describe(checkpoint.config, options, graphs),
+            described,
+            limits=limits,
             tokenizers=contents.tokenizers.copy(folder),
             generation=dict(generation.defaults),
             languages=contents.tokenizers.languages,

@@ -20,7 +20,15 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.errors import BundleError, ParityError, join_problems, shown
+from tfexport.errors import (
+    BundleError,
+    ConfigError,
+    ExportError,
+    InputError,
+    ParityError,
+    join_problems,
+    shown,
+)
 from tfexport.export.artifacts.bundle import verify_bundle
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
@@ -91,6 +99,9 @@ def export_known(
                 note = f"not recognised as a known architecture: {error}"
             except ParityError as error:
                 note = f"recognised, but {error}"
+            except (ConfigError, ExportError, InputError) as error:
+                # If an option of the caller is wrong, the found steps say so too.
+                note = f"recognised, but it was not exported: {error}"
         notes = () if note is None else (note,)
         contents = read_module(call, output.level, options)
         if output.kind != BUNDLE:
@@ -128,7 +139,7 @@ def verify_module(
     if manifest.module_io is None and not is_recognised(manifest):
         raise BundleError(f"{path}: was exported from a checkpoint; compare it with that one.")
     info_of_bundle(manifest).refuse_quantized(path)
-    longest = manifest.generation.get("max_length", manifest.limits.max_target_length)
+    longest = manifest.limits.max_target_length
     assert longest is not None
     facts = ModuleFacts(
         manifest.special_ids, longest, Generation(manifest.generation, manifest.special_ids.start)

@@ -5,8 +5,6 @@ It becomes a checkpoint with the user's forward as its reference, and so an ordi
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch import Tensor
 
@@ -38,6 +36,8 @@ from tfexport.module_rows import stack_rows
 
 LAYOUT = "recognised"
 _ORIGIN = "recognised in your forward"
+_LONGEST_SOURCE = 1024  # that is compared, of a model without a limit
+_MOST_EXAMPLES, _EXAMPLE_TOKENS = 32, 32
 _LENGTHS = ((1, 1), (9, 5), (4, 17))  # source and target ids of the first comparison
 
 
@@ -57,15 +57,13 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
         config = TransformerConfig(**{**vars(found.config), **framing_of(options)})
         model = build_transformer(config).eval()
         model.load_state_dict(found.state_dict)
+        if not all(bool(each.isfinite().all()) for each in found.state_dict.values()):
+            raise NotRecognisedError("its weights are not all finite")
     except NotRecognisedError:
         raise
     except Exception as error:  # a program may be of any form, and its steps are found all the same
         raise NotRecognisedError(f"its program could not be read: {one_line(error)}") from error
     _prove(call, own, model)
-    generation = facts.generation
-    if "max_length" not in generation.defaults:
-        defaults = {**generation.defaults, "max_length": facts.max_length}
-        generation = dataclasses.replace(generation, defaults=defaults)
 
     def reference(input_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
         return _own_logits(own, input_ids, decoder_input_ids)
@@ -74,7 +72,7 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     reference.__qualname__ = f"{name}.forward"
     return Checkpoint(
         name, None, LAYOUT, config, dict.fromkeys(config_keys(), _ORIGIN), found.state_dict,
-        dict(found.state_dict), {}, reference=reference, generation=generation,
+        dict(found.state_dict), {}, reference=reference, generation=facts.generation,
     )  # fmt: skip
 
 
@@ -85,12 +83,15 @@ def export_recognised(call: ModuleCall, output: Output, options: ExportKeywords)
         NotRecognisedError: see ``recognised_checkpoint``.
         ParityError: the bundle differs from the forward.
     """
+    if str(options.get("samples")).endswith(".npz"):
+        raise NotRecognisedError("samples are rows of arrays, which a module's own steps take")
     checkpoint = recognised_checkpoint(call, options)
     check_expect(options, bool(output.level))
     tokenizers = choose_module_tokenizers(call.inputs, checkpoint.config, call.facts, options)
     contents = BundleContents(
         checkpoint, call.graphs, tokenizers, output.level, options.get("samples"),
         options.get("expect"), reads_texts(options, False),
+        max_target_length=call.facts.max_length,
     )  # fmt: skip
     if output.weights is not None:
         return write_quantized(contents, output)
@@ -109,6 +110,12 @@ def _own_logits(own: OwnForward, source: Tensor, target: Tensor) -> Tensor:
     return own(of, target)
 
 
+def _draw_source(vocab_size: int, size: tuple[int, int], pad_id: int, seed: int) -> Tensor:
+    """Source ids without padding."""
+    drawn = torch.randint(vocab_size, size, generator=torch.Generator().manual_seed(seed))
+    return drawn.masked_fill(drawn == pad_id, 0 if pad_id != 0 else vocab_size - 1)
+
+
 @torch.no_grad()
 def _prove(call: ModuleCall, own: OwnForward, model: Transformer) -> None:
     """Compare the recognised model with the forward, on drawn ids and on rows of real inputs.
@@ -116,19 +123,24 @@ def _prove(call: ModuleCall, own: OwnForward, model: Transformer) -> None:
     Raises:
         NotRecognisedError: they differ by more than rounding explains.
     """
-    config, ids = model.config, call.facts.special
+    config, ids, most = model.config, call.facts.special, call.facts.max_length
     assert config.source_vocab_size is not None
     assert config.target_vocab_size is not None
-    longest = min(config.max_positions, call.facts.max_length)
+    longest = config.longest or _LONGEST_SOURCE
     cases = []
-    for seed, (source, target) in enumerate((*_LENGTHS, (longest, longest))):
-        lengths = min(source, longest), min(target, longest)
-        drawn = draw_ids(config.source_vocab_size, 2, lengths[0], ids, seed)
-        cases.append((drawn, draw_ids(config.target_vocab_size, 2, lengths[1], ids, seed + 9)))
-    for row in call.examples:
-        (given, *_) = as_tensors(call.inputs, stack_rows([row]))
-        if not (given == ids.pad).any() and given.shape[1] <= longest:
-            cases.append((given.long(), draw_ids(config.target_vocab_size, 1, longest, ids)))
+    sizes = (*_LENGTHS, (longest, most))
+    for seed, (source, target) in enumerate(sizes):
+        rows, tokens = (1 if source == longest else 2), min(target, most)
+        drawn = _draw_source(config.source_vocab_size, (rows, min(source, longest)), ids.pad, seed)
+        cases.append((drawn, draw_ids(config.target_vocab_size, rows, tokens, ids, seed)))
+    for row in call.examples[:_MOST_EXAMPLES]:
+        (given, *masks) = as_tensors(call.inputs, stack_rows([row]))
+        kept = given[:, masks[0][0] != 0] if masks else given[:, : int((given != ids.pad).sum())]
+        if kept.shape[1] > longest:
+            raise NotRecognisedError(f"an example has {kept.shape[1]} ids, of {longest} at most")
+        if kept.shape[1] and not bool((kept == ids.pad).any()):
+            tokens = min(most, _EXAMPLE_TOKENS)
+            cases.append((kept.long(), draw_ids(config.target_vocab_size, 1, tokens, ids)))
     for source_ids, target_ids in cases:
 
         def compute(source: Tensor = source_ids, target: Tensor = target_ids) -> list[Tensor]:

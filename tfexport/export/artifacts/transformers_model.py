@@ -64,7 +64,7 @@ def export_transformers(
             facts, framing = _framed(facts, texts)
             given |= framing
     made = export_known(found.model, facts, output, given)
-    return dataclasses.replace(made, notes=found.notes)
+    return dataclasses.replace(made, notes=(*made.notes, *found.notes))
 
 
 def _named(options: Mapping[str, Any]) -> bool:

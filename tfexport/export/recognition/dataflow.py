@@ -20,6 +20,7 @@ from tfexport.export.incremental.program import Example, Program
 
 aten: Any = torch.ops.aten
 Values = Mapping[fx.Node, Any]
+MOST_POSITIONS = 2048  # of a table that the program computes, so that nothing bounds it
 
 
 class NotRecognisedError(Exception):
@@ -32,10 +33,14 @@ _IDENTITY = (
     aten.dropout.default,
 )  # fmt: skip
 _MOVES = (aten.transpose.int, aten.permute.default, aten.t.default)
-_ARRANGES = (
+# Operators that give all values of their input, in another form.
+ARRANGES_ALL = (
     *_IDENTITY, *_MOVES, aten.view.default, aten.reshape.default, aten._unsafe_view.default,
     aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-    aten.expand.default, aten.select.int, aten.slice.Tensor, aten.split.Tensor,
+    aten.expand.default,
+)  # fmt: skip
+_ARRANGES = (
+    *ARRANGES_ALL, aten.select.int, aten.slice.Tensor, aten.split.Tensor,
     aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.narrow.default,
     aten.repeat_interleave.self_int, aten.repeat.default, aten.flatten.using_ints,
     aten.unflatten.int, aten.movedim.int, aten.index_select.default, aten.neg.default,
@@ -237,8 +242,12 @@ class Dataflow:
             return None
         (activation,) = self.before(node)
         others = [each for each in node.args if each is not activation]
+        if not others:
+            return None
         value: Any = self.values[others[0]] if isinstance(others[0], fx.Node) else others[0]
         if isinstance(value, Tensor) and value.numel() != 1:
+            return None
+        if not float(value):
             return None
         return float(value) if "mul" in str(node.target) else 1 / float(value)
 
@@ -248,7 +257,7 @@ class Dataflow:
         """Whether an operator is linear in the activations that it takes, but for a constant."""
         target, before = node.target, self.before(node)
         others = [each for each in _taken(node) if each not in before]
-        if not before:
+        if not before or _times_taken(node, before) != len(before):
             return False
         if target in _SELECTS:
             return self._selects_nothing(node, before)
@@ -397,6 +406,22 @@ class Dataflow:
         finally:
             self.values = here
 
+    def longest(self, compute: Callable[[], Tensor]) -> Tensor:
+        """What is computed for the largest length that it can be computed for."""
+        found, least, most = None, 1, MOST_POSITIONS
+        length = most
+        while least <= most:
+            try:
+                with self.at(length):
+                    found = compute()
+                least = length + 1
+            except (IndexError, RuntimeError):
+                most = length - 1
+            length = (least + most) // 2
+        if found is None:
+            raise NotRecognisedError("positions that cannot be computed")
+        return found
+
     # Positions.
 
     def canonical(self, node: fx.Node, value: Tensor | None = None) -> Tensor:
@@ -484,6 +509,14 @@ def _taken(node: fx.Node) -> list[fx.Node]:
     """The nodes whose values a node takes; ``type_as`` takes the type alone of its second."""
     given = node.all_input_nodes
     return given[:1] if node.target is aten.type_as.default else given
+
+
+def _times_taken(node: fx.Node, before: Sequence[fx.Node]) -> int:
+    """How often a node takes activations: x * x takes one twice."""
+    taken: list[fx.Node] = []
+    args = node.args[:1] if node.target is aten.type_as.default else node.args
+    fx.map_arg((args, node.kwargs), lambda each: taken.append(each) if each in before else None)
+    return len(taken)
 
 
 def _is_floats(value: Any) -> bool:

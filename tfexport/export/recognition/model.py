@@ -6,17 +6,23 @@ Axes: B batch, S source, T target, V vocabulary.
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
-from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, Values, aten
-from tfexport.export.recognition.stacks import (
+from tfexport.export.incremental.program import FIRST, TARGET, Example, LazyValues, Program
+from tfexport.export.recognition.dataflow import (
+    ARRANGES_ALL,
     MOST_POSITIONS,
+    Dataflow,
+    NotRecognisedError,
+    Values,
+    aten,
+)
+from tfexport.export.recognition.stacks import (
     Embedding,
     Stack,
     StackReader,
@@ -29,10 +35,17 @@ from tfexport.export.recognition.sublayers import (
     Norm,
     find_norms,
 )
-from tfexport.graph_io import ATTENTION_MASK, BATCH
+from tfexport.graph_io import ATTENTION_MASK
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.relative import bucket_lookup
 
+_COMPARES = (aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor, aten.ne.Tensor)
+_LIFTS = (aten.clone.default, aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
+_OF_SHAPES = (
+    aten.sym_size.int, aten._assert_tensor_metadata.default, aten.ones_like.default,
+    aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default,
+    aten.new_full.default, aten.new_empty.default, aten.empty_like.default,
+)  # fmt: skip
 _LOG_SOFTMAX = (aten.log_softmax.int, aten._log_softmax.default)
 
 
@@ -78,10 +91,10 @@ class _Reader:
                 f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}"
             )
         example = self._example(None)
-        bounds = [size for axis, size in program.largest_sizes().items() if axis != BATCH]
-        self.longest = min([*bounds, max(MOST_POSITIONS, max_length)])
-        if self.longest < max_length:
-            raise NotRecognisedError(f"{max_length} tokens, of {self.longest} that both sides take")
+        self.bounds = program.largest_sizes()
+        self.source_axis = str(given[0].axes[1])
+        for node in (program.inputs[0], program.target):
+            check_ids(program, node, ids.pad)
         values_at = functools.cache(self._values_at)
         self.decoder = Dataflow(program, example, values_at, decoder=True)
         self.encoder = Dataflow(program, example, values_at, decoder=False)
@@ -102,26 +115,29 @@ class _Reader:
             )
         encoder = StackReader(self.encoder).read(memories.pop())
         shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
-        assembly = _Assembly((encoder, decoder), output, shapes, self.longest)
+        assembly = _Assembly((encoder, decoder), output, shapes, self.bounds.get(self.source_axis))
         return assembly.build(self.ids, self.max_length)
 
     def _example(self, length: int | None) -> Example:
         """Ids without padding, with nothing masked; of a length, or as the program was exported."""
         of = self.program.examples[FIRST]
-        inputs = []
+        inputs, sizes = [], {}
+        if length is not None:
+            sizes = {axis: min(length, self.bounds.get(axis, length))
+                     for axis in (self.source_axis, TARGET)}  # fmt: skip
         for each, tensor in zip(self.program.own.batch_first, of.inputs, strict=True):
             if each.name == ATTENTION_MASK:
                 value = torch.ones_like(tensor)
             else:
                 other = 0 if self.ids.pad != 0 else 1
                 value = tensor.masked_fill(tensor == self.ids.pad, other)
-            inputs.append(value if length is None else _repeated(value, length))
-        target = of.target if length is None else _repeated(of.target, length)
+            inputs.append(_repeated(value, sizes[self.source_axis]) if sizes else value)
+        target = _repeated(of.target, sizes[TARGET]) if sizes else of.target
         return Example(tuple(inputs), target)
 
     def _values_at(self, length: int) -> Values:
-        """Values for one row of a length, or of the largest that both sides may have."""
-        return LazyValues(self.program, self._example(min(length, self.longest)))
+        """Values for one row of a length, or of the largest that a side may have."""
+        return LazyValues(self.program, self._example(length))
 
     def _output(self) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
         """The last tensor of the decoder, and the output projection."""
@@ -149,6 +165,36 @@ class _Reader:
         return ends[0], flow.read(of, indices)
 
 
+def check_ids(program: Program, ids: fx.Node, pad_id: int) -> None:
+    """Check that ids are embedded and compared with that of padding, and nothing else.
+
+    Raises:
+        NotRecognisedError: naming the operator; other ids would have a meaning of their own.
+    """
+    waiting, seen = [ids], set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        for user in node.users:
+            args: Any = user.args
+            if user in seen or user.target in _OF_SHAPES:
+                continue
+            seen.add(user)
+            if user.target in ARRANGES_ALL:
+                waiting.append(user)
+            elif user.target is aten.embedding.default and args[1] is node:
+                continue
+            elif user.target in _COMPARES and args[0] is node:
+                other: Any = args[1]
+                while isinstance(other, fx.Node) and other.target in _LIFTS:
+                    other = other.args[0]
+                held = program.tensors.get(other) if isinstance(other, fx.Node) else None
+                value = other if held is None else held.item() if held.numel() == 1 else None
+                if value != pad_id:
+                    raise NotRecognisedError(f"{program.line_of(user)}: an id of its own meaning")
+            else:
+                raise NotRecognisedError(f"{program.line_of(user)}: ids that are not embedded")
+
+
 def _repeated(tensor: Tensor, length: int) -> Tensor:
     """The first row, of another length."""
     times = math.ceil(length / tensor.shape[1])
@@ -163,7 +209,7 @@ class _Assembly:
         stacks: tuple[Stack, Stack],
         output: tuple[Tensor, Tensor],
         shapes: Iterable[tuple[int, ...]],
-        longest: int,
+        longest: int | None,
     ) -> None:
         """Take encoder and decoder, and the output projection.
 
@@ -171,7 +217,7 @@ class _Assembly:
             stacks: encoder and decoder.
             output: matrix and bias of the output projection.
             shapes: of all matrices and tables.
-            longest: the largest length of both sides.
+            longest: the largest length of a source; None if there is no limit.
         """
         (self.encoder, self.decoder), self.shapes, self.longest = stacks, shapes, longest
         self.weight, self.bias = output
@@ -183,8 +229,13 @@ class _Assembly:
         of_decoder = _layers(self.decoder, ("self", "cross", "feed_forward"))
         norms = [*_norms(self.encoder), *_norms(self.decoder)]
         kind = _one((norm.kind for norm in norms), "kinds of norms")
+        scales = self._scales()
         source, target = self.encoder.embedding, self.decoder.embedding
-        lengths = [len(each.positions) for each in (source, target) if each.positions is not None]
+        if not scales["scale_embeddings"]:
+            source = replace(source, table=source.table * source.scale)
+        if not scales.get("scale_target_embeddings"):
+            target = replace(target, table=target.table * target.scale)
+        rows = self._rows(max_length)
         biases = self._biases()
         every = (*self.encoder.sublayers, *self.decoder.sublayers)
         config = TransformerConfig(
@@ -198,17 +249,43 @@ class _Assembly:
             attention_bias=biases["attention"], feed_forward_bias=biases["feed_forward"],
             output_bias=bool(self.bias.any()), tie_embeddings=_equal(source.table, target.table),
             tie_output=_equal(self.weight, target.table),
-            positions="learned" if lengths else "none",
-            max_positions=min(lengths, default=max_length), scale_embeddings=False,
+            positions="none" if rows is None else "learned",
+            max_positions=rows or max_length,
             source_embedding_norm=_embedding_norm(source),
             target_embedding_norm=_embedding_norm(target),
             residual_scale=_one((each.factor for each in every), "factors of the stream"),
             dropout=0.0, pad_id=ids.pad, bos_id=ids.bos, eos_id=ids.eos, unk_id=ids.unk,
             start_id=ids.start, **self._sizes(of_encoder, of_decoder),
-            **self._relative(of_encoder, of_decoder),
+            **scales, **self._relative(of_encoder, of_decoder),
         )  # fmt: skip
+        self._embedding("source_embedding", source, config)
+        self._embedding("target_embedding", target, config)
         self._name(config, of_encoder, of_decoder)
         return Recognised(config, self.state)
+
+    def _rows(self, max_length: int) -> int | None:
+        """The rows of both tables of positions, and so the limit of a source; None for none."""
+        of_source, of_target = self.encoder.embedding.positions, self.decoder.embedding.positions
+        if of_target is not None and len(of_target) < max_length:
+            raise NotRecognisedError(f"positions of {len(of_target)} tokens, of {max_length}")
+        limits = [self.longest] if self.longest is not None else []
+        limits += [] if of_source is None else [len(of_source)]
+        if not limits:
+            return None if of_target is None else max(MOST_POSITIONS, len(of_target))
+        if min(limits) < max_length:
+            raise NotRecognisedError(f"a source of {min(limits)} ids, and {max_length} tokens")
+        return min(limits)
+
+    def _scales(self) -> dict[str, Any]:
+        """The settings of the embeddings' scales; other factors go into the tables."""
+        usual = self.weight.shape[1] ** 0.5
+        one, two = (
+            math.isclose(stack.embedding.scale, usual, rel_tol=1e-6)
+            for stack in (self.encoder, self.decoder)
+        )
+        if one:
+            return {"scale_embeddings": True, "scale_target_embeddings": two}
+        return {"scale_embeddings": False}
 
     def _sizes(self, of_encoder: _Layers, of_decoder: _Layers) -> dict[str, Any]:
         """The settings that encoder and decoder share, or have otherwise."""
@@ -279,8 +356,6 @@ class _Assembly:
         of_encoder: _Layers,
         of_decoder: _Layers,
     ) -> None:
-        self._embedding("source_embedding", self.encoder.embedding, config)
-        self._embedding("target_embedding", self.decoder.embedding, config)
         for side, layers, stack in (
             ("encoder", of_encoder, self.encoder), ("decoder", of_decoder, self.decoder)
         ):  # fmt: skip
@@ -299,7 +374,8 @@ class _Assembly:
         if config.positions != "none":
             rows = torch.zeros(config.max_positions, config.d_model)
             if of.positions is not None:
-                rows = of.positions[: config.max_positions].clone()
+                kept = of.positions[: config.max_positions]
+                rows[: len(kept)] = kept
             self.state[f"{name}.positions.table"] = rows
         if of.token_norm is not None:
             self._norm(f"{name}.token_norm", of.token_norm, config)
@@ -401,17 +477,18 @@ def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
 
 
 def find_buckets(
-    strips: Sequence[Tensor], rows: Iterable[int], longest: int
+    strips: Sequence[Tensor], rows: Iterable[int], longest: int | None
 ) -> tuple[int, int] | None:
     """The number of buckets of distances, and the distance of the last; None if there are none.
 
     Args:
         strips: of the encoder and the decoder; see ``Attention.strip``.
         rows: what the number may be.
-        longest: the largest length; beyond that of the strips, the last bucket has to be known.
+        longest: the largest length of a source; beyond that of the strips, the last bucket has
+            to be known.
     """
-    length = min((strip.shape[1] + 1) // 2 for strip in strips)
-    most = MOST_DISTANCE if longest <= length else length
+    length = (strips[0].shape[1] + 1) // 2  # of the encoder
+    most = MOST_DISTANCE if longest is not None and longest <= length else length
     for buckets in sorted(set(rows)):
         for distance in range(buckets // 2 + 1, most if buckets >= 4 else 0):
             if all(bucket_table(strip, buckets, distance)[1] for strip in strips):

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, fx
 
-from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, aten
+from tfexport.export.recognition.dataflow import ARRANGES_ALL, Dataflow, NotRecognisedError, aten
 from tfexport.export.recognition.sublayers import (
     Attention,
     FeedForward,
@@ -22,7 +22,6 @@ from tfexport.export.recognition.sublayers import (
     read_feed_forward,
 )
 
-MOST_POSITIONS = 2048  # rows of a table that the program computes, so that nothing bounds them
 Placement = Literal["post", "pre", "res_post"]
 
 
@@ -76,14 +75,15 @@ class Embedding:
     """The start of a stack.
 
     Attributes:
-        table: (V, E), scaled.
-        scale: of the table, if it is a number that all vectors are multiplied with.
+        table: (V, E).
+        scale: the number that all of its vectors are multiplied with.
         positions: (M, E), one row for each position; None if nothing is added.
         token_norm: the norm of the tokens' vectors.
         norm: the norm of the sum.
     """
 
     table: Tensor
+    scale: float
     positions: Tensor | None
     token_norm: Norm | None
     norm: Norm | None = None
@@ -183,7 +183,7 @@ class StackReader:
                 f"{flow.program.line_of(entry)}: embeds other ids than those given"
             )
         scaled = token_norm.source if token_norm is not None else result
-        table = self._table(entry, scaled, weight)
+        table, scale = self._table(entry, scaled, weight)
         if token_norm is not None:
             matrix, constant = (
                 flow.read_vectors(start, result)
@@ -195,7 +195,7 @@ class StackReader:
                     f"{flow.program.line_of(result)}: scales a norm of embeddings"
                 )
             del constant
-        return Embedding(table, self._positions(start, result), token_norm)
+        return Embedding(table, scale, self._positions(start, result), token_norm)
 
     def _plain(self, start: fx.Node, result: fx.Node) -> bool:
         return start is not result and not any(
@@ -207,20 +207,16 @@ class StackReader:
     def _is(self, node: object, given: fx.Node) -> bool:
         """Whether a node has the ids that are given, at most in another order of axes."""
         while isinstance(node, fx.Node) and node is not given:
-            if len(node.all_input_nodes) != 1:
+            if node.target not in ARRANGES_ALL:
                 return False
-            one, two = self.flow.values[node], self.flow.values[node.all_input_nodes[0]]
-            same = torch.equal(one.flatten().sort().values, two.flatten().sort().values)
-            if not same:
-                return False
-            node = node.all_input_nodes[0]
+            node = node.args[0]
         return node is given
 
-    def _table(self, entry: fx.Node, result: fx.Node, weight: Tensor) -> Tensor:
-        """The vectors of all ids (V, E), without positions."""
+    def _table(self, entry: fx.Node, result: fx.Node, weight: Tensor) -> tuple[Tensor, float]:
+        """The vectors of all ids (V, E), without positions, and a factor of them."""
         flow = self.flow
         if entry is result:
-            return weight.clone()
+            return weight.clone(), 1.0
         of = flow.linear(entry, result)
         width = flow.values[entry].shape[-1]
         matrix = torch.empty(flow.values[result].shape[-1], width)
@@ -239,8 +235,8 @@ class StackReader:
         if matrix.shape[0] == width:
             scale = matrix[0, 0]
             if torch.equal(matrix, torch.eye(width) * scale):
-                return weight * scale
-        return weight @ matrix.T
+                return weight.clone(), float(scale)
+        return weight @ matrix.T, 1.0
 
     def _positions(self, start: fx.Node, result: fx.Node) -> Tensor | None:
         """What is added at each position (M, E); None for nothing."""
@@ -250,8 +246,7 @@ class StackReader:
         of = flow.linear(start, result)
         if not flow.constant(of).any():
             return None
-        with flow.at(MOST_POSITIONS):
-            return flow.canonical(result, flow.constant(of))[0].clone()
+        return flow.longest(lambda: flow.canonical(result, flow.constant(of))[0].clone())
 
 
 def _is_product(flow: Dataflow, node: fx.Node) -> bool:
@@ -272,6 +267,8 @@ def _in_order(embedding: Embedding, found: Sequence[Norm | Sublayer]) -> Stack:
         if isinstance(each, Sublayer):
             sublayers.append(each)
             continue
+        if not sublayers:
+            raise NotRecognisedError("embeddings with two norms")
         last = sublayers[-1]
         if last.before is None and last.after is None and last.on_sum is None:
             sublayers[-1] = replace(last, on_sum=each)

@@ -134,7 +134,11 @@ def _weight(normed: Tensor, result: Tensor, held: Sequence[Tensor]) -> Tensor:
     one, two = normed.double().flatten(0, 1), result.double().flatten(0, 1)
     computed = ((one * two).sum(0) / one.square().sum(0)).float()
     near = [each for each in held if torch.allclose(each, computed, rtol=1e-4, atol=1e-5)]
-    return near[0].clone() if near else computed
+    return (
+        min(near, key=lambda each: float((each - computed).abs().sum())).clone()
+        if near
+        else computed
+    )
 
 
 def _static_vectors(flow: Dataflow, node: fx.Node, width: int) -> Iterator[Tensor]:
