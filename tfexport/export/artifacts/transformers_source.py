@@ -202,9 +202,7 @@ def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
     unread = sorted(info.get("unexpected_keys", ()))
     notes = [f"{kind.__name__} has no place for {join_some(unread)}"] if unread else []
     file = folder / GENERATION_FILE
-    generation = read_json(file) if file.is_file() else {_FROM_CONFIG: True}
-    if generation.get(_FROM_CONFIG):  # then transformers makes it of config.json
-        generation = _written(model.generation_config)
+    generation = read_json(file) if file.is_file() else _written(model.generation_config)
     missing = tuple(sorted(info.get("missing_keys", ())))
     return _Loaded(
         str(path), folder, model.eval(), _written(model.config), generation, missing, tuple(notes)
@@ -315,7 +313,7 @@ def _ids_of(loaded: _Loaded, *names: str) -> Iterator[int]:
                 yield value
 
 
-_FROM_CONFIG = "_from_model_config"
+_FROM_CONFIG = "_from_model_config"  # without keys that its GenerationConfig does not declare
 # Keys of Whisper's generation_config.json, which its own ``generate`` makes a prefix of.
 _OF_PREFIX = (
     "lang_to_id", "task_to_id", "language", "task", "is_multilingual", "forced_decoder_ids",
@@ -350,6 +348,8 @@ def _without_prefix(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str
         return {**given}, ()
     read = (_NO_TIMESTAMPS, *_OF_PREFIX, *_OF_TIMESTAMPS)
     kept = {key: value for key, value in given.items() if key not in read}
+    if given.get(_FROM_CONFIG):  # then transformers does not read them
+        return kept, ()
     languages, tasks = given.get("lang_to_id"), given.get("task_to_id")
     if given.get("return_timestamps") is True:
         raise ConfigError(
