@@ -134,11 +134,11 @@ class Engine:
 
     def request_from(
         self, row: Any, number: int, prefix: tuple[int, ...], options: ResolvedOptions
-    ) -> Request:
+    ) -> Request | None:
         """Check one row of a user's module's inputs and make a request of it.
 
         Args:
-            row: input to array, without the batch axis.
+            row: input to array, without the batch axis; of a model that takes ids, ``input_ids``.
             number: see ``request``.
             prefix: see ``request``.
             options: see ``request``.
@@ -148,14 +148,19 @@ class Engine:
             ForkError: see ``request``.
         """
         self._check_process()
-        if self._io is None:
-            raise InputError("the model takes ids; call generate, or translate for text")
-        arrays, problems = read_row(self._io.inputs, row, self._io.below)
+        io = self._io
+        if io is None:
+            arrays, problems = read_row(graph_io.SOURCE_INPUTS, row)
+        else:
+            arrays, problems = read_row(io.inputs, row, io.below)
         if problems:
             raise InputError("; ".join(problems))
+        if io is None:
+            seen = arrays[graph_io.INPUT_IDS][arrays[graph_io.ATTENTION_MASK] != 0]
+            return self.request(seen.tolist(), number, prefix, options, as_ids=True)
         if graph_io.INPUT_IDS in arrays:
             self.texts.check_ids(arrays[graph_io.INPUT_IDS].tolist())
-        group = shape_key(arrays, self._io.padded)
+        group = shape_key(arrays, io.padded)
         full = options.with_first_token(prefix)
         return Request([], number, full, inputs=arrays, group=("arrays", *group))
 

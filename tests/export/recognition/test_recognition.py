@@ -16,7 +16,7 @@ from tests.export.incremental.own_case import draw_inputs, draw_target, greedy, 
 from tests.export.recognition.styles import STYLES, Style, drawn_mutations
 from tests.support.combinations import few_of
 from tfexport.bundle import SpecialIds
-from tfexport.errors import BundleError
+from tfexport.errors import BundleError, InputError
 from tfexport.export import export, verify
 from tfexport.export.artifacts import recognised
 from tfexport.export.artifacts.module_source import ModuleFacts, read_call
@@ -124,6 +124,13 @@ def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
     wanted = greedy(style.case, style.build(), inputs, LONGEST, banned=[style.pad_id])
     with Translator(path) as translator:
         found = translator.generate(inputs[0].tolist(), suppress_tokens=[style.pad_id])
+        by_name = [{"input_ids": row} for row in inputs[0].numpy()]
+        assert (
+            translator.generate_from(by_name)[0].hypotheses
+            == translator.generate(inputs[0].tolist())[0].hypotheses
+        )
+        with pytest.raises(InputError, match="input_ids"):
+            translator.generate_from([{"source": inputs[0][0].numpy()}])
     for row, result in zip(wanted.tolist(), found, strict=True):
         ended = row[: row.index(style.eos_id)] if style.eos_id in row else row
         assert list(result.hypotheses[0].tokens) == ended
