@@ -462,13 +462,20 @@ class Dataflow:
         Raises:
             NotRecognisedError: the constant is another at another position.
         """
+        if first_only:
+            places = self.places(of.source)
+            indices = [at for at, place in zip(indices, places, strict=True) if place[1] == 0]
+        constants = self.constant(of).flatten()
+        bias = constants[indices[0]]
+        if any(not torch.allclose(constants[each], bias, rtol=1e-5, atol=1e-6) for each in indices):
+            line = self.program.line_of(of.result)
+            raise NotRecognisedError(f"{line} adds to some positions only")
+        return self._matrix(of, indices, first_only), bias
+
+    def _matrix(self, of: Linear, indices: Sequence[Tensor], first_only: bool = False) -> Tensor:
+        """The matrix (N, E) of a linear map; see ``read``."""
         like = self.values[of.source]
-        kept = [
-            (place, at)
-            for place, at in zip(self.places(of.source), indices, strict=True)
-            if place[1] == 0 or not first_only
-        ]
-        places, indices = [place for place, _ in kept], [at for _, at in kept]
+        places = [each for each in self.places(of.source) if each[1] == 0 or not first_only]
         width = like.shape[-1]
         matrix = torch.empty(len(indices[0]), width)
         for first in range(0, width, len(places)):
@@ -479,30 +486,34 @@ class Dataflow:
             made = self.homogeneous(of, value).flatten()
             for i, _ in used:
                 matrix[:, first + i] = made[indices[i]]
-        constants = self.constant(of).flatten()
-        bias = constants[indices[0]]
-        if any(not torch.allclose(constants[each], bias, rtol=1e-5, atol=1e-6) for each in indices):
-            raise NotRecognisedError(
-                f"{self.program.line_of(of.result)} adds to some positions only"
-            )
-        return matrix, bias
+        return matrix
 
     def read_vectors(self, source: fx.Node, result: fx.Node) -> tuple[Tensor, Tensor]:
         """The matrix (N, E) and the constant (N,) from vectors to vectors of the same places."""
         of = self.linear(source, result)
-        numbers = torch.arange(self.values[result].numel()).view_as(self.values[result])
-        by_place = self.canonical(result, numbers)
-        indices = []
-        for place in self.places(source):
-            found = by_place[place]
-            if int(self.reached(of, place).sum()) != int(
-                self.reached(of, place).flatten()[found].sum()
-            ):
-                raise NotRecognisedError(
-                    f"{self.program.line_of(result)} mixes the values of several positions"
-                )
-            indices.append(found)
-        return self.read(of, indices)
+        return self.read(of, self._of_same_places(of))
+
+    def read_matrix(self, source: fx.Node, result: fx.Node) -> Tensor:
+        """The matrix (N, E) from vectors to vectors of the same places, without constants."""
+        of = self.linear(source, result)
+        return self._matrix(of, self._of_same_places(of))
+
+    def _of_same_places(self, of: Linear) -> list[Tensor]:
+        """The indices of the vector of each place in the flat result.
+
+        Raises:
+            NotRecognisedError: it depends on the vectors of other places.
+        """
+        like = self.values[of.result]
+        by_place = self.canonical(of.result, torch.arange(like.numel()).view_as(like))
+        found = []
+        for place in self.places(of.source):
+            at, reached = by_place[place], self.reached(of, place)
+            if int(reached.sum()) != int(reached.flatten()[at].sum()):
+                line = self.program.line_of(of.result)
+                raise NotRecognisedError(f"{line} mixes the values of several positions")
+            found.append(at)
+        return found
 
 
 def _taken(node: fx.Node) -> list[fx.Node]:

@@ -184,25 +184,12 @@ class StackReader:
             )
         scaled = token_norm.source if token_norm is not None else result
         table, scale = self._table(entry, scaled, weight)
-        if token_norm is not None:
-            matrix, constant = (
-                flow.read_vectors(start, result)
-                if self._plain(start, result)
-                else (torch.eye(table.shape[1]), torch.zeros(table.shape[1]))
-            )
-            if not torch.equal(matrix, torch.eye(table.shape[1])):
-                raise NotRecognisedError(
-                    f"{flow.program.line_of(result)}: scales a norm of embeddings"
-                )
-            del constant
+        if token_norm is not None and start is not result:
+            matrix = flow.read_matrix(start, result)
+            if not torch.equal(matrix, torch.eye(len(matrix))):
+                line = flow.program.line_of(result)
+                raise NotRecognisedError(f"{line}: scales a norm of embeddings")
         return Embedding(table, scale, self._positions(start, result), token_norm)
-
-    def _plain(self, start: fx.Node, result: fx.Node) -> bool:
-        return start is not result and not any(
-            node in self.flow.placed
-            for each in self.flow.between(start, result)
-            for node in each.all_input_nodes
-        )
 
     def _is(self, node: object, given: fx.Node) -> bool:
         """Whether a node has the ids that are given, at most in another order of axes."""
@@ -214,28 +201,11 @@ class StackReader:
 
     def _table(self, entry: fx.Node, result: fx.Node, weight: Tensor) -> tuple[Tensor, float]:
         """The vectors of all ids (V, E), without positions, and a factor of them."""
-        flow = self.flow
         if entry is result:
             return weight.clone(), 1.0
-        of = flow.linear(entry, result)
-        width = flow.values[entry].shape[-1]
-        matrix = torch.empty(flow.values[result].shape[-1], width)
-        canonical = flow.canonical(
-            result, torch.arange(flow.values[result].numel()).view_as(flow.values[result])
-        )
-        places = flow.places(entry)
-        for first in range(0, width, len(places)):
-            value = torch.zeros_like(flow.values[entry])
-            used = [(i, p) for i, p in enumerate(places) if first + i < width]
-            for i, place in used:
-                flow.canonical(entry, value)[place][first + i] = 1.0
-            made = flow.homogeneous(of, value).flatten()
-            for i, place in used:
-                matrix[:, first + i] = made[canonical[place]]
-        if matrix.shape[0] == width:
-            scale = matrix[0, 0]
-            if torch.equal(matrix, torch.eye(width) * scale):
-                return weight.clone(), float(scale)
+        matrix = self.flow.read_matrix(entry, result)
+        if torch.equal(matrix, torch.eye(weight.shape[1]) * matrix[0, 0]):
+            return weight.clone(), float(matrix[0, 0])
         return weight @ matrix.T, 1.0
 
     def _positions(self, start: fx.Node, result: fx.Node) -> Tensor | None:

@@ -454,19 +454,18 @@ def _heads_of(flow: Dataflow, node: fx.Node) -> _Heads:
     keys = of_scores[axis if rank == len(of_scores) else -1]
     if keys in of_one:  # keys come first
         one, two, of_one, of_two = two, one, of_two, of_one
-    (length,) = [c for c in of_scores if c in of_one and c not in of_two and c != keys] or [""]
+    lengths = [c for c in of_scores if c in of_one and c not in of_two and c != keys]
     contracted = [c for c in of_one if c in of_two and c not in of_scores]
     summed = [c for c in of_values if c in of_weights and c not in of_result]
     kept = [c for c in of_values if c in of_result and c not in of_weights]
-    if not length or keys not in of_two or not len(contracted) == len(summed) == len(kept) == 1:
-        raise wrong
-    place = of_weights.index(summed[0])
     queries = [c for c in of_weights if c in of_result and c not in of_values]
-    if len(queries) != 1 or place is None:
+    if keys not in of_two or any(
+        len(each) != 1 for each in (lengths, contracted, summed, kept, queries)
+    ):
         raise wrong
     return _Heads(
         node, one, two, value,
-        (_named(of_one, length, "", contracted[0]), _named(of_two, "", keys, contracted[0]),
+        (_named(of_one, lengths[0], "", contracted[0]), _named(of_two, "", keys, contracted[0]),
          _named(of_values, "", summed[0], kept[0]), _named(of_result, queries[0], "", kept[0])),
         (product, scores),
     )  # fmt: skip
@@ -485,12 +484,13 @@ def _letters(flow: Dataflow, node: fx.Node) -> tuple[str, str, str]:
     """The axes of two operands and of their product."""
     if node.target is aten.einsum.default:
         left, _, right = str(node.args[0]).replace(" ", "").partition("->")
-        one, two = left.split(",")
-        return one, two, right
+        operands = left.split(",")
+        if len(operands) != 2 or not right or "." in left:
+            raise NotRecognisedError(f"{flow.program.line_of(node)}: an einsum of another form")
+        return operands[0], operands[1], right
     rank = flow.values[node].dim()
     batch = "abcefg"[: rank - 2]
-    operands: Any = node.args[:2]
-    if any(flow.values[each].dim() != rank for each in operands):
+    if any(flow.values[each].dim() != rank for each in node.all_input_nodes[:2]):
         raise NotRecognisedError(f"{flow.program.line_of(node)} broadcasts")
     return f"{batch}xy", f"{batch}yz", f"{batch}xz"
 
