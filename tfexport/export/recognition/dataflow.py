@@ -333,6 +333,17 @@ class Dataflow:
                 waiting += reversed(self.before(node))
         return list(found)
 
+    def only_leaf(self, result: fx.Node, stop: fx.Node | None) -> fx.Node:
+        """Where the linear map that gives a node begins, if that is one node.
+
+        Raises:
+            NotRecognisedError: they are several.
+        """
+        found = self.leaves(result, stop)
+        if len(found) != 1:
+            raise NotRecognisedError(f"{self.program.line_of(result)} adds up several tensors")
+        return found[0]
+
     def linear(self, source: fx.Node, result: fx.Node, ends: Sequence[fx.Node] = ()) -> Linear:
         """The linear map from a node to another.
 
@@ -345,7 +356,7 @@ class Dataflow:
         return Linear(source, result, tuple(self.between([source, *ends], result)))
 
     def homogeneous(self, of: Linear, value: Tensor, drawn: bool = False) -> Tensor:
-        """What a linear map makes of a value without its constants.
+        """The result of a linear map for a value, without its constants.
 
         Args:
             of: the map.
@@ -389,7 +400,7 @@ class Dataflow:
         return self._random[node]
 
     def constant(self, of: Linear) -> Any:
-        """What a linear map makes of zeros: its constants, those of positions included."""
+        """The result of a linear map for zeros: its constants, those of positions included."""
         given: dict[fx.Node, Any] = {of.source: torch.zeros_like(self.values[of.source])}
         for node in of.nodes:
             for each in self.before(node):
@@ -407,7 +418,7 @@ class Dataflow:
             self.values = here
 
     def longest(self, compute: Callable[[], Tensor]) -> Tensor:
-        """What is computed for the largest length that it can be computed for."""
+        """The result of a computation for the largest length at which it does not fail."""
         found, least, most = None, 1, MOST_POSITIONS
         length = most
         while least <= most:

@@ -14,6 +14,7 @@ from torch import Tensor, fx
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.program import FIRST, TARGET, Example, LazyValues, Program
+from tfexport.export.recognition.attention import MOST_DISTANCE, Attention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
     MOST_POSITIONS,
@@ -28,13 +29,7 @@ from tfexport.export.recognition.stacks import (
     StackReader,
     Sublayer,
 )
-from tfexport.export.recognition.sublayers import (
-    MOST_DISTANCE,
-    Attention,
-    FeedForward,
-    Norm,
-    find_norms,
-)
+from tfexport.export.recognition.sublayers import FeedForward, Norm, find_norms
 from tfexport.graph_io import ATTENTION_MASK
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.relative import bucket_lookup

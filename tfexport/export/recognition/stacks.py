@@ -12,13 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor, fx
 
+from tfexport.export.recognition.attention import Attention, read_attention
 from tfexport.export.recognition.dataflow import ARRANGES_ALL, Dataflow, NotRecognisedError, aten
 from tfexport.export.recognition.sublayers import (
-    Attention,
     FeedForward,
     Norm,
     find_norm,
-    read_attention,
     read_feed_forward,
 )
 
@@ -209,7 +208,7 @@ class StackReader:
         return weight @ matrix.T, 1.0
 
     def _positions(self, start: fx.Node, result: fx.Node) -> Tensor | None:
-        """What is added at each position (M, E); None for nothing."""
+        """The vector that is added at each position (M, E); None for nothing."""
         flow = self.flow
         if start is result:
             return None
