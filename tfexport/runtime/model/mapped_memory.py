@@ -1,6 +1,5 @@
 """Releasing physical memory of memory-mapped files."""
 
-import contextlib
 import ctypes
 import mmap
 import re
@@ -8,52 +7,46 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-_MAPS, _PAGES = Path("/proc/self/maps"), Path("/proc/self/pagemap")
+_MAPS = Path("/proc/self/maps")
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n")
-# Bits of a page in pagemap. Source: Documentation/admin-guide/mm/pagemap.rst of Linux.
-_IN_MEMORY, _OF_FILE = np.uint64(0b11 << 62), np.uint64(1 << 61)  # in memory or swapped out
+_MADV_PAGEOUT = 21  # Source: include/uapi/asm-generic/mman-common.h of Linux 5.4
 
 
-def release_mapped_pages(file: Path) -> int:
-    """Release the resident pages of a file that this process has mapped.
+def map_file(file: Path) -> mmap.mmap:
+    """Map a file to read it; ``release_map`` releases what was read."""
+    with file.open("rb") as opened:
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def release_map(mapped: mmap.mmap) -> None:
+    """Release the pages of a map that ``map_file`` made; they are read again if needed."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def release_mapped_pages(file: Path) -> None:
+    """Release the pages of a file that some library of this process has mapped, on Linux.
 
     onnxruntime maps the weights, makes packed copies of most, and keeps the originals mapped: up to
-    a quarter of the process' memory. Released pages are read again if they are needed. Does nothing
-    on systems other than Linux, and nothing to mappings that were written to, since their pages are
-    not in the file.
+    a quarter of the process' memory. Released pages are read again if they are needed.
+
+    Another thread may unmap the file after this function has looked, and other memory may take its
+    addresses: so the kernel is only asked to move the pages out, which never loses their content.
+    It does so for files that this process may write or owns.
 
     Args:
         file: as it was opened; symbolic links are followed.
-
-    Returns:
-        The bytes that were released.
     """
-    if sys.platform != "linux" or not _PAGES.exists():
-        return 0
+    if sys.platform != "linux" or not _MAPS.exists():
+        return
     madvise = ctypes.CDLL(None).madvise
-    given = 0
-    with contextlib.suppress(PermissionError):  # to read the table of pages
-        for start, end in _unwritten(bytes(file.resolve())):
-            size = end - start
-            if madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED) == 0:
-                given += size
-    return given
+    for start, end in _mappings(bytes(file.resolve())):
+        madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_PAGEOUT)
 
 
-def _unwritten(path: bytes) -> Iterator[tuple[int, int]]:
-    """Starts and ends of a file's mappings, without those that were written to."""
-    with _MAPS.open("rb") as maps:
-        mappings = [_MAPPING.fullmatch(line) for line in maps if path in line]
-    for mapping in mappings:
-        if mapping is None or mapping[3] != path:
-            continue
-        start, end = int(mapping[1], 16), int(mapping[2], 16)
-        # Of these pages only: smaps has sums, and counts the pages of the process for them.
-        with _PAGES.open("rb") as pages:
-            pages.seek(start // mmap.PAGESIZE * 8)
-            of_pages = np.frombuffer(pages.read((end - start) // mmap.PAGESIZE * 8), np.uint64)
-        written = (of_pages & _IN_MEMORY != 0) & (of_pages & _OF_FILE == 0)
-        if len(of_pages) and not written.any():
-            yield start, end
+def _mappings(path: bytes) -> Iterator[tuple[int, int]]:
+    """Starts and ends of a file's mappings."""
+    for line in _MAPS.read_bytes().splitlines(keepends=True):
+        mapping = _MAPPING.fullmatch(line)
+        if mapping is not None and mapping[3] == path:
+            yield int(mapping[1], 16), int(mapping[2], 16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ import numpy as np
 from tfexport import atomic
 from tfexport.bundle import WEIGHTS, Manifest, open_bundle
 from tfexport.errors import BundleError, ConfigError, TfexportWarning, shown
-from tfexport.runtime.model.mapped_memory import release_mapped_pages
+from tfexport.runtime.model.mapped_memory import map_file, release_map
 from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
 
 if TYPE_CHECKING:
@@ -202,18 +203,19 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
     packed = packed_file(folder, manifest)
     atomic.check_free(packed.path, force)
     try:
-        model = tfexport_native.Model(native_config(manifest), _tensors(folder))
+        tensors = _tensors(folder, map_file(folder / WEIGHTS))
+        model = tfexport_native.Model(native_config(manifest), tensors)
         model.save(packed)
     except tfexport_native.NativeError as error:
         raise BundleError(f"{folder}: the native engine refuses: {error}") from None
     return packed.path
 
 
-def _tensors(folder: Path) -> dict[str, tfexport_native.Tensor]:
-    """The parameters of a bundle, as views of its file."""
+def _tensors(folder: Path, mapped: mmap.mmap) -> dict[str, tfexport_native.Tensor]:
+    """The parameters of a bundle, as views of its mapped file."""
     import tfexport_native
 
-    file = np.memmap(folder / WEIGHTS, np.uint8, "r")
+    file = np.frombuffer(mapped, np.uint8)
     table = read_weight_table(folder, file.size)
     return {
         name: tfexport_native.Tensor(weight.values(file), weight.row_scales(file), mapped=True)
@@ -232,17 +234,21 @@ def open_native(folder: Path, manifest: Manifest, threads: int) -> tfexport_nati
     Raises:
         NativeError: the engine cannot read it.
     """
+    mapped = map_file(folder / WEIGHTS)
     try:
-        return _open(folder, manifest, threads)
+        return _open(folder, mapped, manifest, threads)
     finally:
-        release_mapped_pages(folder / WEIGHTS)  # packing has read all of them
+        release_map(mapped)  # packing has read all of it
 
 
-def _open(folder: Path, manifest: Manifest, threads: int) -> tfexport_native.Model:
+def _open(
+    folder: Path, mapped: mmap.mmap, manifest: Manifest, threads: int
+) -> tfexport_native.Model:
     import tfexport_native
 
     packed = packed_file(folder, manifest)
-    make = partial(tfexport_native.Model, native_config(manifest), _tensors(folder), threads)
+    tensors = _tensors(folder, mapped)
+    make = partial(tfexport_native.Model, native_config(manifest), tensors, threads)
     if packed.path.exists():
         try:
             return make(packed=packed)
