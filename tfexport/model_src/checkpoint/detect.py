@@ -1,5 +1,6 @@
 """Detection of the layout of a state dict."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from tfexport.errors import CheckpointError, Message, Option, join_some
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
+from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE, renamed_layout
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import (
     MODULE,
@@ -44,6 +45,7 @@ def detect_layout(
     names: Iterable[str],
     forced: str | None = None,
     config: Mapping[str, Any] | None = None,
+    renamed: bool = False,
 ) -> Detected:
     """The layout whose table knows most of the keys; ``forced`` names one.
 
@@ -53,6 +55,7 @@ def detect_layout(
         forced: the name of a layout, or None.
         config: the config.json next to the file, of any project; a layout with its ``model_type``
             that knows half of the keys is chosen.
+        renamed: whether there is a rename table, which may lead to the modules' own names.
 
     Raises:
         CheckpointError: no table knows half of the keys.
@@ -62,8 +65,11 @@ def detect_layout(
         raise CheckpointError(f"{raw.path}: 'ignore' matches every tensor.")
     if (form := describe_form(names)) is not None:
         raise CheckpointError(f"{raw.path}: {form}")
-    if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
+    if METADATA_KEY in raw.metadata and forced in (None, NATIVE.name):
         return Detected(NATIVE, "", len(names))
+    all_ours = renamed and _count_known(NATIVE, names, "") == len(names)
+    if forced == NATIVE.name or (forced is None and all_ours):
+        return Detected(renamed_layout(names), "", len(names))
     config = config or {}
     layouts = [LAYOUTS[forced]] if forced else [v for v in LAYOUTS.values() if v is not NATIVE]
     undecided = [v for v in layouts if v.needs_config and not forced and not v.recognises(config)]
@@ -136,10 +142,9 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
     )
     better = max(found, key=lambda it: it.known)
     if better.prefix and 2 * better.known >= len(names):
-        pattern = "^" + better.prefix.replace(".", "\\\\.")
         return (
             f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys match "
-            f'{better.layout.name}: set "rename": [["{pattern}", ""]] in the config.'
+            f'{better.layout.name}: set "rename": {_without(better.prefix)} in the config.'
         )
     if (inner := _inner_model(names)) is not None:
         return f"{text}\n{inner}"
@@ -164,10 +169,14 @@ def _inner_model(names: list[str]) -> str | None:
         layouts = [it for it in LAYOUTS.values() if it is not NATIVE and not it.needs_config]
         fits = max(_count_known(it, inside, prefix) for it in layouts) == len(inside)
         if fits and len(first) <= 8:
-            pattern = prefix.replace(".", "\\\\.")
-            ignore = ", ".join(f'"^{name}\\\\b"' for name in first)
+            ignore = [name if name in others else f"{name}.{{weight}}" for name in first]
             return (
                 f"The {len(inside)} keys under {prefix!r} are a separate model: give "
-                f'"rename": [["^{pattern}", ""]], "ignore": [{ignore}] in the config.'
+                f'"rename": {_without(prefix)}, "ignore": {json.dumps(ignore)} in the config.'
             )
     return None
+
+
+def _without(prefix: str) -> str:
+    """A rename table that takes a prefix off."""
+    return json.dumps({f"{prefix}{{weight}}": "{weight}"})

@@ -278,14 +278,16 @@ def _find_layout(
 ) -> tuple[dict[str, str | None], Detected]:
     """The layout, and every key of the file under the layout's name; None for ignored ones."""
     require_layout_name(layout_name)
-    names = rename_keys((*raw.tensors, *raw.others), read_tables(sources))
+    tables = read_tables(sources)
+    names = rename_keys((*raw.tensors, *raw.others), tables)
     known = [name for key in raw.tensors if (name := names[key]) is not None]
     named = [it for it in reversed(sources) if it.path and "model_type" in it.values]
     # A config.json that the caller names decides the layout, otherwise one in the same folder.
     configs = [it.values for it in named if not it.optional]
     configs += [it.values for it in sources if it.optional]
     try:
-        detected = detect_layout(raw, known, layout_name, configs[0] if configs else None)
+        config = configs[0] if configs else None
+        detected = detect_layout(raw, known, layout_name, config, renamed=bool(tables.rename))
     except CheckpointError as error:
         # A table under a misspelt name may be why; a config of another kind has other keys.
         given = [it for it in sources if not it.optional and "model_type" not in it.values]
