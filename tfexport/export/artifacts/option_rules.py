@@ -39,7 +39,7 @@ FRAMING = ("add_source_bos", "add_source_eos")
 CALL = (*DECLARE_INPUTS, "forward", "target")  # how a module is called
 OF_MODULES = (*NEEDED, "unk_id", "examples", *CALL, *FRAMING, "recognise")
 OF_CHECKPOINTS = (
-    "config", "settings", "layout", "reference", "target_tokenizer", "output_attentions",
+    "config", "settings", "layout", "rename", "reference", "target_tokenizer", "output_attentions",
     "attention_biases", "log_probs", "text", *LANGUAGES,
 )  # fmt: skip
 _MODULE_GOES_WITH: dict[str, tuple[str, ...]] = {

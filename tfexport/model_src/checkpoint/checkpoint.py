@@ -17,7 +17,7 @@ from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, fold, name_origin
-from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.config import TransformerConfig, choices
 from tfexport.model_src.transformer import Transformer
 
 SOURCE_TABLE = "source_embedding.tokens.weight"
@@ -220,7 +220,14 @@ def needed(keys: Iterable[str]) -> Message:
     """A sentence about config keys that need a value, and how to set it."""
     keys = list(keys)
     words = Option(SETTINGS, [f"{key}=…" for key in keys])
-    return Message(f"required, but not in the file: {', '.join(keys)}; set ", words)
+    named = (f"{key} ({values})" if (values := describe_values(key)) else key for key in keys)
+    return Message(f"required, but not in the file: {', '.join(named)}; set ", words)
+
+
+def describe_values(key: str) -> str:
+    """The values that a config key may have, if they are few."""
+    values = choices(key)
+    return f"{', '.join(values[:-1])} or {values[-1]}" if values else ""
 
 
 def _contradictions(
@@ -427,6 +434,7 @@ class Examination:
         remedy: advice on the problems.
         notes: remarks for the user on how the file was read.
         inside: see ``StateDict``.
+        table: the rename table of names that were matched; empty if none were.
     """
 
     checkpoint: Checkpoint
@@ -435,6 +443,7 @@ class Examination:
     remedy: Text
     notes: list[Text]
     inside: tuple[Any, ...] | None = None
+    table: Mapping[str, Any] = field(default_factory=dict)
 
     def require_usable(self) -> Checkpoint:
         """The checkpoint, if it has no problems.

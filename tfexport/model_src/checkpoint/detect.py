@@ -61,10 +61,7 @@ def detect_layout(
         CheckpointError: no table knows half of the keys.
     """
     names = list(names)
-    if not names:
-        raise CheckpointError(f"{raw.path}: 'ignore' matches every tensor.")
-    if (form := describe_form(names)) is not None:
-        raise CheckpointError(f"{raw.path}: {form}")
+    refuse_form(raw, names)
     if METADATA_KEY in raw.metadata and forced in (None, NATIVE.name):
         return Detected(NATIVE, "", len(names))
     all_ours = renamed and _count_known(NATIVE, names, "") == len(names)
@@ -89,6 +86,18 @@ def detect_layout(
             raise CheckpointError(f"{raw.path}: {other_project}")
         raise CheckpointError(_no_layout(raw, names, found, best))
     return best
+
+
+def refuse_form(raw: StateDict, names: list[str]) -> None:
+    """Refuse weights in a form that no layout reads, such as adapters.
+
+    Raises:
+        CheckpointError: it is one, or there are no names.
+    """
+    if not names:
+        raise CheckpointError(f"{raw.path}: 'ignore' matches every tensor.")
+    if (form := describe_form(names)) is not None:
+        raise CheckpointError(f"{raw.path}: {form}")
 
 
 def _undecided(layouts: list[Layout], names: list[str]) -> Message | None:

@@ -7,6 +7,7 @@ down projections, and which tables are embeddings. A key without a certain place
 Letters: E the width of the model, F that inside a feed-forward, V a vocabulary, M positions.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tfexport.errors import Message, Option
+from tfexport.model_src.checkpoint.rename_tables import AUTO, write_table
 from tfexport.model_src.embedding import halves_table, sinusoidal_table, t2t_table
 
 _WEIGHT = ("weight", "gamma", "alpha", "a_2", "scale", "g")
@@ -49,6 +52,7 @@ _OUTPUT = {
     "dense", "out", "output",
 }  # fmt: skip
 _FINAL = {"final", "last"}
+_LISTED = 12  # lines about keys without a place
 _NO_WEIGHTS = ("_float_tensor", "version")  # buffers of a device or a version
 _TABLES = (
     ("sinusoidal", sinusoidal_table), ("sinusoidal_halves", halves_table),
@@ -64,6 +68,7 @@ class Matched:
         names: key to the own name.
         ignored: keys without trained values: masks, and tables that are there twice.
         unplaced: key to the reason why it has no place.
+        likely: some of these keys to a name that may be right.
         values: config values that only names or tensors show; None for one that has to be given.
         required: config keys that have to be given, in addition to those of every renamed file.
         tie_output: whether the file has no output table, so that the target's serves as it.
@@ -72,6 +77,7 @@ class Matched:
     names: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
     unplaced: dict[str, str] = field(default_factory=dict)
+    likely: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
     tie_output: bool = False
@@ -227,7 +233,7 @@ def _place_stacks(matched: Matched, layers: _Layers, width: int) -> None:
 
 
 def _attention_part(rest: str, shape: tuple[int, ...] = ()) -> str | None:
-    """ "q", "k" or "v" by the last word that says so, "qkv" or "kv" if packed; else None."""
+    """What a path makes by its last word that says so: one of q, k, v, or packed qkv, kv."""
     for segment in reversed(rest.split(".")):
         words = _words(segment)
         if words == ["c", "attn"] and shape:
@@ -367,18 +373,19 @@ class _Layer:
             if part in ("qkv", "kv") and not all(
                 "in_proj" in it.path.replace("-", "_") for it in owners
             ):
+                order = (
+                    "all queries, all keys, all values" if part == "qkv" else "all keys, all values"
+                )
                 for owner in owners:
-                    self._refuse(matched, owner, (
-                        "it is packed, and names do not show how: with all queries first, then all "
-                        f"keys, then all values, it is {self._general(target)}"
-                    ))  # fmt: skip
+                    why = f"it is packed, and names do not show how; {part}_proj is {order}"
+                    self._refuse(matched, owner, why, target)
             elif len(owners) > 1 and part in ("q", "k", "v"):
                 for owner in owners:
                     head = re.findall(r"[0-9]+", self.rests[owner.path])[-1]
                     _place(matched, owner, f"{target}.{head}")
             elif len(owners) > 1:
                 for owner in owners:
-                    self._refuse(matched, owner, f"several fit {self._general(target)}")
+                    self._refuse(matched, owner, f"several may be {part}_proj of {name}")
             else:
                 _place(matched, owners[0], target)
 
@@ -393,11 +400,9 @@ class _Layer:
         elif len(downs) == 1 and len(ups) in (1, 2) and len(found) == len(ups) + 1:
             inner = _inputs(downs[0])
             if {_outputs(it) for it in ups} == {2 * inner}:
-                for owner in found:
-                    self._refuse(matched, owner, (
-                        "it is gated and packed, and names do not show which half is the gate: "
-                        f"{self._general(name)}.gate_up_proj or .up_gate_proj"
-                    ))  # fmt: skip
+                why = "it is packed, and names do not show which half is the gate, as in "
+                self._refuse(matched, ups[0], f"{why}gate_up_proj", f"{name}.gate_up_proj")
+                _place(matched, downs[0], f"{name}.down_proj")
                 return
             if len(ups) == 2:
                 gate = [it for it in ups if self._is_gate(it, ups)]
@@ -406,12 +411,13 @@ class _Layer:
                     ups.remove(gate[0])
         if len(ups) != 1 or len(downs) != 1:
             for owner in found:
-                self._refuse(matched, owner, f"of {len(found)} matrices, none is surely {name}")
+                why = f"{len(found)} matrices are in no attention; 2 of a feed-forward, or 3, fit"
+                self._refuse(matched, owner, why)
             return
         if self._rank(ups[0]) > self._rank(downs[0]):
             for owner in found:
-                self._refuse(matched, owner, "its name and its shape contradict each other: it may "
-                             "be stored as (in, out)")  # fmt: skip
+                why = "its name and its shape contradict each other: it may be stored as (in, out)"
+                self._refuse(matched, owner, why)
             return
         _place(matched, ups[0], f"{name}.up_proj")
         _place(matched, downs[0], f"{name}.down_proj")
@@ -484,11 +490,11 @@ class _Layer:
             one < two for one, two in zip(numbers, numbers[1:], strict=False) if one and two
         )
 
-    def _refuse(self, matched: Matched, owner: _Owner, why: str) -> None:
-        matched.unplaced |= dict.fromkeys(owner.keys.values(), why)
-
-    def _general(self, target: str) -> str:
-        return re.sub(r"\.layers\.[0-9]+\.", ".layers.{layer}.", target)
+    def _refuse(self, matched: Matched, owner: _Owner, why: str, likely: str = "") -> None:
+        for kind, key in owner.keys.items():
+            matched.unplaced[key] = why
+            if likely:
+                matched.likely[key] = f"{likely}.{kind}"
 
 
 def _inputs(owner: _Owner) -> int:
@@ -512,9 +518,9 @@ def _refuse_square(matched: Matched, owners: Sequence[_Owner]) -> None:
         key = owner.keys.get("weight", "")
         square = len(owner.shape) == 2 and owner.shape[0] == owner.shape[1]
         if square and (name := matched.names.pop(key, None)) is not None:
+            matched.likely[key] = f"{name}.T"
             matched.unplaced[key] = (
-                f"other matrices of the file are stored as (in, out), and a square one does not "
-                f"show it: {name} or {name}.T"
+                "other matrices are stored as (in, out), as .T says; a square one does not show it"
             )
 
 
@@ -594,7 +600,9 @@ def _ignore_twins(
     matched: Matched, tokens: dict[str | None, list[_Owner]], tensors: Mapping[str, Tensor]
 ) -> None:
     """Ignore a table of no side, if both sides have the same one."""
-    sided = [tensors[it.keys["weight"]] for side in ("source", "target") for it in tokens.get(side, ())]
+    sided = [
+        tensors[it.keys["weight"]] for side in ("source", "target") for it in tokens.get(side, ())
+    ]
     for owner in tokens.get(None, []) if len(sided) == 2 else ():
         mine = tensors[owner.keys["weight"]]
         if all(it.shape == mine.shape and torch.equal(it, mine) for it in sided):
@@ -676,3 +684,36 @@ def _refuse_shared_places(matched: Matched) -> None:
             for key in several:
                 del matched.names[key]
                 matched.unplaced[key] = f"{' and '.join(several)} would both be {name}"
+
+
+def describe_unplaced(matched: Matched, tensors: Mapping[str, Tensor]) -> Message:
+    """The keys that have no place, and the table of the others, for a config."""
+    if len(reasons := {*matched.unplaced.values()}) == 1 and not matched.names:
+        return Message(f"its names could not be matched: {reasons.pop()}.")
+    alike: dict[tuple[str, str], list[str]] = {}
+    for key, why in matched.unplaced.items():
+        alike.setdefault((re.sub("[0-9]+", "N", _split_kind(key)[0]), why), []).append(key)
+    lines = []
+    for (general, why), keys in alike.items():
+        named = keys[0] if len(keys) == 1 else f"{general}.* ({len(keys)} keys)"
+        lines.append(f"\n  {named} {tuple(tensors[keys[0]].shape)}: {why}")
+    if len(lines) > _LISTED:
+        lines[_LISTED:] = [f"\n  … and {len(lines) - _LISTED} more"]
+    count = len(matched.unplaced)
+    head = f"{count} of {count + len(matched.names) + len(matched.ignored)} keys have no place:"
+    table = write_table({**matched.names, **matched.likely})
+    if not table:
+        return Message(head, *lines)
+    return Message(
+        head, *lines, "\nThe others are in this table. Correct and complete it, put it into a file, "
+        "and pass that with ", Option("config", "FILE"), "; ", Option("rename", AUTO),
+        " is then not needed. Keys without a use belong into 'ignore' (docs/checkpoints.md).\n",
+        print_table(table, matched.ignored),
+    )  # fmt: skip
+
+
+def print_table(table: Mapping[str, Any], ignored: Sequence[str] = ()) -> str:
+    """A rename table as JSON of a config, one rule a line."""
+    rules = [f"{json.dumps(key)}: {json.dumps(name)}" for key, name in table.items()]
+    ignore = f',\n "ignore": {json.dumps([*ignored])}' if ignored else ""
+    return '{"rename": {\n  ' + ",\n  ".join(rules) + f"\n}}{ignore}}}"

@@ -32,6 +32,7 @@ def checkpoint_of(
     require: Iterable[str] = (),
     layout: str | None = None,
     defaults: Mapping[str, Any] | None = None,
+    rename: str | Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Read a module in memory as ``load_checkpoint`` reads a file.
 
@@ -52,6 +53,7 @@ def checkpoint_of(
         Source("module", values),
         Source("config", config or {}),
         Source(SETTINGS, parse_settings(settings)),
+        *([Source("rename", {"rename": rename})] if rename is not None else []),
     ]
     flat = flatten(model.state_dict(), Path(name))
     # Cloned, so that further training does not change the checkpoint.
@@ -136,12 +138,14 @@ class ReadOptions:
         settings: ``key=value`` strings; they override both.
         layout: the name of the layout; None to detect it.
         reference: the user's own code to compare with; see ``Checkpoint``.
+        rename: a table of keys to names, or "auto"; see ``load_checkpoint``.
     """
 
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
     settings: Iterable[str] = ()
     layout: str | None = None
     reference: Callable[..., Any] | None = None
+    rename: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", tuple(self.settings))
@@ -183,11 +187,12 @@ class ReadOptions:
             return checkpoint
         if isinstance(checkpoint, nn.Module):
             found = checkpoint_of(
-                checkpoint, self._config_values(), self.settings, require, self.layout, defaults
-            )
+                checkpoint, self._config_values(), self.settings, require, self.layout, defaults,
+                self.rename,
+            )  # fmt: skip
             return dataclasses.replace(found, module=checkpoint)
         return load_checkpoint(
-            checkpoint, self.config, self.settings, self.layout, require, defaults
+            checkpoint, self.config, self.settings, self.layout, require, defaults, self.rename
         )
 
     def _config_values(self) -> Mapping[str, Any] | None:
@@ -198,7 +203,7 @@ class ReadOptions:
     def _refuse_options(self, checkpoint: Checkpoint) -> None:
         given = [
             Message(Option(name), " controls reading a checkpoint, but this one was already read")
-            for name in ("config", "settings", "layout")
+            for name in ("config", "settings", "layout", "rename")
             if getattr(self, name)
         ]
         if given:

@@ -1,5 +1,7 @@
 """A config's ``rename`` and ``ignore`` tables: keys with placeholders, as in the layouts' tables."""
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -163,3 +165,83 @@ def _rename(key: str, rules: Iterable[Rule]) -> str:
         if (values := rule.match(key)) is not None:
             return fill(rule.target, values)
     return key
+
+
+# Tables that are written: what was matched, for a config.
+
+
+# A word of an own name, and the placeholder that it becomes.
+_PLACES = (
+    ("layer", r"(?<=\.layers\.)([0-9]+)"),
+    ("head", r"(?<=_proj\.)([0-9]+)"),
+    ("kind", r"(?<=\.)(weight|bias)$"),
+    ("qkv", r"(?<=\.)(q|k|v)(?=_proj)"),
+    ("stack", r"^(encoder|decoder)(?=\.)"),
+    ("side", r"^(source|target)(?=_embedding)"),
+)
+
+
+def write_table(names: Mapping[str, str]) -> dict[str, Any]:
+    """A rename table in few rules.
+
+    Args:
+        names: keys with their new names.
+    """
+    pairs = list(names.items())
+    lists: dict[str, Any] = {}
+    for name, pattern in _PLACES:
+        pairs, words = _merge(pairs, name, pattern)
+        if any(theirs != ours for theirs, ours in words.items()) and name in WORDS:
+            lists[f"{{{name}}}"] = words
+    table = {**lists, **dict(pairs)}
+    rules, _ = _read_rename(table, [])
+    made = {key: _rename(key, rules) for key in names}
+    return table if made == names else dict(names)
+
+
+def _merge(
+    pairs: list[tuple[str, str]], name: str, pattern: str
+) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Join rules that differ in one word; and the words that they differ in, with ours."""
+    groups: dict[str, dict[str, str]] = {}
+    for key, target in pairs:
+        word = re.search(pattern, target)
+        stem = re.sub(pattern, f"{{{name}}}", target)
+        groups.setdefault(stem, {})[word[0] if word else ""] = key
+    words: dict[str, str] = {}
+    merged = []
+    for stem, keys in groups.items():
+        split = _split(list(keys.values()), list(keys), name)
+        given = dict(zip(split[1], keys, strict=True)) if split is not None else {}
+        usual = len(given) == (len(WORDS[name]) if name in WORDS else len(keys))
+        if not usual or any(words.get(theirs, ours) != ours for theirs, ours in given.items()):
+            merged += [(key, stem.replace(f"{{{name}}}", word)) for word, key in keys.items()]
+            continue
+        assert split is not None
+        words |= given
+        merged.append((split[0], stem))
+    return merged, words
+
+
+def _split(keys: list[str], ours: list[str], name: str) -> tuple[str, list[str]] | None:
+    """Keys that differ in one word as one key with a placeholder, and their words."""
+    if "" in ours:
+        return None
+    if len(keys) == 1:
+        found = re.search(rf"(?<![0-9]){ours[0]}(?![0-9])", keys[0])
+        if name in WORDS or found is None:
+            return None
+        return f"{keys[0][: found.start()]}{{{name}}}{keys[0][found.end() :]}", ours
+    start = len(os.path.commonprefix(keys))
+    end = len(os.path.commonprefix([key[start:][::-1] for key in keys]))
+    letters = "[0-9]" if name not in WORDS else "[A-Za-z]"
+    if any(len(key) - start - end != 1 for key in keys):  # complete words, but "w_qs" is split
+        while start and re.match(letters, keys[0][start - 1]):
+            start -= 1
+        while end and re.match(letters, keys[0][-end]):
+            end -= 1
+    words = [key[start : len(key) - end] for key in keys]
+    simple = words == ours if name not in WORDS else all(map(str.isalpha, words))
+    if not simple:
+        return None
+    return f"{keys[0][:start]}{{{name}}}{keys[0][len(keys[0]) - end :]}", words

@@ -1,5 +1,6 @@
 """The project's own format: safetensors, the model's own names, the config in the metadata."""
 
+import functools
 import json
 import os
 import re
@@ -41,19 +42,21 @@ _WORDS = {
 _LAYER = "{stack}.layers.{layer}"
 _ATTENTION = f"{_LAYER}.{{attention}}"
 _FEED_FORWARD = f"{_LAYER}.feed_forward"
-# The names of the modules' own weights.
+_SAME = (
+    f"{_ATTENTION}.{{projection}}_proj.{{kind}}",
+    f"{_FEED_FORWARD}.{{matrix}}_proj.{{kind}}",
+    f"{_LAYER}.{{sublayer}}_residual.norm.{{kind}}",
+    f"{_LAYER}.self_attn.relative.{{weight}}",
+    "{stack}.relative.{weight}",
+    "{stack}.norm.{kind}",
+    "{side}_embedding.tokens.weight",
+    "{side}_embedding.{norm}.{kind}",
+    "output_proj.{kind}",
+)
 _OWN: Entries = {
-    f"{_ATTENTION}.{{projection}}_proj.{{kind}}": f"{_ATTENTION}.{{projection}}_proj.{{kind}}",
-    f"{_FEED_FORWARD}.{{matrix}}_proj.{{kind}}": f"{_FEED_FORWARD}.{{matrix}}_proj.{{kind}}",
-    f"{_LAYER}.{{sublayer}}_residual.norm.{{kind}}": f"{_LAYER}.{{sublayer}}_residual.norm.{{kind}}",
-    f"{_LAYER}.self_attn.relative.{{weight}}": f"{_LAYER}.self_attn.relative.{{weight}}",
-    "{stack}.relative.{weight}": "{stack}.relative.{weight}",
-    "{stack}.norm.{kind}": "{stack}.norm.{kind}",
-    "{side}_embedding.tokens.weight": "{side}_embedding.tokens.weight",
-    "{side}_embedding.{norm}.{kind}": "{side}_embedding.{norm}.{kind}",
+    **{name: name for name in _SAME},
     "{side}_embedding.positions.table": ("{side}_embedding.positions.table", POSITION_TABLE),
     "encoder.positions.table": ("encoder.positions.table", POSITION_TABLE),
-    "output_proj.{kind}": "output_proj.{kind}",
 }
 # Forms of other modules, which only a rename table leads to.
 _FORMS: Entries = {
@@ -68,8 +71,10 @@ _FORMS: Entries = {
     f"{_ATTENTION}.kv_proj.weight.T": (f"{_ATTENTION}.{{kv}}_proj.weight", Transposed(HALVES)),
     f"{_FEED_FORWARD}.{{matrix}}_proj.weight.T":
         (f"{_FEED_FORWARD}.{{matrix}}_proj.weight", Transposed()),
-    f"{_FEED_FORWARD}.gate_up_proj.{{kind}}": (f"{_FEED_FORWARD}.{{gate_up}}_proj.{{kind}}", HALVES),
-    f"{_FEED_FORWARD}.up_gate_proj.{{kind}}": (f"{_FEED_FORWARD}.{{up_gate}}_proj.{{kind}}", HALVES),
+    f"{_FEED_FORWARD}.gate_up_proj.{{kind}}":
+        (f"{_FEED_FORWARD}.{{gate_up}}_proj.{{kind}}", HALVES),
+    f"{_FEED_FORWARD}.up_gate_proj.{{kind}}":
+        (f"{_FEED_FORWARD}.{{up_gate}}_proj.{{kind}}", HALVES),
     "output_proj.weight.T": ("output_proj.weight", Transposed()),
 }
 # fmt: on
@@ -85,20 +90,36 @@ NATIVE = Layout(
 _NOT_SHOWN = ("num_heads", "norm_placement", "norm_eps", "activation", "scale_embeddings")
 
 
-def renamed_layout(names: Iterable[str]) -> Layout:
+def renamed_layout(
+    names: Iterable[str],
+    required: Iterable[str] = (),
+    values: Mapping[str, Any] | None = None,
+    tie_output: bool = False,
+) -> Layout:
     """The layout of a file whose keys were renamed to the modules' own names.
 
     Args:
         names: the new names.
+        required: config keys that are required, too.
+        values: config values that the names or the tensors show.
+        tie_output: whether the target's embedding serves as the output table by default.
     """
     names = list(names)
-    norms = any(name.endswith("norm.bias") for name in names)
-    tables = any(name.endswith("positions.table") for name in names)
-    required = (*_NOT_SHOWN, *(() if norms else ("norm",)), *(() if tables else ("positions",)))
-    return replace(NATIVE, title="tfexport's own names", required=required, prepare=_completed)
+    every = [*_NOT_SHOWN, *required]
+    every += [] if any(name.endswith("norm.bias") for name in names) else ["norm"]
+    every += [] if any(name.endswith("positions.table") for name in names) else ["positions"]
+    return replace(
+        NATIVE,
+        title="tfexport's own names",
+        required=tuple(dict.fromkeys(every)),
+        prepare=functools.partial(_completed, values=values or {}),
+        defaults={"tie_output": True} if tie_output else {},
+    )
 
 
-def _completed(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
+def _completed(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any], values: Mapping[str, Any]
+) -> Prepared:
     """Tensors that other modules have in another form, which computes the same."""
     notes = []
     completed = {**tensors, **_zero_biases(tensors)}
@@ -111,12 +132,14 @@ def _completed(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prep
     if len(rows) > 1:
         notes.append(f"the position tables have {rows} rows; the first {rows[0]} of each are used")
         completed |= {name: table[: rows[0]] for name, table in tables.items()}
-    return Prepared(completed, notes=tuple(notes))
+    return Prepared(completed, values=values, notes=tuple(notes))
 
 
 _NORM = re.compile(r"\bnorm\.(weight|bias)$")
 _TABLE = re.compile(r"_embedding\.positions\.table$")
-_PROJECTION = re.compile(r"\.(self_attn|cross_attn|feed_forward)\.(\w+_proj)(\.\d+)?\.weight(\.T)?$")
+_PROJECTION = re.compile(
+    r"\.(self_attn|cross_attn|feed_forward)\.(\w+_proj)(\.\d+)?\.weight(\.T)?$"
+)
 
 
 def _zero_biases(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
