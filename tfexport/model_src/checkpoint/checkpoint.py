@@ -182,7 +182,9 @@ def complete_config(
     if SOURCE_TABLE not in weights and TARGET_TABLE not in weights:
         require = ()  # special ids mean nothing to a model that takes vectors
     missing = [key for key in (*layout.required, *require) if values.get(key) is None]
-    origins |= dict.fromkeys(missing, MISSING)
+    for key in missing:  # last, in this order
+        origins.pop(key, None)
+        origins[key] = MISSING
     if missing:
         problems.append(needed(missing))
     if "num_heads" in missing and "head_dim" not in values:
@@ -444,6 +446,12 @@ class Examination:
     notes: list[Text]
     inside: tuple[Any, ...] | None = None
     table: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        """Config keys that need a value."""
+        origins = self.checkpoint.origins
+        return [key for key, origin in origins.items() if origin == MISSING and key != "head_dim"]
 
     def require_usable(self) -> Checkpoint:
         """The checkpoint, if it has no problems.

@@ -142,7 +142,7 @@ def _count_known(layout: Layout, names: list[str], prefix: str) -> int:
     return len(layout.table.map_keys(inside))
 
 
-def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: Detected) -> str:
+def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: Detected) -> Message:
     known = best.layout.table.map_keys(names)
     unknown = [name for name in names if name not in known]
     text = (
@@ -151,15 +151,17 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
     )
     better = max(found, key=lambda it: it.known)
     if better.prefix and 2 * better.known >= len(names):
-        return (
+        return Message(
             f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys match "
             f'{better.layout.name}: set "rename": {_without(better.prefix)} in the config.'
         )
     if (inner := _inner_model(names)) is not None:
-        return f"{text}\n{inner}"
-    return (
-        f"{text}\n{MODULE.capitalize()}, which needs no layout; or, if it computes what a layout "
-        "does, map its names to that one's with the config's 'rename' table (docs/checkpoints.md)."
+        return Message(f"{text}\n{inner}")
+    return Message(
+        f"{text}\n{MODULE.capitalize()}, which needs no layout; or, if it is an ordinary "
+        "Transformer, map its names with the config's 'rename' table (docs/checkpoints.md), which ",
+        Option("rename", "auto"),
+        " writes as far as the names allow.",
     )
 
 

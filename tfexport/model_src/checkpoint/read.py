@@ -217,7 +217,11 @@ def examine(
     defaults: Mapping[str, Any] | None = None,
 ) -> Examination:
     """Read a flat state dict: its layout, then its config and its weights."""
-    found = _find_layout(raw, sources, layout_name)
+    try:
+        found = _find_layout(raw, sources, layout_name)
+    except CheckpointError as error:
+        matched = match_automatically(raw, sources, require, defaults)
+        raise CheckpointError(Message(error.message, _advice(matched))) from None
     names, detected = found.names, found.detected
     layout, defaults = detected.layout, defaults or {}
     overrides, skipped = read_overrides(sources, layout)
@@ -257,9 +261,56 @@ def examine(
     )
     notes = [*raw.notes, *detected.notes, *skipped, *prepared.notes]
     remedy = _remedy(layout, unread)
+    if unread:
+        remedy = Message(remedy, _advice(match_automatically(raw, sources, require, defaults)))
     return Examination(
         checkpoint, problems, completion.problems, remedy, notes, raw.inside, found.table
     )
+
+
+def match_automatically(
+    raw: StateDict,
+    sources: Sequence[Source],
+    require: Iterable[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> Examination | None:
+    """What ``rename="auto"`` makes of a file that no layout reads.
+
+    Returns:
+        None if some keys have no place, if a layout reads all of them, or if it has been tried.
+    """
+    if read_tables(sources).automatic:
+        return None
+    try:
+        found = examine(
+            raw, [*sources, Source("rename", {"rename": AUTO})], None, require, defaults
+        )
+    except (CheckpointError, ConfigError):
+        return None
+    return found if found.table and not found.problems else None
+
+
+def match_checkpoint(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    require: Iterable[str] = (),
+) -> Examination | None:
+    """What ``rename="auto"`` makes of a checkpoint; see ``match_automatically``."""
+    try:
+        found = examine_checkpoint(path, config, settings, None, require, rename=AUTO)
+    except (CheckpointError, ConfigError):
+        return None
+    return found if found.table and not found.problems else None
+
+
+def _advice(matched: Examination | None) -> Message:
+    """Advice to match the names, with the settings that this needs; nothing if they do not fit."""
+    if matched is None:
+        return Message()
+    settings = [f"{key}=…" for key in matched.missing]
+    options = (Option("rename", AUTO), *((" ", Option(SETTINGS, settings)) if settings else ()))
+    return Message("\nAll of its names can be matched with tfexport's own: ", *options)
 
 
 def _key_report(
