@@ -172,9 +172,8 @@ def print_proposal(found: "Examination") -> None:
         click.echo(f"{'not shown:' if number == 0 else '':<12}{key:<19}{meaning}")
     for note in facts["notes"]:
         click.echo(f"note: {note}")
-    click.echo(
-        f"Export it with these settings, and compare it with --reference if you can:\n{facts['command']}"
-    )
+    click.echo("Export it with these settings, and compare it with --reference if you can:")
+    click.echo(facts["command"])
 
 
 def compact(key_report: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
@@ -296,8 +295,9 @@ def inspect(
     """Describe PATH.
 
     Of a checkpoint: layout, config (read, assumed or missing), parameters, how every key is used,
-    and why it cannot be exported. If no layout reads it, what its names match. Of a bundle, after checking its checksums: versions,
-    limits, graphs, tokenizers, parity. Of a single graph or torch file: what it contains and needs.
+    and why it cannot be exported; if no layout reads it, what its names match. Of a bundle, after
+    checking its checksums: versions, limits, graphs, tokenizers, parity. Of a single graph or torch
+    file: what it contains and needs.
     """
     from tfexport.bundle import is_bundle
 

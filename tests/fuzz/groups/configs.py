@@ -21,7 +21,7 @@ PATTERNS = (
     "transformer.{weight}", "{stack}.{layer}.{weight}", "{layer}{head}", "{layer.x}", "{qkv!r}",
     "{weight}.{kind}", "{side}", "{0}", "(.*)", "\ud800", "x" * 10**5,
 )  # fmt: skip
-NAMES = (
+NAMES: tuple[Any, ...] = (
     "", "x", "{weight}", "{layer}", "transformer.{weight}", "{stack}.{weight}", "{kind}", "\0", "{",
     "{weight.__class__}", "{weight!r}", {"encoder": "decoder"}, {"a": 1}, {}, "auto",
 )  # fmt: skip

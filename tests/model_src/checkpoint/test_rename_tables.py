@@ -68,12 +68,12 @@ def test_a_table_may_have_words_of_its_own() -> None:
         rename={
             "{stack}": {"enc": "encoder", "dec": "decoder"},
             "{qkv}": {"query": "q", "key": "k", "value": "v"},
-            "{stack}.{layer}.att.{qkv}.{kind}": "{stack}.layers.{layer}.self_attn.{qkv}_proj.{kind}",
+            "{stack}.{layer}.{qkv}.{kind}": "{stack}.layers.{layer}.self_attn.{qkv}_proj.{kind}",
         },
         ignore="{stack}.mask",
     )
-    assert rename_keys(["enc.3.att.value.bias", "dec.mask", "other"], tables) == {
-        "enc.3.att.value.bias": "encoder.layers.3.self_attn.v_proj.bias",
+    assert rename_keys(["enc.3.value.bias", "dec.mask", "other"], tables) == {
+        "enc.3.value.bias": "encoder.layers.3.self_attn.v_proj.bias",
         "dec.mask": None,
         "other": "other",
     }

@@ -25,6 +25,7 @@ from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
 from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.layouts import native, require_layout_name
+from tfexport.model_src.checkpoint.name_matching import describe_unplaced, match_names
 from tfexport.model_src.checkpoint.overrides import (
     SETTINGS,
     Source,
@@ -33,7 +34,6 @@ from tfexport.model_src.checkpoint.overrides import (
     read_json,
     read_overrides,
 )
-from tfexport.model_src.checkpoint.name_matching import describe_unplaced, match_names
 from tfexport.model_src.checkpoint.rename_tables import (
     AUTO,
     read_tables,

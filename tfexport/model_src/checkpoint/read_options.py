@@ -12,11 +12,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from tfexport.errors import ConfigError, Message, Option, join_problems
-from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint, Examination
 from tfexport.model_src.checkpoint.layouts import native
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Source, parse_settings, read_json
-from tfexport.model_src.checkpoint.read import examine, load_checkpoint
+from tfexport.model_src.checkpoint.read import examine, examine_checkpoint, load_checkpoint
 from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
+from tfexport.model_src.checkpoint.tried_settings import (
+    TRIABLE,
+    TRIED,
+    scaled_output,
+    try_settings,
+)
 from tfexport.model_src.checkpoint.unsupported import with_lines
 from tfexport.model_src.checkpoint.weight_files import find_file
 from tfexport.model_src.transformer import Transformer
@@ -191,8 +197,46 @@ class ReadOptions:
                 self.rename,
             )  # fmt: skip
             return dataclasses.replace(found, module=checkpoint)
+        if self.reference is not None and (tried := self._try(checkpoint, require, defaults)):
+            return tried
         return load_checkpoint(
             checkpoint, self.config, self.settings, self.layout, require, defaults, self.rename
+        )
+
+    def _try(
+        self,
+        path: str | os.PathLike[str],
+        require: tuple[str, ...],
+        defaults: Mapping[str, Any] | None,
+    ) -> Checkpoint | None:
+        """A file whose names are matched, with settings that agree with the reference.
+
+        None if names are not matched, or if no setting that can be tried is missing.
+        """
+
+        def read(values: Mapping[str, Any]) -> Examination:
+            words = [*self.settings, *(f"{key}={json.dumps(it)}" for key, it in values.items())]
+            settings = [word.replace('"', "") for word in words]
+            return examine_checkpoint(
+                path, self.config, settings, self.layout, require, defaults, self.rename
+            )
+
+        plain = read({})
+        missing = [key for key in plain.missing if key in TRIABLE]
+        others = [key for key in plain.missing if key not in TRIABLE]
+        if not plain.table or not missing or others or plain.problems:
+            return None
+        assert self.reference is not None
+        tried = try_settings(plain.checkpoint.name, read, self.reference)
+        found = read(tried.values).require_usable()
+        origins = {**found.origins, **dict.fromkeys(tried.values, TRIED)}
+        if tried.logit_scale == 1.0:
+            return dataclasses.replace(found, origins=origins)
+        return dataclasses.replace(
+            found,
+            origins={**origins, "tie_output": TRIED},
+            config=dataclasses.replace(found.config, tie_output=False),
+            weights=scaled_output(found.weights, tried.logit_scale),
         )
 
     def _config_values(self) -> Mapping[str, Any] | None:

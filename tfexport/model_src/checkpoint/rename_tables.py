@@ -1,6 +1,6 @@
-"""A config's ``rename`` and ``ignore`` tables: keys with placeholders, as in the layouts' tables."""
+"""A config's ``rename`` and ``ignore`` tables: keys with placeholders, as in layouts' tables."""
 
-import os
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -232,8 +232,8 @@ def _split(keys: list[str], ours: list[str], name: str) -> tuple[str, list[str]]
         if name in WORDS or found is None:
             return None
         return f"{keys[0][: found.start()]}{{{name}}}{keys[0][found.end() :]}", ours
-    start = len(os.path.commonprefix(keys))
-    end = len(os.path.commonprefix([key[start:][::-1] for key in keys]))
+    start = _alike(keys)
+    end = _alike([key[start:][::-1] for key in keys])
     letters = "[0-9]" if name not in WORDS else "[A-Za-z]"
     if any(len(key) - start - end != 1 for key in keys):  # complete words, but "w_qs" is split
         while start and re.match(letters, keys[0][start - 1]):
@@ -245,3 +245,9 @@ def _split(keys: list[str], ours: list[str], name: str) -> tuple[str, list[str]]
     if not simple:
         return None
     return f"{keys[0][:start]}{{{name}}}{keys[0][len(keys[0]) - end :]}", words
+
+
+def _alike(keys: Sequence[str]) -> int:
+    """With how many characters all keys begin."""
+    same = itertools.takewhile(lambda each: len({*each}) == 1, zip(*keys, strict=False))
+    return sum(1 for _ in same)
