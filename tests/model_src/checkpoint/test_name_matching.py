@@ -51,7 +51,7 @@ PLACED = {
         f"num_heads=4 {POST} norm_eps=1e-6 encoder_final_norm=false decoder_final_norm=false"
     ),
     "toolkit": (
-        f"num_heads=4 {POST} decoder_norm_placement=pre positions=sinusoidal_halves "
+        f"num_heads=4 {POST} decoder_norm_placement=pre positions=sinusoidal_t2t "
         "first_position=1 decoder_final_norm=true"
     ),
     "d2l": f"num_heads=4 {POST} positions=sinusoidal",
@@ -70,7 +70,7 @@ REFUSED = {
     "x_transformers_glu_rotary": "numbered layers of an encoder and a decoder were not found",
     "torchtune": "self_attn.k_proj.weight has shape [16, 32], expected [32, 32]",
     "t5": "relative_attention_bias.weight (10, 2): its words and its shape fit no place",
-    "alibi": "attn.slopes.* (4 keys) (4, 1, 1): its words and its shape fit no place",
+    "alibi": "attn.slopes.* (2 keys) (4, 1, 1): its words and its shape fit no place",
     "packed": "(96, 32): it is packed, and names do not show how",
     "two_epsilons": "(96, 32): it is packed, and names do not show how",
     "einsum_weights": "numbered layers of an encoder and a decoder were not found (none)",
