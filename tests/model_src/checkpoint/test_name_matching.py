@@ -16,7 +16,7 @@ from tests.export.incremental.own_case import draw_inputs, draw_target, logits
 from tests.export.recognition.styles import STYLES, Style
 from tests.support.combinations import few_of
 from tfexport.errors import CheckpointError, ConfigError
-from tfexport.model_src import load_checkpoint
+from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.name_matching import match_names
 from tfexport.model_src.checkpoint.read import examine_checkpoint
@@ -194,6 +194,66 @@ def test_common_names_are_matched_with_one_layer_too() -> None:
     assert matched.names["dec.0.cross_attn_norm.weight"] == (
         "decoder.layers.0.cross_attn_residual.norm.weight"
     )
+
+
+# Ways of the field to write the words of own names, in order.
+VOCABULARIES = {
+    "keras": [
+        (r"encoder\.layers", "encoder.enc_layers"), (r"decoder\.layers", "decoder.dec_layers"),
+        (r"(enc_layers\.\d+)\.self_attn\.", r"\1.mha."), (r"self_attn\.", "mha1."),
+        (r"cross_attn\.", "mha2."), (r"\b([qkv])_proj", r"w\1"), ("out_proj", "dense"),
+        (r"feed_forward\.up_proj", "ffn.0"), (r"feed_forward\.down_proj", "ffn.2"),
+        (r"self_attn_residual\.norm", "layernorm1"),
+        (r"(enc_layers\.\d+)\.feed_forward_residual\.norm", r"\1.layernorm2"),
+        (r"cross_attn_residual\.norm", "layernorm2"),
+        (r"feed_forward_residual\.norm", "layernorm3"),
+        (r"source_embedding\.tokens", "encoder.embedding"),
+        (r"target_embedding\.tokens", "decoder.embedding"), ("output_proj", "final_layer"),
+    ],
+    "bert": [
+        (r"encoder\.layers", "encoder.layer"), (r"decoder\.layers", "decoder.layer"),
+        (r"self_attn\.out_proj", "attention.output.dense"),
+        (r"cross_attn\.out_proj", "crossattention.output.dense"),
+        (r"self_attn\.", "attention.self."), (r"cross_attn\.", "crossattention.self."),
+        ("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"),
+        (r"feed_forward\.up_proj", "intermediate.dense"),
+        (r"feed_forward\.down_proj", "output.dense"),
+        (r"self_attn_residual\.norm", "attention.output.LayerNorm"),
+        (r"cross_attn_residual\.norm", "crossattention.output.LayerNorm"),
+        (r"feed_forward_residual\.norm", "output.LayerNorm"),
+        (r"source_embedding\.tokens", "encoder.embeddings.word_embeddings"),
+        (r"target_embedding\.tokens", "decoder.embeddings.word_embeddings"),
+        ("output_proj", "cls.predictions.decoder"),
+    ],
+    "to_q": [
+        (r"self_attn\.", "0.fn."), (r"cross_attn\.", "1.fn."),
+        (r"\b([qkv])_proj", r"to_\1"), ("out_proj", "to_out.0"),
+        (r"feed_forward\.up_proj", "2.fn.net.0"), (r"feed_forward\.down_proj", "2.fn.net.3"),
+        (r"self_attn_residual\.norm", "0.norm"), (r"cross_attn_residual\.norm", "1.norm"),
+        (r"feed_forward_residual\.norm", "2.norm"),
+        (r"source_embedding\.tokens", "src_emb"), (r"target_embedding\.tokens", "tgt_emb"),
+        ("output_proj", "to_logits"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_usual_words_are_known(name: str, layers: int) -> None:
+    config = TransformerConfig(
+        8, 2, layers, layers, 12, 9, 11, encoder_final_norm=False, decoder_final_norm=False,
+        positions="none",
+    )  # fmt: skip
+    state, wanted = {}, {}
+    for own, tensor in build_transformer(config).state_dict().items():
+        key = own
+        for ours, theirs in VOCABULARIES[name]:
+            key = re.sub(ours, theirs, key)
+        state[key], wanted[key] = tensor, own
+    assert len(state) == len(build_transformer(config).state_dict())
+    matched = match_names(state, {})
+    assert matched.unplaced == {}
+    assert matched.names == wanted
 
 
 @pytest.mark.parametrize(

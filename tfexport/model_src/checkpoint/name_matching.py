@@ -37,7 +37,7 @@ _TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs"}
 _EMBEDDING = {"emb", "embed", "embedding", "embeddings", "embedder", "lut", "wte"}
 _OUTPUT = {
     "generator", "head", "logits", "prj", "proj", "projection", "classifier", "fc", "linear",
-    "dense", "out", "output",
+    "dense", "out", "output", "final", "prediction", "unembed", "unembedding",
 }  # fmt: skip
 _FINAL = {"final", "last"}
 _LISTED = 12  # lines about keys without a place
@@ -156,6 +156,8 @@ def _place_tables(
         if _is_positional(words) or len(shape) > 2:
             if len([size for size in shape if size != 1]) == 2:
                 positions.setdefault(_side(owner.path), []).append(owner)
+        elif "bias" in owner.keys:  # which no embedding has
+            outputs.append(owner)
         elif words & _EMBEDDING or not words & _OUTPUT:
             tokens.setdefault(_side(owner.path), []).append(owner)
         else:
