@@ -16,6 +16,7 @@ from tfexport.model_src.checkpoint.checkpoint import Checkpoint, Examination
 from tfexport.model_src.checkpoint.layouts import native
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Source, parse_settings, read_json
 from tfexport.model_src.checkpoint.read import examine, examine_checkpoint, load_checkpoint
+from tfexport.model_src.checkpoint.rename_tables import AUTO
 from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
 from tfexport.model_src.checkpoint.tried_settings import (
     TRIABLE,
@@ -197,11 +198,19 @@ class ReadOptions:
                 self.rename,
             )  # fmt: skip
             return dataclasses.replace(found, module=checkpoint)
-        if self.reference is not None and (tried := self._try(checkpoint, require, defaults)):
-            return tried
+        if self.reference is not None and self._matches_names():
+            tried = self._try(checkpoint, require, defaults)
+            if tried is not None:
+                return tried
         return load_checkpoint(
             checkpoint, self.config, self.settings, self.layout, require, defaults, self.rename
         )
+
+    def _matches_names(self) -> bool:
+        """Whether names are matched, by the option or by the config."""
+        if self.rename is not None or self.config is None:
+            return self.rename == AUTO
+        return (self._config_values() or {}).get("rename") == AUTO
 
     def _try(
         self,
