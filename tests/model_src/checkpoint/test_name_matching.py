@@ -21,7 +21,7 @@ from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.name_matching import match_names
 from tfexport.model_src.checkpoint.read import examine_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
-from tfexport.model_src.checkpoint.tried_settings import TRIED
+from tfexport.model_src.checkpoint.tried_settings import TRIED, Tried, choose
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning"),
@@ -57,12 +57,10 @@ PLACED = {
     "d2l": f"num_heads=4 {POST} positions=sinusoidal",
     "notebook": f"{POST} activation=silu scale_embeddings=false positions=sinusoidal",
 }
-# Styles whose names are matched, but whose forward has what no setting says.
-ODD = {
-    "huang": "its logits are multiplied by a factor",
-    "lessons": "its scores are divided by the root of the width",
-    "llama": "it rotates halves of heads",
-}
+# Styles whose names are matched, but whose forward has what no setting says: factors, which are
+# found with a reference, or halves of heads that are rotated, which are not.
+FACTORS = ("huang", "lessons")
+ODD = ("llama",)
 # The others: a part of the message that refuses them.
 REFUSED = {
     "labml": "source_embedding.positions.table [512, 32] is missing",
@@ -118,8 +116,8 @@ def difference(style: Style, found: Checkpoint) -> float:
 
 
 def test_every_style_is_in_one_of_the_lists() -> None:
-    assert {*PLACED, *ODD, *REFUSED} == {style.name for style in STYLES}
-    assert len(PLACED) + len(ODD) + len(REFUSED) == len(STYLES)
+    assert {*PLACED, *FACTORS, *ODD, *REFUSED} == {style.name for style in STYLES}
+    assert len(PLACED) + len(FACTORS) + len(ODD) + len(REFUSED) == len(STYLES)
     assert len(PLACED) >= 12
 
 
@@ -316,7 +314,7 @@ def tried(name: str, folder: Path, *settings: str) -> Checkpoint:
 
 
 @pytest.mark.parametrize(
-    "name", few_of(("trevett", "huang", "jamil", "d2l", "notebook"), "trevett")
+    "name", few_of((*FACTORS, "trevett", "jamil", "d2l", "notebook"), "trevett")
 )
 def test_settings_are_tried_against_the_own_forward(name: str, tmp_path: Path) -> None:
     found = tried(name, tmp_path)
@@ -324,8 +322,41 @@ def test_settings_are_tried_against_the_own_forward(name: str, tmp_path: Path) -
     assert difference(named(name), found) <= 5e-5
 
 
-def test_no_settings_that_differ_from_the_own_forward_are_taken(tmp_path: Path) -> None:
+def test_factors_of_queries_and_logits_are_found(tmp_path: Path) -> None:
+    known = ["norm_placement=post", "activation=relu", "scale_embeddings=false", "num_heads=4"]
+    for name, tied in (("huang", False), ("lessons", None)):
+        found = tried(name, tmp_path, *known)
+        assert {key for key, origin in found.origins.items() if origin == TRIED} >= {"norm_eps"}
+        assert difference(named(name), found) <= 5e-5
+        assert tied is None or found.config.tie_output is tied
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_no_settings_that_differ_from_the_own_forward_are_taken(name: str, tmp_path: Path) -> None:
+    known = f"num_heads=4 norm_placement=pre scale_embeddings=false norm=rms positions=none {FINAL}"
     with pytest.raises(ConfigError, match="agree with your forward; the nearest differ by") as told:
-        tried("lessons", tmp_path, "num_heads=4")
-    assert "set " in str(told.value)
-    assert re.search(r"norm_placement=\w+, ", str(told.value))
+        tried(name, tmp_path, *known.split())
+    assert "--" not in str(told.value)
+    assert re.search(r"norm_eps=\S+, activation=\w+\)", str(told.value))
+
+
+def test_a_reference_with_another_result_is_named(tmp_path: Path) -> None:
+    path = saved("trevett", tmp_path)
+    settings = ["pad_id=1", "bos_id=2", "eos_id=3"]
+    for reference, message in (
+        (lambda source, target: source, r"returned \(3, 7\), expected \(3, 6, 54\)"),
+        (lambda source, target: 1 / 0, "raised ZeroDivisionError"),
+    ):
+        read = ReadOptions(settings=settings, rename="auto", reference=reference)
+        with pytest.raises(ConfigError, match=message):
+            read.read(path)
+
+
+def test_settings_that_agree_but_differ_are_refused(tmp_path: Path) -> None:
+    """A forward half way between two activations agrees with both as well as with neither."""
+    one = Tried({"activation": "relu"}, 1.0, 1.0, 4e-5, torch.zeros(1, 1, 3))
+    other = Tried({"activation": "gelu"}, 1.0, 1.0, 5e-5, torch.full((1, 1, 3), 6e-5))
+    with pytest.raises(ConfigError, match="several values of activation agree with your forward"):
+        choose("model.pt", [one, other], ["activation"])
+    equal = Tried({"activation": "gelu"}, 1.0, 1.0, 5e-5, torch.full((1, 1, 3), 1e-6))
+    assert choose("model.pt", [one, equal], ["activation"]) is one

@@ -21,7 +21,6 @@ from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
 from tfexport.model_src.checkpoint.tried_settings import (
     TRIABLE,
     TRIED,
-    scaled_output,
     try_settings,
 )
 from tfexport.model_src.checkpoint.unsupported import with_lines
@@ -238,14 +237,14 @@ class ReadOptions:
         assert self.reference is not None
         tried = try_settings(plain.checkpoint.name, read, self.reference)
         found = read(tried.values).require_usable()
-        origins = {**found.origins, **dict.fromkeys(tried.values, TRIED)}
-        if tried.logit_scale == 1.0:
-            return dataclasses.replace(found, origins=origins)
+        own = tried.logit_scale == 1.0  # otherwise the output table differs from the target's
+        origins = dict.fromkeys([*tried.values, *(() if own else ("tie_output",))], TRIED)
+        tied = found.config.tie_output and own
         return dataclasses.replace(
             found,
-            origins={**origins, "tie_output": TRIED},
-            config=dataclasses.replace(found.config, tie_output=False),
-            weights=scaled_output(found.weights, tried.logit_scale),
+            origins={**found.origins, **origins},
+            config=dataclasses.replace(found.config, tie_output=tied),
+            weights=tried.scale(found.weights),
         )
 
     def _config_values(self) -> Mapping[str, Any] | None:
