@@ -95,6 +95,7 @@ def native_config(manifest: Manifest) -> dict[str, object]:
         "decoder_norm_placement": (config["norm_placement"] if placement == "same" else placement),
         "source_vocab_size": limits.source_vocab_size,
         "target_vocab_size": limits.target_vocab_size,
+        "memory_width": 0,
         "max_positions": config["max_positions"] if has_positions else 0,
         "has_positions": has_positions,
         "source_scale": scaled(config["scale_embeddings"]),
