@@ -20,6 +20,7 @@ from tfexport.errors import BundleError, InputError
 from tfexport.export import export, verify
 from tfexport.export.artifacts import recognised
 from tfexport.export.artifacts.module_source import ModuleFacts, read_call
+from tfexport.export.artifacts.option_rules import RECOGNISED
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import Recognised, recognise_model
@@ -115,7 +116,7 @@ def bundle_of(style: Style, path: Path, **options: Any) -> Any:
 def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
     style, path = named("gordic"), tmp_path / "a.bundle"
     made = bundle_of(style, path)
-    assert made.layout == recognised.LAYOUT
+    assert made.layout == RECOGNISED
     assert made.report is not None
     assert made.report.reference == "your TransformerWithNets.forward"
     assert made.manifest.module is None

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from tfexport.export.incremental.program import Example, Program
+from tfexport.export.incremental.program import Program
 
 aten: Any = torch.ops.aten
 Values = Mapping[fx.Node, Any]
@@ -83,26 +83,26 @@ class Dataflow:
     Attributes:
         values: of all nodes.
         side: the nodes that are looked at; others count as constants.
-        norms: results of norms, before which no linear map begins.
+        norms: by their results; no linear map begins before one.
     """
 
     def __init__(
-        self, program: Program, example: Example, at: Callable[[int], Values], decoder: bool
+        self, program: Program, values: Values, at: Callable[[int], Values], decoder: bool
     ) -> None:
         """Take a program.
 
         Args:
             program: of a forward.
-            example: its inputs and target ids.
+            values: of all nodes, on one example.
             at: gives values for inputs and target ids of a length, or of the largest if it is less.
             decoder: look at what depends on the target ids; if not, at what does not.
         """
         self.program, self._at, self.decoder = program, at, decoder
-        self.values: Values = program.run(example)
+        self.values = values
         self.order = {node: i for i, node in enumerate(program.graph.nodes)}
         self._random: dict[fx.Node, Tensor] = {}
         self._rotates = False
-        self.norms: frozenset[fx.Node] = frozenset()
+        self.norms: Mapping[fx.Node, Any] = {}
 
     def of_other_side(self, node: fx.Node) -> bool:
         """Whether a node is an activation that this side takes as it is."""

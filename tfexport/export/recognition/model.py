@@ -85,16 +85,16 @@ class _Reader:
             raise NotRecognisedError(
                 f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}"
             )
-        example = self._example(None)
         self.bounds = program.largest_sizes()
         self.source_axis = str(given[0].axes[1])
         for node in (program.inputs[0], program.target):
             check_ids(program, node, ids.pad)
         values_at = functools.cache(self._values_at)
-        self.decoder = Dataflow(program, example, values_at, decoder=True)
-        self.encoder = Dataflow(program, example, values_at, decoder=False)
+        values = program.run(self._example(None))
+        self.decoder = Dataflow(program, values, values_at, decoder=True)
+        self.encoder = Dataflow(program, values, values_at, decoder=False)
         for flow in (self.encoder, self.decoder):
-            flow.norms = frozenset(find_norms(flow))
+            flow.norms = find_norms(flow)
 
     def read(self) -> Recognised:
         end, output = self._output()
