@@ -48,10 +48,12 @@ from tfexport.export.artifacts.recognised import (
     is_recognised,
     recognised_checkpoint,
 )
+from tfexport.export.artifacts.recognised_decoder import recognised_decoder
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.module_forms import (
     MODULE_FORMS,
+    ModuleBuild,
     ModuleForm,
     export_module_form,
     export_module_forms,
@@ -63,14 +65,16 @@ from tfexport.export.parity.module import (
 )
 from tfexport.export.parity.plan import plan_bundle
 from tfexport.export.parity.text import add_expected
-from tfexport.export.passes.weights import share_transposed, share_weights
+from tfexport.export.passes.weights import record_weights, share_transposed, share_weights
 from tfexport.export.quantization.bundle import quantize_bundle
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
+from tfexport.graph_io import tensor_to_dict
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.typing import PathLike, Progress
 
+RECOGNISED_DECODER = "recognised: the decoder of an ordinary Transformer, which the native engine runs"
 RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expected texts
 
 
@@ -106,12 +110,30 @@ def export_known(
         contents = read_module(call, output.level, options)
         if output.kind != BUNDLE:
             return _write_file(contents, output)
+        if note is not None:
+            contents, note = _with_decoder(call, contents, note)
+            notes = () if note is None else (note,)
         real = options.get("samples"), options.get("expect")
         if output.weights is None:
             made = _write_bundle(contents, output.path, output.force, real, output.progress)
         else:
             made = _write_quantized(contents, output, real)
         return replace(made, notes=(*made.notes, *notes))
+
+
+def _with_decoder(
+    call: ModuleCall, contents: ModuleContents, note: str
+) -> tuple[ModuleContents, str]:
+    """A module with its decoder, if that is recognised; and what to say of it."""
+    found = contents.build.found
+    if found.module.recomputes:
+        return contents, note
+    try:
+        decoder = recognised_decoder(call, found)
+    except NotRecognisedError as error:
+        return contents, f"{note}; nor is its decoder: {error}"
+    build = replace(contents.build, decoder=decoder)
+    return replace(contents, build=build), RECOGNISED_DECODER
 
 
 def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
@@ -156,9 +178,23 @@ def verify_module(
         if manifest.module_io is None:
             return _verify_recognised(path, call, level, options, progress)
         contents = read_module(call, level, given)
+        if manifest.transformer is not None:
+            contents = _with_decoder_of(path, call, contents)
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
         return _compare(contents, path, manifest, real, progress)
+
+
+def _with_decoder_of(path: Path, call: ModuleCall, contents: ModuleContents) -> ModuleContents:
+    """A module with its decoder, as the bundle has it."""
+    try:
+        decoder = recognised_decoder(call, contents.build.found)
+    except NotRecognisedError as error:
+        raise BundleError(
+            f"{path}: was exported from a module with a known decoder; in this one, none is "
+            f"recognised: {error}. Pass the module that it was exported from, or export this one."
+        ) from error
+    return replace(contents, build=replace(contents.build, decoder=decoder))
 
 
 def _verify_recognised(
@@ -181,7 +217,7 @@ def _verify_recognised(
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
     """Check that a module has the tensors of a bundle."""
     found, name = contents.build.found, contents.build.found.module.name
-    ours, theirs = manifest.module or {}, found.io.to_dict()
+    ours, theirs = manifest.module or {}, found.io.to_dict() | _decoder_in(contents.build)
     unlike = [
         f"{key}: {shown(ours.get(key))} here and {shown(theirs[key])} in the module"
         for key in theirs
@@ -206,6 +242,10 @@ def _write_bundle(
         graphs = export_module_forms(contents.build, progress)
         progress("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
+        if contents.build.decoder is not None:
+            weights = contents.build.decoder.build().state_dict()
+            parameters = {name: tensor.numpy() for name, tensor in weights.items()}
+            record_weights(list(graphs.values()), folder, parameters)
         for form, graph in graphs.items():
             ir.save(graph, folder / form.filename)
         tokenizers = contents.tokenizers.copy(folder)
@@ -224,7 +264,7 @@ def _write_bundle(
 def _compare(
     contents: ModuleContents, folder: Path, manifest: Manifest, real: RealInputs, progress: Progress
 ) -> ParityReport:
-    comparisons, eager = [form.compare for form in MODULE_FORMS], contents.eager
+    comparisons, eager = [form.compare for form in contents.build.forms], contents.eager
     samples, expect = real
     rows = list(contents.examples)
     if eager.found.io.takes_ids:
@@ -280,8 +320,16 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         languages=contents.tokenizers.languages,
         origins=dict(contents.generation.origins),
         graphs={form.name: form.filename for form in graphs},
-        module=build.found.io.to_dict() | _found_in(contents),
+        module=build.found.io.to_dict() | _found_in(contents) | _decoder_in(build),
     )
+
+
+def _decoder_in(build: ModuleBuild) -> dict[str, Any]:
+    """For the manifest: the decoder that was recognised."""
+    if build.decoder is None:
+        return {}
+    config, states = build.decoder.config, build.decoder.memory
+    return {"decoder": {"config": config.to_dict(), "states": tensor_to_dict(states)}}
 
 
 def _found_in(contents: ModuleContents) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport import graph_io
-from tfexport.bundle import Manifest, SpecialIds
+from tfexport.bundle import WEIGHTS, Manifest, SpecialIds
 from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination
@@ -36,11 +36,15 @@ from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
 from tfexport.export.report import DRAWN, EXAMPLES, Comparison, ParityReport
 from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
+from tfexport.model_src.build import build_decoder
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
 from tfexport.runtime.search import greedy
 from tfexport.typing import Progress
+from tfexport.weight_table import read_weight_table
 
 BATCHES = (1, 3)
 MOST_TOKENS = 256  # that one row decodes, up to ``max_length``
@@ -342,6 +346,29 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
     yield compare_values("full prefix", run.shape, whole, run.logits, noise)
     found = greedy(model, run.rows, run.steps, run.special_ids.decoder_start, run.special_ids.eos)
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
+
+
+def compare_states(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
+    """Compare what the decoder of ``weights.json`` makes of the states, in our own modules."""
+    states = torch.from_numpy(model.states(run.rows))
+    prefix, kept = torch.from_numpy(run.prefix), torch.ones(states.shape[:2], dtype=torch.int64)
+    decoder = _stored_decoder(model.folder, model.manifest)
+    made = decoder(states, kept, prefix, torch.ones_like(prefix))
+    found, wanted = (log_probs(each).numpy() for each in (made, torch.from_numpy(run.logits)))
+    yield compare_values("decoder of states", run.shape, found, wanted, run.noise.log_probs)
+
+
+def _stored_decoder(folder: Path, manifest: Manifest) -> Transformer:
+    """The recognised decoder of a bundle, as our own modules."""
+    states = manifest.states
+    assert states is not None
+    file = np.memmap(folder / WEIGHTS, np.uint8, "r")
+    table = read_weight_table(folder, file.size)
+    weights = {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
+    config = TransformerConfig.from_dict(manifest.transformer or {})
+    model = build_decoder(config, int(states.axes[-1])).eval()
+    model.load_state_dict(weights)
+    return model
 
 
 def compare_module_generate(
