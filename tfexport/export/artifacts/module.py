@@ -74,7 +74,6 @@ from tfexport.graph_io import tensor_to_dict
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.typing import PathLike, Progress
 
-RECOGNISED_DECODER = "recognised: the decoder of an ordinary Transformer, which the native engine runs"
 RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expected texts
 
 
@@ -106,34 +105,36 @@ def export_known(
             except (ConfigError, ExportError, InputError) as error:
                 # If an option of the caller is wrong, the found steps say so too.
                 note = f"recognised, but it was not exported: {error}"
-        notes = () if note is None else (note,)
         contents = read_module(call, output.level, options)
         if output.kind != BUNDLE:
             return _write_file(contents, output)
-        if note is not None:
-            contents, note = _with_decoder(call, contents, note)
-            notes = () if note is None else (note,)
         real = options.get("samples"), options.get("expect")
-        if output.weights is None:
-            made = _write_bundle(contents, output.path, output.force, real, output.progress)
-        else:
-            made = _write_quantized(contents, output, real)
-        return replace(made, notes=(*made.notes, *notes))
+        if note is not None:
+            try:
+                return _write(_with_decoder(call, contents), output, real)
+            except NotRecognisedError as error:
+                note = f"{note}; nor is its decoder: {error}"
+            except (ParityError, ExportError) as error:
+                note = f"its decoder is recognised, but {error}"
+        made = _write(contents, output, real)
+        return replace(made, notes=(*made.notes, *([] if note is None else [note])))
 
 
-def _with_decoder(
-    call: ModuleCall, contents: ModuleContents, note: str
-) -> tuple[ModuleContents, str]:
-    """A module with its decoder, if that is recognised; and what to say of it."""
-    found = contents.build.found
-    if found.module.recomputes:
-        return contents, note
-    try:
-        decoder = recognised_decoder(call, found)
-    except NotRecognisedError as error:
-        return contents, f"{note}; nor is its decoder: {error}"
-    build = replace(contents.build, decoder=decoder)
-    return replace(contents, build=build), RECOGNISED_DECODER
+def _write(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
+    """Write a bundle and compare it with the module's own code."""
+    if output.weights is not None:
+        return _write_quantized(contents, output, real)
+    return _write_bundle(contents, output.path, output.force, real, output.progress)
+
+
+def _with_decoder(call: ModuleCall, contents: ModuleContents) -> ModuleContents:
+    """A module with its decoder, which is recognised.
+
+    Raises:
+        NotRecognisedError: it is of no known form.
+    """
+    decoder = recognised_decoder(call, contents.build.found)
+    return replace(contents, build=replace(contents.build, decoder=decoder))
 
 
 def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
@@ -179,22 +180,13 @@ def verify_module(
             return _verify_recognised(path, call, level, options, progress)
         contents = read_module(call, level, given)
         if manifest.transformer is not None:
-            contents = _with_decoder_of(path, call, contents)
+            try:
+                contents = _with_decoder(call, contents)
+            except NotRecognisedError as error:
+                raise BundleError(_unlike(path, "with a known decoder", error)) from error
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
         return _compare(contents, path, manifest, real, progress)
-
-
-def _with_decoder_of(path: Path, call: ModuleCall, contents: ModuleContents) -> ModuleContents:
-    """A module with its decoder, as the bundle has it."""
-    try:
-        decoder = recognised_decoder(call, contents.build.found)
-    except NotRecognisedError as error:
-        raise BundleError(
-            f"{path}: was exported from a module with a known decoder; in this one, none is "
-            f"recognised: {error}. Pass the module that it was exported from, or export this one."
-        ) from error
-    return replace(contents, build=replace(contents.build, decoder=decoder))
 
 
 def _verify_recognised(
@@ -203,15 +195,19 @@ def _verify_recognised(
     try:
         checkpoint = recognised_checkpoint(call, ExportKeywords())
     except NotRecognisedError as error:
-        raise BundleError(
-            f"{path}: was exported from a module of a known architecture; in this one, none is "
-            f"recognised: {error}. Pass the module that it was exported from, or export this one."
-        ) from error
+        raise BundleError(_unlike(path, "of a known architecture", error)) from error
     real = VerifyKeywords()
     for name in ("samples", "expect"):
         if name in options:
             real[name] = options[name]
     return verify_bundle(path, checkpoint, level, real, progress)
+
+
+def _unlike(path: Path, kind: str, error: NotRecognisedError) -> str:
+    return (
+        f"{path}: was exported from a module {kind}; in this one, none is recognised: {error}. "
+        "Pass the module that it was exported from, or export this one."
+    )
 
 
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:

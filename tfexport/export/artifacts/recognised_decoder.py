@@ -37,6 +37,8 @@ def recognised_decoder(call: ModuleCall, found: Examination) -> RecognisedDecode
             what.
     """
     facts = call.facts
+    if found.module.recomputes:
+        raise NotRecognisedError("no step of it was found")
     call.progress("recognising your decoder", 0, 1)
     try:
         decoder = recognise_decoder(

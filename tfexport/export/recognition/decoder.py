@@ -48,14 +48,18 @@ from tfexport.model_src.transformer import Transformer
 
 MEMORY_AXIS = "memory_length"
 _OF_ENCODER = ("encoder.", "source_embedding.")
-# Operators that make tensors of one number, or keep them so.
+# Operators that make tensors of the same number along the memory, or keep them so.
 _UNIFORM = (
     *ARRANGES_ALL, aten.zeros.default, aten.ones.default, aten.full.default,
     aten.empty.memory_format, aten.zeros_like.default, aten.ones_like.default,
     aten.full_like.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default,
     aten.eq.Scalar, aten.ne.Scalar, aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar,
-    aten.logical_not.default, aten.bitwise_not.default, aten.sub.Tensor, aten.rsub.Scalar,
-    aten.mul.Tensor, aten.masked_fill.Scalar, aten._assert_tensor_metadata.default,
+    aten.eq.Tensor, aten.ne.Tensor, aten.logical_not.default, aten.bitwise_not.default,
+    aten.logical_and.default, aten.bitwise_and.Tensor, aten.logical_or.default,
+    aten.bitwise_or.Tensor, aten.sub.Tensor, aten.rsub.Scalar, aten.mul.Tensor,
+    aten.masked_fill.Scalar, aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther,
+    aten.where.Scalar, aten.amax.default, aten.any.dim, aten.all.dim,
+    aten._assert_tensor_metadata.default,
 )  # fmt: skip
 # Operators that take a size for the shape of their result.
 _SHAPED = (
@@ -150,8 +154,10 @@ class _Reader:
         ]
         for node in attended:
             if node not in self.decoder.side and self.encoder.peeled(node) is not self.memory:
-                line = self.program.line_of(node)
-                raise NotRecognisedError(f"{line} is between the memory and its keys")
+                raise NotRecognisedError(
+                    "the decoder takes something else from the source too than "
+                    + self.program.line_of(node)
+                )
         shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
         assembly = Assembly((_encoder_like(stack), stack), output, shapes, None)
         return assembly.build(self.ids, self.max_length)
