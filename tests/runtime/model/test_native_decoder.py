@@ -13,7 +13,7 @@ from tests.export.incremental.own_case import draw_inputs, greedy
 from tests.export.recognition.test_recognition import LONGEST, arguments, named
 from tests.runtime.model.test_native_model import change_table
 from tfexport.errors import BundleError, ConfigError
-from tfexport.export import export
+from tfexport.export import export, verify
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.model.native_engine import instruction_set, pack_weights
@@ -121,6 +121,14 @@ def test_weights_can_be_packed(bundle: Path, tmp_path: Path) -> None:
     wanted = [result.hypotheses for result in Translator(copy).generate_from(rows)]
     assert pack_weights(copy).exists()
     assert [result.hypotheses for result in Translator(copy).generate_from(rows)] == wanted
+
+
+def test_verify_compares_the_engine_too(bundle: Path) -> None:
+    called = {**arguments(STYLE), "level": "quick"}
+    report = verify(bundle, STYLE.build(), **called)
+    assert report.passed
+    assert report.compared_native
+    assert {"native", "native tokens", "decoder of states"} <= set(report.stages())
 
 
 def test_attention_is_not_in_the_bundle_for_either_engine(bundle: Path) -> None:
