@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tfexport.export.modules.contract import ModuleError
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.decoder import RecognisedDecoder, recognise_decoder
 from tfexport.runtime import Translator
+from tfexport.runtime.model.native_engine import why_not_native
 from tfexport.typing import silent
 
 pytestmark = [
@@ -315,6 +317,29 @@ def files_of(path: Path) -> dict[str, Any]:
     return {"weights.json": {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
 
 
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_a_quantised_bundle_has_the_decoder_in_the_kinds_that_the_engine_reads(
+    weights: str, tmp_path: Path
+) -> None:
+    style, path = named("captions"), tmp_path / "a.bundle"
+    bundle_of(style, path, quantize=weights)
+    if weights == "int4":
+        assert not (path / "weights.json").exists()
+        assert "int4" in why_not_native(open_bundle(path))
+        return
+    table = json.loads((path / "weights.json").read_text())
+    products = {each["dtype"] for name, each in table.items() if name.endswith("proj.weight")}
+    assert products == {"int8"}
+    inputs = draw_inputs(style.case, 4, {}, 1)
+    rows = [{"pixels": row} for row in inputs[0].numpy()]
+    with Translator(path) as translator:
+        native = translator.engine.model.engine.startswith("native")
+        assert native == (find_spec("tfexport_native") is not None)
+        assert all(len(each.hypotheses[0].tokens) > 0 for each in translator.generate_from(rows))
+
+
 @pytest.mark.usefixtures("no_beam_graph", "few_shapes")
 @pytest.mark.parametrize("name", few_of(("differs", "fails"), "differs"))
 def test_what_differs_is_exported_by_its_steps_alone(
@@ -338,4 +363,4 @@ def test_what_differs_is_exported_by_its_steps_alone(
     assert re.search(words[name], result.notes[0])
     with Translator(tmp_path / "a.bundle") as translator:
         assert translator.engine.model.engine == "onnxruntime"
-        assert translator.engine.reason == "the bundle contains a custom module"
+        assert translator.engine.reason.endswith("of which no decoder was recognised")

@@ -123,7 +123,7 @@ DISTRIBUTION = "tfexport-native"
 def why_not_native(manifest: Manifest) -> str:
     """Why the native engine cannot run a bundle; empty if the manifest shows no reason."""
     if manifest.transformer is None:
-        return "the bundle contains a custom module"
+        return "the bundle contains a custom module, of which no decoder was recognised"
     if (manifest.quantization or {}).get("weights") == "int4":
         return "the native engine reads no int4 weights"
     for name in (WEIGHT_TABLE, WEIGHTS):
