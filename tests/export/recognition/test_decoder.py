@@ -140,14 +140,15 @@ class OfIds(Over):
 
 
 class Masked(Over):
-    """Attention to the memory with a mask (B or 1, 1, 1, S), made of the frames."""
+    """Attention to the memory with a mask (B or 1, 1, 1, S), made of the frames or the memory."""
 
-    def __init__(self, mask: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, mask: Callable[[Tensor], Tensor], of_memory: bool = False) -> None:
         super().__init__()
-        self.mask = mask
+        self.mask, self.of_memory = mask, of_memory
 
     def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
-        keep, memory = self.mask(frames), self.memory(frames)
+        memory = self.memory(frames)
+        keep = self.mask(memory if self.of_memory else frames)
         for layer in self.decoder.cross:
             layer.forward = MaskedForward(layer, keep)
         made: Tensor = self.decoder(ids, memory)
@@ -212,7 +213,11 @@ OVER = (
 OTHERS = (
     (
         made("mask", lambda: Masked(those_that_sound)),
-        "something else from the source too than tanh",
+        "something else from the source than projections of frames",
+    ),
+    (
+        made("mask of memory", lambda: Masked(those_that_sound, of_memory=True)),
+        r"py:\d.* something else from the source than projections of tanh",
     ),
     (made("window", lambda: Masked(the_first)), r"py:\d.* depends on the length of the source"),
     (made("bias", lambda: Masked(fewer_of_many)), r"py:\d.* depends on the length of the source"),
@@ -241,7 +246,9 @@ def test_decoders_of_the_styles_compute_the_same(name: str) -> None:
     assert found.config.max_positions == 60
 
 
-@pytest.mark.parametrize(("style", "wrong"), few_of(OTHERS, OTHERS[0], OTHERS[1]), ids=name_of)
+@pytest.mark.parametrize(
+    ("style", "wrong"), few_of(OTHERS, OTHERS[0], OTHERS[1], OTHERS[2]), ids=name_of
+)
 def test_what_else_the_decoder_takes_of_the_source_is_named(style: Style, wrong: str) -> None:
     with pytest.raises(NotRecognisedError, match=wrong):
         recognise(style)

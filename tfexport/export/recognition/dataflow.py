@@ -320,7 +320,7 @@ class Dataflow:
 
     def _selects_nothing(self, node: fx.Node, before: Sequence[fx.Node]) -> bool:
         """Whether a ``where`` gives one of its tensors, as none is masked without padding."""
-        if len(before) != 1 or not isinstance(self.values[node], Tensor):
+        if len(before) != 1 or not _is_floats(self.values[before[0]]):
             return False
         drawn = torch.rand_like(self.values[before[0]])
         return torch.equal(self._compute(node, {before[0]: drawn}), drawn)

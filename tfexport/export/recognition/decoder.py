@@ -149,14 +149,12 @@ class _Reader:
     def read(self) -> Recognised:
         end, output = read_output(self.decoder)
         stack = StackReader(self.decoder, self.encoder).read(end)
-        attended = [
-            each.inner.memory for each in stack.sublayers if isinstance(each.inner, Attention)
-        ]
-        for node in attended:
-            if node not in self.decoder.side and self.encoder.peeled(node) is not self.memory:
+        for node in _taken(self.program):
+            # A mask that is made of the memory's values would act on others than the example's.
+            if self.encoder.leaves(node) != [self.memory]:
                 raise NotRecognisedError(
-                    "the decoder takes something else from the source too than "
-                    + self.program.line_of(node)
+                    f"{self.program.line_of(node)}: the decoder takes something else from the "
+                    f"source than projections of {_name(self.program, self.memory)}"
                 )
         shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
         assembly = Assembly((_encoder_like(stack), stack), output, shapes, None)
@@ -205,14 +203,10 @@ def find_memory(program: Program) -> fx.Node:
     Raises:
         NotRecognisedError: there is none; the message names what else the decoder takes.
     """
-    of_source = [
-        node for node in program.graph.nodes
-        if node in program.of_source and node not in program.of_tokens
-    ]  # fmt: skip
-    taken = [node for node in of_source if any(each in program.of_tokens for each in node.users)]
+    taken = _taken(program)
     if not taken:
         raise NotRecognisedError("the decoder takes nothing from the source")
-    for node in reversed(of_source):
+    for node in reversed(_of_source(program)):
         if _is_states(program, node) and _is_cut(program, node, taken):
             return _before_wider(program, node, taken)
     lines = dict.fromkeys(program.line_of(node) for node in taken)
@@ -220,6 +214,27 @@ def find_memory(program: Program) -> fx.Node:
         "what the decoder takes from the source comes through no single tensor of states: "
         + "; ".join(lines)
     )
+
+
+def _name(program: Program, node: fx.Node) -> str:
+    """An input's name, or the operator and line of another node."""
+    if node in program.inputs:
+        return program.own.batch_first[program.inputs.index(node)].name
+    return program.line_of(node)
+
+
+def _of_source(program: Program) -> list[fx.Node]:
+    """Nodes that depend on values of the inputs, and on no target ids."""
+    return [
+        node for node in program.graph.nodes
+        if node in program.of_source and node not in program.of_tokens
+    ]  # fmt: skip
+
+
+def _taken(program: Program) -> list[fx.Node]:
+    """Of these nodes, those that the decoder takes."""
+    tokens = program.of_tokens
+    return [node for node in _of_source(program) if any(each in tokens for each in node.users)]
 
 
 def _is_states(program: Program, node: fx.Node) -> bool:
