@@ -97,6 +97,36 @@ def test_rows_of_any_size_enter_a_running_batch(bundle: Path, keywords: dict[str
         assert tokens == [each.tokens for each in two.hypotheses]
 
 
+def test_a_row_that_the_encoder_refuses_costs_no_other(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(bundle, ThreadLayout(threads=1), engine="native")
+    sources = engine.model.sources  # type: ignore[attr-defined]
+
+    def refuse(rows: Sequence[Row]) -> Any:
+        if any(len(row["frames"]) == 12 for row in rows):
+            raise BundleError("too long")
+        return sources(rows)
+
+    monkeypatch.setattr(engine.model, "sources", refuse)
+    options, (prefix,) = engine.resolver.resolve({}, [None])
+    rows = rows_of([5, 12, 30, 12, 7], seed=1)
+    scheduler = Scheduler(engine, SchedulerLimits(slots=8))
+    try:
+        submitted = [
+            scheduler.submit([engine.request_from(row, i, prefix, options)], options)
+            for i, row in enumerate(rows)
+        ]
+        for row, each in zip(rows, submitted, strict=True):
+            if len(row["frames"]) == 12:
+                with pytest.raises(BundleError, match="too long"):
+                    each.future.result(60)
+            else:
+                assert each.future.result(60)
+    finally:
+        scheduler.close()
+
+
 def test_threads_may_share_it(bundle: Path) -> None:
     translator, rows = Translator(bundle, engine="native"), rows_of([3, 8, 21])
     wanted = [result.hypotheses for result in translator.generate_from(rows)]

@@ -85,7 +85,8 @@ class RunningRows(Protocol):
     def enter(self, sources: Sequence[Source]) -> None:
         """Encode sources, none of them empty, and put them after the other rows.
 
-        The new rows are before their first token. There must be room for them.
+        The new rows are before their first token. There must be room for them. If it fails, the
+        rows are those that were there.
         """
 
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
