@@ -21,6 +21,7 @@ HIDDEN_STATES = "encoder_hidden_states"
 DECODER_ATTENTION_MASK = "decoder_attention_mask"
 LOGITS = "logits"
 LOG_PROBS = "log_probs"
+STATES = "states"
 GENERATE = "generate"
 MAX_LENGTH = "max_length"
 SEQUENCES = "sequences"
@@ -404,6 +405,10 @@ class ModuleIO:
             for i, tensor in enumerate(self.state)
         )  # fmt: skip
 
+    def states_graph(self, states: TensorSpec) -> GraphSpec:
+        """The module's inputs to the states that a recognised decoder attends to."""
+        return GraphSpec(STATES, self.inputs, (states,))
+
     def encoder_graph(self) -> GraphSpec:
         """The module's inputs to its memory, and its state before the first step."""
         return GraphSpec("encoder", self.inputs, (*self.memory, *self.state_before("present")))
@@ -428,9 +433,9 @@ class ModuleIO:
     def to_dict(self) -> dict[str, Any]:
         """As JSON values, for a manifest."""
         return {
-            "inputs": [_tensor(tensor) for tensor in self.inputs],
-            "memory": [_tensor(tensor) for tensor in self.memory],
-            "state": [_tensor(tensor) for tensor in self.state],
+            "inputs": [tensor_to_dict(tensor) for tensor in self.inputs],
+            "memory": [tensor_to_dict(tensor) for tensor in self.memory],
+            "state": [tensor_to_dict(tensor) for tensor in self.state],
             "growth": {n: {"start": a.start, "step": a.step} for n, a in self.growth.items()},
             "many_tokens": self.many_tokens,
             "padded": self.padded,
@@ -442,8 +447,7 @@ class ModuleIO:
     def from_dict(cls, values: Mapping[str, Any]) -> "ModuleIO":
         """From the JSON values of a manifest, which has been checked."""
         tensors = {
-            key: tuple(TensorSpec(t["name"], t["dtype"], tuple(t["axes"])) for t in values[key])
-            for key in ("inputs", "memory", "state")
+            key: tuple(map(tensor_from_dict, values[key])) for key in ("inputs", "memory", "state")
         }
         growth = {name: Growth(**axis) for name, axis in values["growth"].items()}
         others: dict[str, Any] = {
@@ -453,5 +457,11 @@ class ModuleIO:
         return cls(inputs, memory, state, growth, **others)
 
 
-def _tensor(tensor: TensorSpec) -> dict[str, Any]:
+def tensor_from_dict(values: Mapping[str, Any]) -> TensorSpec:
+    """From the JSON values of a manifest, which has been checked."""
+    return TensorSpec(values["name"], values["dtype"], tuple(values["axes"]))
+
+
+def tensor_to_dict(tensor: TensorSpec) -> dict[str, Any]:
+    """As JSON values, for a manifest."""
     return {"name": tensor.name, "dtype": tensor.dtype, "axes": list(tensor.axes)}

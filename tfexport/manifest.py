@@ -9,7 +9,17 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from tfexport.errors import BundleError, InputError, Message, Option, join_problems, shown
-from tfexport.graph_io import ATTENTION_MASK, BATCH, DTYPES, INPUT_IDS, RESERVED, ModuleIO
+from tfexport.graph_io import (
+    ATTENTION_MASK,
+    BATCH,
+    DTYPES,
+    INPUT_IDS,
+    RESERVED,
+    STATES,
+    ModuleIO,
+    TensorSpec,
+    tensor_from_dict,
+)
 from tfexport.json_checks import (
     Check,
     every,
@@ -159,7 +169,17 @@ def _axis(name: str, value: Any) -> Iterator[str]:
         yield from _AXIS(name, value)
 
 
-_TENSORS = list_of(record({"name": _TEXT, "dtype": one_of(*DTYPES), "axes": list_of(_axis)}))
+_TENSOR = record({"name": _TEXT, "dtype": one_of(*DTYPES), "axes": list_of(_axis)})
+_TENSORS = list_of(_TENSOR)
+_FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
+_SIZES = {
+    "d_model": integer(1),
+    "num_decoder_layers": integer(1, MOST_LAYERS),
+    "num_heads": integer(1),
+    "head_dim": integer(1),
+    "decoder_num_heads": integer(0),
+}
+_CONFIG = record({**_SIZES, **_FRAMING}, closed=False)
 MODULE = record(
     {
         "inputs": _TENSORS,
@@ -174,10 +194,10 @@ MODULE = record(
     {
         "found": record(
             {name: list_of(_TEXT) for name in ("memory", "state", "again")} | {"portable": _FLAG}
-        )
+        ),
+        "decoder": record({"config": _CONFIG, "states": _TENSOR}),
     },
 )
-_FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
 _KEYS: dict[str, Check] = {
     "tfexport_version": _TEXT,
     "opset": every(integer(1)),
@@ -203,14 +223,6 @@ _KEYS: dict[str, Check] = {
     "reads": or_null(one_of("texts")),
     "origins": every(_TEXT),
 }
-_SIZES = {
-    "d_model": integer(1),
-    "num_decoder_layers": integer(1, MOST_LAYERS),
-    "num_heads": integer(1),
-    "head_dim": integer(1),
-    "decoder_num_heads": integer(0),
-}
-_CONFIG = record({**_SIZES, **_FRAMING}, closed=False)
 _transformer = record({**_KEYS, "config": _CONFIG, "module": or_null(MODULE)})
 _module = record({**_KEYS, "config": record(_FRAMING), "module": MODULE})
 
@@ -233,11 +245,33 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     yield from _wrong_decoding(values)
     if values["module"] is not None:
         yield from _wrong_tensors(values["module"], values["limits"])
-    for name, repeated, where in _repeated(values):
-        if name in values["config"] and values["config"][name] != repeated:
+        if "decoder" in values["module"]:
+            yield from _wrong_decoder(values["module"]["decoder"], values)
+    yield from _contradicted(values["config"], "config", values)
+
+
+def _wrong_decoder(decoder: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
+    """A recognised decoder whose states no graph gives, or whose config contradicts the rest."""
+    states = decoder["states"]
+    batch, *sizes = states["axes"] or [None]
+    if batch != BATCH or len(sizes) != 2 or not isinstance(sizes[1], int) or not sizes[1]:
+        yield f"module.decoder.states: has axes {shown(states['axes'])}, not (batch, length, size)"
+    if states["dtype"] != "float32":
+        yield f"module.decoder.states: is {states['dtype']}, not float32"
+    if STATES not in values["graphs"]:
+        yield f"graphs: {STATES} is missing"
+    side = "source_vocab_size"  # of the decoder's config: nobody's
+    config = {key: value for key, value in decoder["config"].items() if key != side}
+    yield from _contradicted(config, "module.decoder.config", values)
+
+
+def _contradicted(config: Mapping[str, Any], name: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of a config that the manifest repeats otherwise."""
+    for key, repeated, where in _repeated(values):
+        if key in config and config[key] != repeated:
             yield (
-                f"{where}: {shown(repeated)} contradicts config.{name}, which is "
-                f"{shown(values['config'][name])}"
+                f"{where}: {shown(repeated)} contradicts {name}.{key}, which is "
+                f"{shown(config[key])}"
             )
 
 
@@ -434,6 +468,24 @@ class Manifest:
     def module_io(self) -> ModuleIO | None:
         """The tensors of a user's module; None for a Transformer."""
         return None if self.module is None else ModuleIO.from_dict(self.module)
+
+    @property
+    def transformer(self) -> dict[str, Any] | None:
+        """The config of what the native engine may run.
+
+        It is that of the model, or of the decoder that was recognised in a user's module; None if
+        none was.
+        """
+        if self.module is None:
+            return self.config
+        config: dict[str, Any] | None = self.module.get("decoder", {}).get("config")
+        return config
+
+    @property
+    def states(self) -> TensorSpec | None:
+        """What the recognised decoder of a user's module attends to; None if there is none."""
+        decoder = (self.module or {}).get("decoder")
+        return None if decoder is None else tensor_from_dict(decoder["states"])
 
     def require_ids(self) -> None:
         """Refuse ids and text for a user's module that takes something else.

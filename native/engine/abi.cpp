@@ -56,11 +56,13 @@ tfn::Batch& batch_of(tfn_batch* batch) {
 }
 
 tfn::Sources checked(const tfn_sources& sources) {
-    require(sources.count > 0 && sources.ids && sources.lengths, "no sources");
+    require(sources.count > 0 && (sources.ids || sources.states) && sources.lengths, "no sources");
+    require(!sources.ids || !sources.states, "sources of ids and of states");
+    require((uintptr_t)sources.states % alignof(float) == 0, "states that are not aligned");
     int64_t all = 0;
     for (int32_t i = 0; i < sources.count; i++) all += std::max(0, sources.lengths[i]);
     require(all <= MOST_TOKENS, "too many tokens at once");
-    return {sources.ids, sources.lengths, sources.count};
+    return {sources.ids, sources.states, sources.lengths, sources.count};
 }
 
 // Where the last value of a tensor lies has to be a number that exists.
@@ -182,6 +184,7 @@ int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error e
     return guarded(error, [&] {
         tfn::Model& own = model_of(model);
         const tfn::Sources all = checked(sources);
+        require(all.ids, "states are given, not ids");
         require(states, "no room for states");
         own.check(all);
         tfn::Borrowed workspace(own);

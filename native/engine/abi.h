@@ -13,7 +13,7 @@ extern "C" {
 #else
 #define TFN_API __attribute__((visibility("default")))
 #endif
-#define TFN_VERSION 3
+#define TFN_VERSION 4
 
 enum {
     TFN_OK = 0,
@@ -41,9 +41,11 @@ typedef struct {
     size_t size;
 } tfn_error;
 
-/* `count` sources, their ids one after another. */
+/* `count` sources one after another: their ids, or in place of them the states of an encoder, rows
+ * of d_model values, or of memory_width if the model has no encoder. The other pointer is null. */
 typedef struct {
     const int32_t* ids;
+    const float* states;
     const int32_t* lengths;
     int32_t count;
 } tfn_sources;
@@ -80,7 +82,7 @@ TFN_API int tfn_model_save(const tfn_model* model, const char* path, const char*
 TFN_API void tfn_model_free(tfn_model* model);
 TFN_API const char* tfn_model_instruction_set(const tfn_model* model);
 
-/* Encoder states of all sources, (sum of lengths, E). */
+/* Encoder states of all sources, which are ids: (sum of lengths, E). */
 TFN_API int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error error);
 
 /* Whole searches look at `cancelled`, if it is not null, before every step, and end with

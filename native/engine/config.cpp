@@ -104,13 +104,14 @@ void read_sizes(Reader& r, Config& c) {
     r.whole("num_heads", c.num_heads, 1, 1 << 12);
     r.whole("head_dim", c.head_dim, 1, 1 << 12);
     r.whole("d_ff", c.d_ff, 1, 1 << 18);
-    r.whole("num_encoder_layers", c.num_encoder_layers, 1, 1 << 10);
+    r.whole("num_encoder_layers", c.num_encoder_layers, 0, 1 << 10);
     r.whole("num_decoder_layers", c.num_decoder_layers, 1, 1 << 10);
     r.whole("decoder_num_heads", c.decoder_num_heads, 1, 1 << 12);
     r.whole("decoder_head_dim", c.decoder_head_dim, 1, 1 << 12);
     r.whole("decoder_d_ff", c.decoder_d_ff, 1, 1 << 18);
     r.whole("source_vocab_size", c.source_vocab_size, 1);
     r.whole("target_vocab_size", c.target_vocab_size, 1);
+    r.whole("memory_width", c.memory_width, 0, 1 << 16);
     r.whole("max_positions", c.max_positions, 0);
     r.whole("relative_buckets", c.relative_buckets, 1, 1 << 16);
     r.whole("relative_max_distance", c.relative_max_distance, 1, 1 << 16);
@@ -185,6 +186,8 @@ Config Config::parse(const std::string& text) {
     read_flags(reader, config);
     read_ids(reader, config);
     reader.finish();
+    if ((config.num_encoder_layers == 0) != (config.memory_width > 0))
+        throw Error("config: a model has encoder layers, or else a memory_width");
     if (config.relative_positions == Relative::rotary &&
         (config.head_dim % 2 || config.decoder_head_dim % 2))
         throw Error("config: rotary positions need an even head_dim and decoder_head_dim");

@@ -16,6 +16,7 @@ struct Config {
     int num_encoder_layers = 0, num_decoder_layers = 0;
     int decoder_num_heads = 0, decoder_head_dim = 0, decoder_d_ff = 0;
     int source_vocab_size = 0, target_vocab_size = 0;
+    int memory_width = 0;   // of states that are given; 0 for a model that encodes ids
     int max_positions = 0;  // of sources and targets; 0 if nothing bounds them
     NormKind norm = NormKind::layer;
     float norm_eps = 1e-5f;
@@ -35,6 +36,9 @@ struct Config {
     int pad_id = 0, start_id = 0, eos_id = 0;
     int first_token = -1, last_token = -1;  // forced by greedy search; -1 for none
     std::vector<int> suppress_tokens;       // never chosen by greedy search
+
+    // Values of a state of the encoder.
+    int state_size() const { return memory_width ? memory_width : d_model; }
 
     // Lines "key=value". Unknown keys, missing keys and wrong values are all named.
     static Config parse(const std::string& text);

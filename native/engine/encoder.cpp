@@ -10,6 +10,7 @@ constexpr int TOKENS = 256;  // that pass through the layers together, if a sour
 // Some sources one after another, and how many positions and blocks others before them have.
 struct Group {
     Sources sources;
+    int state_size;
     size_t row = 0, block = 0;
 
     int rows() const {
@@ -19,7 +20,8 @@ struct Group {
     }
     void skip() {  // the first
         const int length = *sources.lengths++;
-        sources.ids += length;
+        if (sources.ids) sources.ids += length;
+        if (sources.states) sources.states += (size_t)length * state_size;
         sources.count--;
         row += length;
         block += BlockLayout::count(length);
@@ -101,6 +103,16 @@ void Model::run_encoder(Workspace& w, const Sources& sources, int rows) const {
     if (encoder_norm) encoder_norm.apply(w, w.x.data(), w.x.data(), rows);
 }
 
+// Given states, where the encoder leaves its own.
+void Model::take_states(Workspace& w, const Sources& sources, int rows) const {
+    const size_t size = config.state_size(), ld = width(config.state_size());
+    float* x = w.x.reserve(rows * ld);
+    for (int row = 0; row < rows; row++, x += ld) {
+        std::copy_n(sources.states + row * size, size, x);
+        std::fill(x + size, x + ld, 0.0f);
+    }
+}
+
 // Keys and values of the states in w.x, into blocks from `first` on.
 void Model::remember(Workspace& w, const Sources& sources, int rows, Memory& memory,
                      size_t first) const {
@@ -108,7 +120,7 @@ void Model::remember(Workspace& w, const Sources& sources, int rows, Memory& mem
     const size_t ld = width(2 * layout.heads.width());
     float* projected = w.projected.reserve(rows * ld);
     for (int i = 0; i < config.num_decoder_layers; i++) {
-        project(w, decoder_layer(i).cross_key_value, w.x.data(), width(config.d_model), rows,
+        project(w, decoder_layer(i).cross_key_value, w.x.data(), width(config.state_size()), rows,
                 projected, ld);
         const float* row = projected;
         float* block = memory.values.data() + i * memory.layer_size + first * memory.block_size;
@@ -134,13 +146,14 @@ std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* 
     if (!states) memory->values.reserve(memory->layer_size * config.num_decoder_layers);
     const auto encode = [&](Workspace& w, const Group& group) {
         const int rows = group.rows();
-        run_encoder(w, group.sources, rows);
+        if (group.sources.states) take_states(w, group.sources, rows);
+        else run_encoder(w, group.sources, rows);
         if (!states) return remember(w, group.sources, rows, *memory, group.block);
         for (int row = 0; row < rows; row++)
             std::copy_n(w.x.data() + row * width(config.d_model), config.d_model,
                         states + (group.row + row) * config.d_model);
     };
-    for (Group rest{sources}; rest.sources.count;) {
+    for (Group rest{sources, config.state_size()}; rest.sources.count;) {
         w.check_cancelled();
         const Group start = rest;
         do rest.skip();

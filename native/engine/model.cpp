@@ -69,19 +69,23 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
       workspaces(kernels, threads) {
     Lookups lookups(config);
     Loader load{kernels, tensors, config, lookups};
-    const Heads heads = load.heads(config.num_heads, config.head_dim);
-    source_embedding = Embedding(tensors, config, "source_embedding", config.source_vocab_size,
-                                 config.source_scale, config.source_embedding_norm, -1);
     target_embedding =
         Embedding(tensors, config, "target_embedding", config.target_vocab_size,
                   config.target_scale, config.target_embedding_norm, config.unplaced_id);
-    if (config.positions_every_layer && config.has_positions)
-        layer_positions_ = PositionTable(tensors, config, "encoder.positions");
-    for (int i = 0; i < (config.share_encoder_layers ? 1 : config.num_encoder_layers); i++) {
-        const std::string name = "encoder.layers." + std::to_string(i) + ".";
-        encoder.push_back(
-            {load.self_attention(name + "self_attn", heads, config.norm_placement, true),
-             load.feed_forward(name, config.d_ff, config.norm_placement)});
+    if (encodes()) {
+        const Heads heads = load.heads(config.num_heads, config.head_dim);
+        source_embedding = Embedding(tensors, config, "source_embedding", config.source_vocab_size,
+                                     config.source_scale, config.source_embedding_norm, -1);
+        if (config.positions_every_layer && config.has_positions)
+            layer_positions_ = PositionTable(tensors, config, "encoder.positions");
+        for (int i = 0; i < (config.share_encoder_layers ? 1 : config.num_encoder_layers); i++) {
+            const std::string name = "encoder.layers." + std::to_string(i) + ".";
+            encoder.push_back(
+                {load.self_attention(name + "self_attn", heads, config.norm_placement, true),
+                 load.feed_forward(name, config.d_ff, config.norm_placement)});
+        }
+        encoder_relative = load.of_stack("encoder", heads, true);
+        if (config.encoder_final_norm) encoder_norm = Norm(tensors, config, "encoder.norm");
     }
     const Placement placement = config.decoder_norm_placement;
     for (int i = 0; i < (config.share_decoder_layers ? 1 : config.num_decoder_layers); i++) {
@@ -91,12 +95,10 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
             {load.self_attention(name + "self_attn", decoder_heads, placement, false),
              load.attention(cross, {"q_proj"}, decoder_heads, placement),
              load.linear({{cross + ".k_proj", bias}, {cross + ".v_proj", bias}}, decoder_heads,
-                         load.plain(config.d_model)),
+                         load.plain(config.state_size())),
              load.feed_forward(name, config.decoder_d_ff, placement)});
     }
-    encoder_relative = load.of_stack("encoder", heads, true);
     decoder_relative = load.of_stack("decoder", decoder_heads, false);
-    if (config.encoder_final_norm) encoder_norm = Norm(tensors, config, "encoder.norm");
     if (config.decoder_final_norm) decoder_norm = Norm(tensors, config, "decoder.norm");
     vocabulary = Vocabulary(kernels, tensors, config);
     tensors.check();
@@ -105,10 +107,12 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
 void Model::check(const Sources& sources) const {
     Problems problems;
     const int32_t* id = sources.ids;
+    if (id && !encodes()) throw Error("the model has no encoder; it takes states, not ids");
     for (int i = 0; i < sources.count; i++) {
         const int length = sources.lengths[i];
         const std::string name = "source " + std::to_string(i);
         if (length < 1) throw Error(name + " is empty");
+        if (!id) continue;
         if (config.max_positions && length > config.max_positions)
             problems.add(name + " has " + std::to_string(length) + " tokens; the model takes " +
                          std::to_string(config.max_positions));

@@ -1,4 +1,4 @@
-// A model's weights, and its encoder.
+// A model's weights, and its encoder if it has one.
 #pragma once
 #include <memory>
 #include <vector>
@@ -37,8 +37,10 @@ struct Encoded {
     }
 };
 
+// Ids of the encoder, or states in place of them.
 struct Sources {
     const int32_t* ids;      // of all, one after another
+    const float* states;     // the same, rows of Config::state_size() values
     const int32_t* lengths;  // of each
     int count;
 };
@@ -60,8 +62,9 @@ public:
     BlockLayout memory_layout() const { return {decoder_heads}; }  // and that of decoder rows
     const DecoderLayer& decoder_layer(int i) const { return decoder[i % decoder.size()]; }
 
-    // Encoder states of all sources into `states`, (positions, E), if given.
+    // Encoder states of all sources into `states`, (positions, E), if there is room for them.
     std::vector<Encoded> encode(Workspace& w, const Sources& sources, float* states = nullptr) const;
+    bool encodes() const { return config.memory_width == 0; }
     // Raises what is wrong with ids, lengths.
     void check(const Sources& sources) const;
 
@@ -73,6 +76,7 @@ public:
 
 private:
     void run_encoder(Workspace& w, const Sources& sources, int rows) const;
+    void take_states(Workspace& w, const Sources& sources, int rows) const;
     void remember(Workspace& w, const Sources& sources, int rows, Memory& memory,
                   size_t first) const;
 

@@ -143,6 +143,7 @@ def engine_config(config: TransformerConfig, **rules: Any) -> dict[str, Any]:
         "decoder_head_dim": sizes.head_dim,
         "decoder_d_ff": sizes.d_ff,
         "decoder_norm_placement": sizes.norm_placement,
+        "memory_width": 0,
         "max_positions": config.longest or 0,
         "has_positions": config.positions != "none",
         "source_scale": scale,

@@ -50,7 +50,7 @@ def run_batch(config: TransformerConfig, model: Model, seed: int) -> None:
         act = draw.random()
         if not rows or (act < 0.25 and len(rows) < 9):
             sources = draw_sources(config, draw.randrange(1 << 30))[: draw.randint(1, 5)]
-            batch.enter(sources)
+            batch.enter(draw.choice([sources, model.encode(sources)]))
             rows += [(source, [], {}) for source in sources]
         elif act < 0.45:
             kept = [draw.randrange(len(rows)) for _ in range(draw.randint(0, len(rows)))]

@@ -1,7 +1,7 @@
 """Numpy arrays as the engine takes them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from tfexport_native.library import CSources, CTensor, NativeError
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+# Ids for the encoder, or states (S, E) of an encoder elsewhere.
+Source: TypeAlias = Sequence[int] | Floats
 
 
 class Tensor(NamedTuple):
@@ -28,12 +30,31 @@ class Tensor(NamedTuple):
 
 
 class Sources:
-    """Sources as the engine takes them; keeps their memory."""
+    """Sources as the engine takes them, all ids or all states; keeps their memory."""
 
-    def __init__(self, sources: Sequence[Sequence[int]]) -> None:
+    def __init__(self, sources: Sequence[Source], state_size: int) -> None:
         self.lengths = np.array([len(source) for source in sources], np.int32)
-        self.ids = as_ints([id_ for source in sources for id_ in source])
-        self.c = CSources(self.ids.ctypes.data, self.lengths.ctypes.data, len(sources))
+        self.ids: Ints | None = None
+        self.states: Floats | None = None
+        if any(isinstance(source, np.ndarray) and source.ndim == 2 for source in sources):
+            self.states = _joined(sources, state_size)
+        else:
+            self.ids = as_ints([id_ for source in sources for id_ in source])
+        self.c = CSources(
+            address(self.ids), address(self.states), self.lengths.ctypes.data, len(sources)
+        )
+
+
+def _joined(sources: Sequence[Source], state_size: int) -> Floats:
+    """States of all sources, one after another."""
+    for i, source in enumerate(sources):
+        shape: tuple[int, ...] = getattr(source, "shape", ())
+        dtype = getattr(source, "dtype", "no array")
+        if dtype != np.float32 or len(shape) != 2 or shape[1] != state_size:
+            raise NativeError(
+                f"source {i} is {dtype} {shape}; expected float32 states (S, {state_size})"
+            )
+    return np.ascontiguousarray(np.concatenate([np.asarray(source) for source in sources]))
 
 
 def as_ints(values: Sequence[int] | NDArray[Any]) -> Ints:

@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 3  # of the interface
+_VERSION = 4  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32
@@ -51,7 +51,12 @@ class CError(ctypes.Structure):
 class CSources(ctypes.Structure):
     """See ``tfn_sources``."""
 
-    _fields_ = (("ids", ctypes.c_void_p), ("lengths", ctypes.c_void_p), ("count", Int))
+    _fields_ = (
+        ("ids", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("count", Int),
+    )
 
 
 class CWanted(ctypes.Structure):

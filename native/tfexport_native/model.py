@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tfexport_native.arrays import (
     Floats,
     Ints,
+    Source,
     Sources,
     Tensor,
     address,
@@ -99,7 +100,8 @@ class Model:
         else:
             call("tfn_model_load", *given, *packed.encoded(), ctypes.byref(self._handle))
         self.vocab_size = int(str(config["target_vocab_size"]))
-        self._width, self._pad_id = (int(str(config[key])) for key in ("d_model", "pad_id"))
+        self._pad_id = int(str(config["pad_id"]))
+        self._state_size = int(str(config["memory_width"])) or int(str(config["d_model"]))
         heads = ("num_decoder_layers", "decoder_num_heads")
         self.attention_shape = tuple(int(str(config[key])) for key in heads)
         self.instruction_set: str = LIBRARY.tfn_model_instruction_set(self._handle).decode()
@@ -117,16 +119,24 @@ class Model:
         """
         call("tfn_model_save", self._handle, *file.encoded())
 
+    def sources(self, sources: Sequence[Source]) -> Sources:
+        """Sources as the engine takes them.
+
+        Raises:
+            NativeError: states of another width or type.
+        """
+        return Sources(sources, self._state_size)
+
     def encode(self, sources: Sequence[Sequence[int]]) -> list[Floats]:
         """The encoder's states of each source, (S, E)."""
-        given = Sources(sources)
-        states = np.empty((len(given.ids), self._width), np.float32)
+        given = self.sources(sources)
+        states = np.empty((int(given.lengths.sum()), self._state_size), np.float32)
         call("tfn_encode", self._handle, given.c, states.ctypes.data)
         return np.split(states, np.cumsum(given.lengths)[:-1])
 
     def generate(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Source],
         max_length: int,
         return_scores: bool,
         cancelled: Ints | None = None,
@@ -134,7 +144,7 @@ class Model:
         """Decode greedily: sequences (B, T) with their end tokens, lengths (B,), scores (B,).
 
         Args:
-            sources: none of them empty.
+            sources: ids, or states (S, E) of an encoder elsewhere; none of them empty.
             max_length: tokens of a row at most.
             return_scores: give the mean natural-log probability of each row's tokens.
             cancelled: (1,); another thread sets it to end the call.
@@ -158,12 +168,12 @@ class Model:
 
     def _generate(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Source],
         max_length: int,
         return_scores: bool,
         cancelled: Ints | None,
     ) -> tuple[Ints, Ints, Floats | None]:
-        given, count, steps = Sources(sources), len(sources), Int()
+        given, count, steps = self.sources(sources), len(sources), Int()
         sequences = np.empty((count, max_length), np.int32)
         counts = np.empty(count, np.int32)
         scores = np.empty(count, np.float32) if return_scores else None
@@ -174,7 +184,7 @@ class Model:
 
     def beam(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sequence[Source],
         beams: int,
         enough: int,
         max_length: int,
@@ -183,7 +193,7 @@ class Model:
         """The best 2 K candidates of every step: tokens, parents, log-probabilities (T, B, 2 K).
 
         Args:
-            sources: none of them empty.
+            sources: as of ``generate``.
             beams: K, hypotheses that are followed at a time.
             enough: ended hypotheses that end a sentence's search.
             max_length: tokens of a row at most.
@@ -192,7 +202,7 @@ class Model:
         Raises:
             CancelledError: ``cancelled`` was set.
         """
-        given, steps, room = Sources(sources), Int(), min(max_length, _FIRST_ROOM)
+        given, steps, room = self.sources(sources), Int(), min(max_length, _FIRST_ROOM)
         while True:
             shape = (room, len(sources), 2 * beams)
             tokens, parents = np.empty(shape, np.int32), np.empty(shape, np.int32)
@@ -239,9 +249,9 @@ class Batch:
         longest: int = LIBRARY.tfn_batch_longest_source(self._handle)
         return longest
 
-    def enter(self, sources: Sequence[Sequence[int]]) -> None:
-        """Encode sources, none of them empty, and put them behind the other rows."""
-        given = Sources(sources)  # in a variable: its memory has to outlive the call
+    def enter(self, sources: Sequence[Source]) -> None:
+        """Put sources behind the other rows, ids or states as of ``Model.generate``."""
+        given = self._model.sources(sources)  # in a variable: its memory has to outlive the call
         call("tfn_batch_enter", self._handle, given.c)
 
     def select(self, rows: Sequence[int] | NDArray[Any]) -> None:

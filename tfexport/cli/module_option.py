@@ -15,6 +15,7 @@ from tfexport.export.artifacts.option_rules import (
     FRAMING,
     NEEDED,
     OF_CHECKPOINTS,
+    RECOGNISED,
     SPLITS,
     TOKENIZERS,
     TORCHSCRIPT,
@@ -114,9 +115,11 @@ def _print_found(made: "ExportResult") -> None:
     """Print how many tensors were found in a module's forward, and what steps compute again."""
     for note in made.notes:
         click.echo(f"Note: {note}.", err=True)
-    if made.layout == "recognised":
+    if made.layout == RECOGNISED:
         click.echo("Recognised: an ordinary Transformer, exported as such.", err=True)
     manifest = made.bundle_manifest
+    if manifest is not None and manifest.states is not None:
+        click.echo("Recognised: the decoder of an ordinary Transformer.", err=True)
     module = None if manifest is None else manifest.module
     found = None if module is None else module.get("found")
     if found is None:

@@ -16,6 +16,7 @@ from tfexport.export.graphs.module_graphs import (
     ModuleSteps,
     export_module_decoder,
     export_module_encoder,
+    export_module_states,
 )
 from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import ModuleError
@@ -26,8 +27,10 @@ from tfexport.export.parity.module import (
     compare_memory,
     compare_module_beam,
     compare_module_generate,
+    compare_states,
     compare_steps,
 )
+from tfexport.export.recognition.decoder import RecognisedDecoder
 from tfexport.typing import Progress
 
 
@@ -41,6 +44,7 @@ class ModuleBuild:
         max_length: the maximum number of tokens of a row.
         opset: the opset version of the standard operators.
         rules: the rules of the model that are part of its greedy search.
+        decoder: its decoder, if that is recognised.
     """
 
     found: Examination
@@ -48,6 +52,12 @@ class ModuleBuild:
     max_length: int
     opset: int
     rules: GreedyRules = NO_RULES
+    decoder: RecognisedDecoder | None = None
+
+    @property
+    def forms(self) -> "tuple[ModuleForm, ...]":
+        """The graphs of its bundle, in the order of export."""
+        return MODULE_FORMS if self.decoder is None else (*MODULE_FORMS, _STATES)
 
     @property
     def steps(self) -> ModuleSteps:
@@ -111,6 +121,16 @@ MODULE_FORMS = (
 )
 
 
+def _export_states(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
+    assert build.decoder is not None
+    of = build.decoder
+    return export_module_states(build.found, of.encoder, of.memory, build.opset)
+
+
+# What a recognised decoder needs in the native engine.
+_STATES = ModuleForm(graph_io.STATES, _encoder_methods, _export_states, compare_states)
+
+
 def export_module_forms(build: ModuleBuild, progress: Progress) -> dict[ModuleForm, ir.Model]:
     """Export every graph of a bundle, in memory.
 
@@ -119,8 +139,8 @@ def export_module_forms(build: ModuleBuild, progress: Progress) -> dict[ModuleFo
     """
     graphs: dict[ModuleForm, ir.Model] = {}
     encoder = None
-    for done, form in enumerate(MODULE_FORMS):
-        progress(f"exporting {form.filename}", done, len(MODULE_FORMS))
+    for done, form in enumerate(build.forms):
+        progress(f"exporting {form.filename}", done, len(build.forms))
         graphs[form] = export_module_form(build, form, encoder)
         encoder = encoder or graphs[form]
     return graphs

@@ -19,6 +19,7 @@ MULTIPLE = 5  # of the noise; docs/parity.md has the measurements
 MOST_ALLOWED = 1e-2  # whatever the noise
 
 NATIVE, NATIVE_TOKENS = "native", "native tokens"  # stages of the native engine
+DECODER_OF_STATES = "decoder of states"  # that of a module, if it is recognised
 EXPECTED = "expected texts"
 EAGER_MODULES, STEP_AND_DECODE = "eager modules", "step and decode"
 # In the order of computation, so that the first that fails is the one to look at.
@@ -39,6 +40,7 @@ STAGES = (
     "attention",
     "forward",
     "attention biases",
+    DECODER_OF_STATES,
     NATIVE,
     NATIVE_TOKENS,
     EXPECTED,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.config import EmbeddingNorm, NormPlacement, TransformerConfig
@@ -90,6 +90,35 @@ def build_transformer(
         if id(part) not in given:
             initialise(part)
     _tie(model)
+    return model
+
+
+class _GivenStates(nn.Module):
+    """In place of an encoder: its states are given."""
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """(B, S, W) to the same."""
+        return x
+
+
+def build_decoder(config: TransformerConfig, memory_width: int) -> Transformer:
+    """Build the decoder of a Transformer whose encoder is elsewhere, with fresh weights.
+
+    Args:
+        config: the config of the model, of which the encoder's part is not used.
+        memory_width: W, values of a state of the encoder.
+
+    Returns:
+        A model that takes states (B, S, W) in place of source ids.
+    """
+    model = build_transformer(config, encoder=_GivenStates())
+    model.source_embedding = NoEmbedding()
+    sizes = config.decoder
+    for layer in model.decoder.layers:
+        layer.cross_attn = _attention(
+            config, Attention, sizes.num_heads, sizes.head_dim, memory_width
+        )
+        initialise(layer.cross_attn)
     return model
 
 
@@ -209,7 +238,11 @@ def _self_attention(
 
 
 def _attention(
-    config: TransformerConfig, attention_class: type[Attention], num_heads: int, head_dim: int
+    config: TransformerConfig,
+    attention_class: type[Attention],
+    num_heads: int,
+    head_dim: int,
+    memory_width: int | None = None,
 ) -> Attention:
     return attention_class(
         config.d_model,
@@ -217,6 +250,8 @@ def _attention(
         head_dim,
         bias=config.attention_bias,
         dropout=config.dropout,
+        key_dim=memory_width,
+        value_dim=memory_width,
         scale=None if config.scale_scores else 1.0,
     )
 

@@ -18,7 +18,8 @@ Config::Config(Draw& draw) {
     set("num_heads", draw.between(1, 3));
     set("head_dim", even * draw.between(1, 11));
     set("d_ff", draw.between(1, 40));
-    set("num_encoder_layers", draw.between(1, 2));
+    set("memory_width", draw.chance(25) ? draw.between(1, 40) : 0);
+    set("num_encoder_layers", whole("memory_width") ? 0 : draw.between(1, 2));
     set("num_decoder_layers", draw.between(1, 2));
     set("decoder_num_heads", draw.between(1, 3));
     set("decoder_head_dim", even * draw.between(1, 11));
@@ -62,16 +63,19 @@ Weights::Weights(Draw& draw, const Config& config, bool int8)
     const int d = config.whole("d_model"), positions = config.whole("max_positions");
     const bool placed = config.is("has_positions", "1");
     const bool every_layer = config.is("positions_every_layer", "1");
+    const bool encodes = !config.whole("memory_width");
     for (const std::string side : {"source", "target"}) {
+        if (side == "source" && !encodes) continue;
         const std::string name = side + "_embedding", norm_kind = side + "_embedding_norm";
         add(name + ".tokens.weight", config.whole(side + "_vocab_size"), d, int8);
         if (placed && !every_layer) add(name + ".positions.table", positions, d);
         if (config.is(norm_kind, "tokens")) norm(name + ".token_norm");
         if (config.is(norm_kind, "sum")) norm(name + ".norm");
     }
-    if (placed && every_layer) add("encoder.positions.table", positions, d);
+    if (placed && every_layer && encodes) add("encoder.positions.table", positions, d);
     for (const std::string stack : {"encoder", "decoder"}) {
         const bool decoder = stack == "decoder";
+        if (!decoder && !encodes) continue;
         const bool shared = config.is("share_" + stack + "_layers", "1");
         const int layers = shared ? 1 : config.whole("num_" + stack + "_layers");
         for (int i = 0; i < layers; i++)
@@ -86,10 +90,10 @@ void Weights::layer(const std::string& name, bool decoder) {
     const int heads = config_.whole(decoder ? "decoder_num_heads" : "num_heads");
     const int dim = config_.whole(decoder ? "decoder_head_dim" : "head_dim");
     const int d = config_.whole("d_model"), width = config_.whole(decoder ? "decoder_d_ff" : "d_ff");
-    attention(name, "self_attn", heads, dim);
+    attention(name, "self_attn", heads, dim, d);
     relative(name + "self_attn", "buckets_every_layer", heads, dim);
     relative(name + "self_attn", "shaw", heads, dim);
-    if (decoder) attention(name, "cross_attn", heads, dim);
+    if (decoder) attention(name, "cross_attn", heads, dim, config_.state_size());
     linear(name + "feed_forward.up_proj", width, d, "feed_forward_bias");
     if (config_.is("gated_feed_forward", "1"))
         linear(name + "feed_forward.gate_proj", width, d, "feed_forward_bias");
@@ -97,10 +101,12 @@ void Weights::layer(const std::string& name, bool decoder) {
     norm(name + "feed_forward_residual.norm");
 }
 
-void Weights::attention(const std::string& name, const char* placed, int heads, int dim) {
+void Weights::attention(const std::string& name, const char* placed, int heads, int dim,
+                        int keys) {
     const int d = config_.whole("d_model");
-    for (const char* part : {".q_proj", ".k_proj", ".v_proj"})
-        linear(name + placed + part, heads * dim, d, "attention_bias");
+    linear(name + placed + ".q_proj", heads * dim, d, "attention_bias");
+    for (const char* part : {".k_proj", ".v_proj"})
+        linear(name + placed + part, heads * dim, keys, "attention_bias");
     linear(name + placed + ".out_proj", d, heads * dim, "attention_bias");
     norm(name + placed + "_residual.norm");
 }

@@ -34,6 +34,9 @@ public:
 
     int whole(const std::string& key) const { return std::stoi(values.at(key)); }
     bool is(const std::string& key, const char* value) const { return values.at(key) == value; }
+    int state_size() const {
+        return whole("memory_width") ? whole("memory_width") : whole("d_model");
+    }
     std::string text() const;
 
     std::map<std::string, std::string> values;
@@ -59,7 +62,8 @@ private:
     void add(const std::string& name, int rows, int columns, bool int8 = false);
     void norm(const std::string& name);
     void linear(const std::string& name, int outputs, int inputs, const char* bias);
-    void attention(const std::string& name, const char* placed, int heads, int dim);
+    // Keys and values are made of so many values.
+    void attention(const std::string& name, const char* placed, int heads, int dim, int keys);
     void layer(const std::string& name, bool decoder);
     void relative(const std::string& name, const char* kind, int heads, int dim);
 

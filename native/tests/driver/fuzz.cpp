@@ -4,6 +4,7 @@
 // races, the sanitizers see: every array has exactly the size that it needs.
 #include <atomic>
 #include <csignal>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,26 +40,34 @@ private:
     char text_[200] = {};
 };
 
-// Sources, sometimes with ids or lengths that no vocabulary has.
+// Sources, ids or states, sometimes with ids or lengths that no vocabulary has.
 struct Sources {
     std::vector<int32_t> ids, lengths;
+    std::vector<float> states;
     tfn_sources c;
 
-    Sources(Draw& draw, int vocabulary, int most) {
-        const bool hostile = draw.chance(15);
+    Sources(Draw& draw, const Config& config, int most) {
+        const int vocabulary = config.whole("source_vocab_size");
+        const bool hostile = draw.chance(15), encodes = !config.whole("memory_width");
+        const bool given = draw.chance(encodes ? 25 : 95);  // a model without encoder has no ids
         for (int i = draw.between(1, 6); i; i--) {
             const int length = draw.between(1, most);
             for (int j = 0; j < length; j++) ids.push_back(draw.below(vocabulary));
             lengths.push_back(length);
         }
-        c = {ids.data(), lengths.data(), (int32_t)lengths.size()};
+        for (size_t i = ids.size() * (size_t)config.state_size(); given && i; i--)
+            states.push_back(draw.real());
+        c = {given ? nullptr : ids.data(), given ? states.data() : nullptr, lengths.data(),
+             (int32_t)lengths.size()};
         if (!hostile) return;
+        if (given) states[(size_t)draw.below((int)states.size())] =
+            draw.any<float>({NAN, INFINITY, -INFINITY, 3e38f, 1e-45f});
         int32_t& id = ids[(size_t)draw.below((int)ids.size())];
         switch (draw.below(6)) {
             case 0: id = draw.any<int32_t>({-1, vocabulary, INT32_MAX, INT32_MIN}); break;
             case 1: lengths.back() = draw.any<int32_t>({0, -1, INT32_MIN}); break;
             case 2: c.count = draw.any<int32_t>({0, -1, INT32_MIN}); break;
-            case 3: c.ids = nullptr; break;
+            case 3: c.ids = c.ids ? nullptr : ids.data(); break;  // none, or both
             case 4: c.lengths = nullptr; break;
             case 5: lengths[0] = 0; break;
         }
@@ -126,11 +135,10 @@ private:
     }
 
     void calls(tfn_model* model, Draw& draw) {
-        const int source = config_.whole("source_vocab_size");
-        const Sources given(draw, source, draw.chance(10) ? 40 : 9);
+        const Sources given(draw, config_, draw.chance(10) ? 40 : 9);
         const int64_t count = (int64_t)given.lengths.size();
         const int32_t most = draw.between(1, 9), beams = draw.between(1, 3);
-        std::vector<float> states(given.ids.size() * (size_t)config_.whole("d_model"));
+        std::vector<float> states(given.ids.size() * (size_t)config_.state_size());
         Outcome encoded, found, searched;
         encoded.take(tfn_encode(draw.chance(2) ? nullptr : model, given.c,
                                 draw.chance(2) ? nullptr : states.data(), encoded));
@@ -160,7 +168,7 @@ private:
         for (int i = draw.between(1, 8); i; i--) {
             const int act = draw.below(10);
             if (act < 3 || !tfn_batch_rows(batch)) {
-                const Sources given(draw, config_.whole("source_vocab_size"), 12);
+                const Sources given(draw, config_, 12);
                 Outcome entered;
                 entered.take(tfn_batch_enter(batch, given.c, entered));
             } else if (act < 5) {

@@ -59,7 +59,8 @@ def test_report_covers_the_grid_against_torch_itself(
     assert shapes == {(b, s) for b in (1, 2, 8) for s in (1, 7, 33)} | {(1, 64)}
     stages = {c.stage for c in report.comparisons}
     of_others = {
-        "text", "forward", "attention biases", "memory", "step and decode", "expected texts",
+        "text", "forward", "attention biases", "memory", "step and decode", "decoder of states",
+        "expected texts",
     }  # fmt: skip
     assert stages | {NATIVE, NATIVE_TOKENS} == set(STAGES) - of_others
     summary = report.summary()

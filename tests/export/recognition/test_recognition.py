@@ -14,12 +14,14 @@ from torch import Tensor
 
 from tests.export.incremental.own_case import draw_inputs, draw_target, greedy, logits
 from tests.export.recognition.styles import STYLES, Style, drawn_mutations
+from tests.export.recognition.styles.style import DECODER
 from tests.support.combinations import few_of
 from tfexport.bundle import SpecialIds
 from tfexport.errors import BundleError, InputError
 from tfexport.export import export, verify
 from tfexport.export.artifacts import recognised
 from tfexport.export.artifacts.module_source import ModuleFacts, read_call
+from tfexport.export.artifacts.option_rules import RECOGNISED
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import Recognised, recognise_model
@@ -102,8 +104,11 @@ def test_others_are_refused_by_the_line(name: str) -> None:
 
 
 def test_the_page_lists_every_style() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| (yes|no)\b", PAGE.read_text(), re.MULTILINE))
-    assert rows == {style.name: "yes" if style.name in KNOWN else "no" for style in STYLES}
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \|[^|]*\| (yes|no|its decoder)\b", PAGE.read_text(), re.MULTILINE)
+    )
+    found = {style.name: "its decoder" if style.expected == DECODER else "no" for style in STYLES}
+    assert rows == {**found, **dict.fromkeys(KNOWN, "yes")}
 
 
 def bundle_of(style: Style, path: Path, **options: Any) -> Any:
@@ -115,7 +120,7 @@ def bundle_of(style: Style, path: Path, **options: Any) -> Any:
 def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
     style, path = named("gordic"), tmp_path / "a.bundle"
     made = bundle_of(style, path)
-    assert made.layout == recognised.LAYOUT
+    assert made.layout == RECOGNISED
     assert made.report is not None
     assert made.report.reference == "your TransformerWithNets.forward"
     assert made.manifest.module is None

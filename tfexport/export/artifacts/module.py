@@ -48,10 +48,12 @@ from tfexport.export.artifacts.recognised import (
     is_recognised,
     recognised_checkpoint,
 )
+from tfexport.export.artifacts.recognised_decoder import recognised_decoder
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.module_forms import (
     MODULE_FORMS,
+    ModuleBuild,
     ModuleForm,
     export_module_form,
     export_module_forms,
@@ -63,11 +65,12 @@ from tfexport.export.parity.module import (
 )
 from tfexport.export.parity.plan import plan_bundle
 from tfexport.export.parity.text import add_expected
-from tfexport.export.passes.weights import share_transposed, share_weights
+from tfexport.export.passes.weights import record_weights, share_transposed, share_weights
 from tfexport.export.quantization.bundle import quantize_bundle
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
+from tfexport.graph_io import tensor_to_dict
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.typing import PathLike, Progress
 
@@ -102,16 +105,36 @@ def export_known(
             except (ConfigError, ExportError, InputError) as error:
                 # If an option of the caller is wrong, the found steps say so too.
                 note = f"recognised, but it was not exported: {error}"
-        notes = () if note is None else (note,)
         contents = read_module(call, output.level, options)
         if output.kind != BUNDLE:
             return _write_file(contents, output)
         real = options.get("samples"), options.get("expect")
-        if output.weights is None:
-            made = _write_bundle(contents, output.path, output.force, real, output.progress)
-        else:
-            made = _write_quantized(contents, output, real)
-        return replace(made, notes=(*made.notes, *notes))
+        if note is not None:
+            try:
+                return _write(_with_decoder(call, contents), output, real)
+            except NotRecognisedError as error:
+                note = f"{note}; nor is its decoder: {error}"
+            except (ParityError, ExportError) as error:
+                note = f"its decoder is recognised, but {error}"
+        made = _write(contents, output, real)
+        return replace(made, notes=(*made.notes, *([] if note is None else [note])))
+
+
+def _write(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
+    """Write a bundle and compare it with the module's own code."""
+    if output.weights is not None:
+        return _write_quantized(contents, output, real)
+    return _write_bundle(contents, output.path, output.force, real, output.progress)
+
+
+def _with_decoder(call: ModuleCall, contents: ModuleContents) -> ModuleContents:
+    """A module with its decoder, which is recognised.
+
+    Raises:
+        NotRecognisedError: it is of no known form.
+    """
+    decoder = recognised_decoder(call, contents.build.found)
+    return replace(contents, build=replace(contents.build, decoder=decoder))
 
 
 def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
@@ -156,6 +179,11 @@ def verify_module(
         if manifest.module_io is None:
             return _verify_recognised(path, call, level, options, progress)
         contents = read_module(call, level, given)
+        if manifest.transformer is not None:
+            try:
+                contents = _with_decoder(call, contents)
+            except NotRecognisedError as error:
+                raise BundleError(_unlike(path, "with a known decoder", error)) from error
         _require_same(contents, path, manifest)
         real = options.get("samples"), options.get("expect")
         return _compare(contents, path, manifest, real, progress)
@@ -167,10 +195,7 @@ def _verify_recognised(
     try:
         checkpoint = recognised_checkpoint(call, ExportKeywords())
     except NotRecognisedError as error:
-        raise BundleError(
-            f"{path}: was exported from a module of a known architecture; in this one, none is "
-            f"recognised: {error}. Pass the module that it was exported from, or export this one."
-        ) from error
+        raise BundleError(_unlike(path, "of a known architecture", error)) from error
     real = VerifyKeywords()
     for name in ("samples", "expect"):
         if name in options:
@@ -178,10 +203,17 @@ def _verify_recognised(
     return verify_bundle(path, checkpoint, level, real, progress)
 
 
+def _unlike(path: Path, kind: str, error: NotRecognisedError) -> str:
+    return (
+        f"{path}: was exported from a module {kind}; in this one, none is recognised: {error}. "
+        "Pass the module that it was exported from, or export this one."
+    )
+
+
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
     """Check that a module has the tensors of a bundle."""
     found, name = contents.build.found, contents.build.found.module.name
-    ours, theirs = manifest.module or {}, found.io.to_dict()
+    ours, theirs = manifest.module or {}, found.io.to_dict() | _decoder_in(contents.build)
     unlike = [
         f"{key}: {shown(ours.get(key))} here and {shown(theirs[key])} in the module"
         for key in theirs
@@ -206,6 +238,10 @@ def _write_bundle(
         graphs = export_module_forms(contents.build, progress)
         progress("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
+        if contents.build.decoder is not None:
+            weights = contents.build.decoder.build().state_dict()
+            parameters = {name: tensor.numpy() for name, tensor in weights.items()}
+            record_weights(list(graphs.values()), folder, parameters)
         for form, graph in graphs.items():
             ir.save(graph, folder / form.filename)
         tokenizers = contents.tokenizers.copy(folder)
@@ -224,7 +260,7 @@ def _write_bundle(
 def _compare(
     contents: ModuleContents, folder: Path, manifest: Manifest, real: RealInputs, progress: Progress
 ) -> ParityReport:
-    comparisons, eager = [form.compare for form in MODULE_FORMS], contents.eager
+    comparisons, eager = [form.compare for form in contents.build.forms], contents.eager
     samples, expect = real
     rows = list(contents.examples)
     if eager.found.io.takes_ids:
@@ -280,8 +316,16 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         languages=contents.tokenizers.languages,
         origins=dict(contents.generation.origins),
         graphs={form.name: form.filename for form in graphs},
-        module=build.found.io.to_dict() | _found_in(contents),
+        module=build.found.io.to_dict() | _found_in(contents) | _decoder_in(build),
     )
+
+
+def _decoder_in(build: ModuleBuild) -> dict[str, Any]:
+    """For the manifest: the decoder that was recognised."""
+    if build.decoder is None:
+        return {}
+    config, states = build.decoder.config, build.decoder.memory
+    return {"decoder": {"config": config.to_dict(), "states": tensor_to_dict(states)}}
 
 
 def _found_in(contents: ModuleContents) -> dict[str, Any]:

@@ -37,6 +37,7 @@ NEEDED = ("pad_id", "bos_id", "eos_id", "max_length")
 DECLARE_INPUTS = ("inputs", "example")
 FRAMING = ("add_source_bos", "add_source_eos")
 CALL = (*DECLARE_INPUTS, "forward", "target")  # how a module is called
+RECOGNISED = "recognised"  # the layout of a module that is recognised
 OF_MODULES = (*NEEDED, "unk_id", "examples", *CALL, *FRAMING, "recognise")
 OF_CHECKPOINTS = (
     "config", "settings", "layout", "rename", "reference", "target_tokenizer", "output_attentions",

@@ -16,17 +16,16 @@ from tfexport.export.artifacts.module_source import (
     choose_module_tokenizers,
     framing_of,
 )
-from tfexport.export.artifacts.option_rules import Output
+from tfexport.export.artifacts.option_rules import RECOGNISED, Output
 from tfexport.export.artifacts.quantized import write_quantized
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.incremental.find import draw_ids
+from tfexport.export.incremental.find import beyond_rounding, draw_ids, draw_target
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.modules.inputs import as_tensors
 from tfexport.export.named_code import one_line
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import recognise_model
-from tfexport.export.report import LEAST_ALLOWED, allow
-from tfexport.export.rounding import Rounding, difference, log_probs
+from tfexport.export.rounding import log_probs
 from tfexport.graph_io import INPUT_IDS
 from tfexport.model_src import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -34,7 +33,6 @@ from tfexport.model_src.config import TransformerConfig, config_keys
 from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import stack_rows
 
-LAYOUT = "recognised"
 _ORIGIN = "recognised in your forward"
 _LONGEST_SOURCE = 1024  # that is compared, of a model without a limit
 _MOST_EXAMPLES, _EXAMPLE_TOKENS = 32, 32
@@ -71,7 +69,7 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     name = type(call.model).__name__
     reference.__qualname__ = f"{name}.forward"
     return Checkpoint(
-        name, None, LAYOUT, config, dict.fromkeys(config_keys(), _ORIGIN), found.state_dict,
+        name, None, RECOGNISED, config, dict.fromkeys(config_keys(), _ORIGIN), found.state_dict,
         dict(found.state_dict), {}, reference=reference, generation=facts.generation,
     )  # fmt: skip
 
@@ -110,12 +108,6 @@ def _own_logits(own: OwnForward, source: Tensor, target: Tensor) -> Tensor:
     return own(of, target)
 
 
-def _draw_source(vocab_size: int, size: tuple[int, int], pad_id: int, seed: int) -> Tensor:
-    """Source ids without padding."""
-    drawn = torch.randint(vocab_size, size, generator=torch.Generator().manual_seed(seed))
-    return drawn.masked_fill(drawn == pad_id, 0 if pad_id != 0 else vocab_size - 1)
-
-
 @torch.no_grad()
 def _prove(call: ModuleCall, own: OwnForward, model: Transformer) -> None:
     """Compare the recognised model with the forward, on drawn ids and on rows of real inputs.
@@ -131,8 +123,9 @@ def _prove(call: ModuleCall, own: OwnForward, model: Transformer) -> None:
     sizes = (*_LENGTHS, (longest, most))
     for seed, (source, target) in enumerate(sizes):
         rows, tokens = (1 if source == longest else 2), min(target, most)
-        drawn = _draw_source(config.source_vocab_size, (rows, min(source, longest)), ids.pad, seed)
-        cases.append((drawn, draw_ids(config.target_vocab_size, rows, tokens, ids, seed)))
+        length = min(source, longest)
+        drawn = draw_ids(config.source_vocab_size, (rows, length), ids.pad, seed)
+        cases.append((drawn, draw_target(config.target_vocab_size, (rows, tokens), ids, seed)))
     for row in call.examples[:_MOST_EXAMPLES]:
         (given, *masks) = as_tensors(call.inputs, stack_rows([row]))
         kept = given[:, masks[0][0] != 0] if masks else given[:, : int((given != ids.pad).sum())]
@@ -140,21 +133,13 @@ def _prove(call: ModuleCall, own: OwnForward, model: Transformer) -> None:
             raise NotRecognisedError(f"an example has {kept.shape[1]} ids, of {longest} at most")
         if kept.shape[1] and not bool((kept == ids.pad).any()):
             tokens = min(most, _EXAMPLE_TOKENS)
-            cases.append((kept.long(), draw_ids(config.target_vocab_size, 1, tokens, ids)))
+            cases.append((kept.long(), draw_target(config.target_vocab_size, (1, tokens), ids)))
     for source_ids, target_ids in cases:
 
-        def compute(source: Tensor = source_ids, target: Tensor = target_ids) -> list[Tensor]:
-            return [log_probs(_own_logits(own, source, target))]
+        def compute(source: Tensor = source_ids, target: Tensor = target_ids) -> Tensor:
+            return log_probs(_own_logits(own, source, target))
 
-        wanted = compute()[0]
         ones = torch.ones_like(source_ids)
         made = log_probs(model(source_ids, ones, target_ids, torch.ones_like(target_ids)))
-        gap = difference(made.numpy(), wanted.float().numpy())
-        if gap <= LEAST_ALLOWED:
-            continue
-        (noise,) = Rounding(own.model).measure(compute, [wanted.numpy()], ())
-        if not gap <= allow(noise):
-            raise NotRecognisedError(
-                f"what was recognised differs from forward by {gap:.1e}, of {allow(noise):.1e} "
-                "allowed"
-            )
+        if wrong := beyond_rounding(own, compute, compute(), made):
+            raise NotRecognisedError(f"what was recognised {wrong}")

@@ -37,14 +37,29 @@ class ModuleEncoder(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Inputs -> memory, state before the first step."""
-        given = [
-            checked_ids(tensor, self.found.io.below[each.name])
-            if each.name in self.found.io.below
-            else tensor
-            for each, tensor in zip(self.found.inputs, tensors, strict=True)
-        ]
-        memory = self.model.encode(given)
+        memory = self.model.encode(_checked(self.found, tensors))
         return (*memory, *self.model.start(memory))
+
+
+class StatesEncoder(nn.Module):
+    """See ``ModuleIO.states_graph``."""
+
+    def __init__(self, found: Examination, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.found = encoder, found
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Inputs -> states."""
+        states: Tensor = self.encoder(*_checked(self.found, tensors))
+        return states
+
+
+def _checked(found: Examination, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs, of which ids are within their vocabularies."""
+    return [
+        checked_ids(tensor, found.io.below[each.name]) if each.name in found.io.below else tensor
+        for each, tensor in zip(found.inputs, tensors, strict=True)
+    ]
 
 
 class ModuleDecoder(nn.Module):
@@ -72,6 +87,21 @@ def export_module_encoder(found: Examination, opset: int) -> ir.Model:
     """Export ``encoder``."""
     spec = found.io.encoder_graph()
     return exporter.export_graph_module(ModuleEncoder(found), spec, opset, found.sizes)
+
+
+def export_module_states(
+    found: Examination, encoder: nn.Module, states: TensorSpec, opset: int
+) -> ir.Model:
+    """Export ``states``: what a recognised decoder attends to.
+
+    Args:
+        found: the module.
+        encoder: its inputs to the states.
+        states: these as a tensor.
+        opset: the opset version of the standard operators.
+    """
+    spec = found.io.states_graph(states)
+    return exporter.export_graph_module(StatesEncoder(found, encoder), spec, opset, found.sizes)
 
 
 def export_module_decoder(found: Examination, opset: int) -> ir.Model:

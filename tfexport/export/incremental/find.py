@@ -1,6 +1,6 @@
 """Encoder, memory, cache and step of a module that has a ``forward`` alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -148,13 +148,13 @@ def _examples(
     for run in range(RUNS):
         sizes = other if run == MORE_SOURCE else first
         rows = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=1)
-        target = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids)
+        target = draw_target(vocab_size, (BATCHES[run], max(LENGTHS)), ids)
         if run == OTHER_TOKENS:
-            others = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids, seed=1)
+            others = draw_target(vocab_size, (BATCHES[run], max(LENGTHS)), ids, seed=1)
             target[:, LENGTHS[FIRST] :] = others[:, LENGTHS[FIRST] :]
         if run == OTHER_ROW:
             rows[1:] = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=2)[1:]
-            target[1:] = draw_ids(vocab_size, BATCHES[run], max(LENGTHS), ids, seed=2)[1:]
+            target[1:] = draw_target(vocab_size, (BATCHES[run], max(LENGTHS)), ids, seed=2)[1:]
         given = as_tensors(runner.inputs, stack_rows(rows))
         found.append(Example(given, target[:, : LENGTHS[run]].contiguous()))
     return found
@@ -175,11 +175,15 @@ def _two_sizes(settings: Sequence[Sizes]) -> tuple[Sizes, Sizes]:
     return first, largest if largest != first else min(settings, key=total)
 
 
-def draw_ids(vocab_size: int, batch: int, length: int, ids: SpecialIds, seed: int = 0) -> Tensor:
+def draw_ids(vocab_size: int, size: tuple[int, int], pad_id: int, seed: int = 0) -> Tensor:
+    """Ids (B, L), others than that of padding."""
+    drawn = torch.randint(vocab_size, size, generator=torch.Generator().manual_seed(seed))
+    return drawn.masked_fill(drawn == pad_id, (pad_id + 1) % vocab_size)
+
+
+def draw_target(vocab_size: int, size: tuple[int, int], ids: SpecialIds, seed: int = 0) -> Tensor:
     """Target ids (B, T): the start token, then others than that of padding."""
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(vocab_size, (batch, length), generator=generator)
-    drawn[drawn == ids.pad] = (ids.pad + 1) % vocab_size
+    drawn = draw_ids(vocab_size, size, ids.pad, seed)
     drawn[:, 0] = ids.decoder_start
     return drawn
 
@@ -196,7 +200,7 @@ def _check(
     Raises:
         NoStepsError: they differ.
     """
-    tokens = draw_ids(vocab_size, inputs[0].size(0), _CHECKED, ids, seed=2)
+    tokens = draw_target(vocab_size, (inputs[0].size(0), _CHECKED), ids, seed=2)
     with torch.no_grad():
         # The first token alone too: code may take another branch for it.
         wanted = torch.cat([own(inputs, tokens[:, :1]), own(inputs, tokens)[:, 1:]], dim=1)
@@ -208,15 +212,28 @@ def _check(
             )
             found.append(logits)
         made = torch.stack(found, dim=1)
-        gap = difference(made.numpy(), wanted.numpy())
-        if gap <= LEAST_ALLOWED:
-            return
-        (noise,) = Rounding(own.model).measure(lambda: [own(inputs, tokens)], [wanted.numpy()], [])
-    if not gap <= allow(noise):
-        raise NoStepsError(
-            f"the step that was found differs from forward by {gap:.1e}, of {allow(noise):.1e} "
-            "allowed"
-        )
+        if wrong := beyond_rounding(own, lambda: own(inputs, tokens), wanted, made):
+            raise NoStepsError(f"the step that was found {wrong}")
+
+
+def beyond_rounding(
+    own: OwnForward, compute: Callable[[], Tensor], wanted: Tensor, made: Tensor
+) -> str:
+    """How far a result is from that of forward; empty if rounding explains it.
+
+    Args:
+        own: the forward, whose rounding is measured if that is needed.
+        compute: what to measure.
+        wanted: the result of forward.
+        made: the result to compare with it.
+    """
+    gap = difference(made.numpy(), wanted.float().numpy())
+    if gap <= LEAST_ALLOWED:
+        return ""
+    (noise,) = Rounding(own.model).measure(lambda: [compute()], [wanted.numpy()], ())
+    if gap <= allow(noise):
+        return ""
+    return f"differs from forward by {gap:.1e}, of {allow(noise):.1e} allowed"
 
 
 def uses_forward(model: nn.Module, num_inputs: int) -> bool:

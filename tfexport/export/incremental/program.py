@@ -65,7 +65,7 @@ class LazyValues(Mapping[fx.Node, Any]):
     """Values of a program for inputs and target ids, computed when they are asked for."""
 
     def __init__(self, program: "Program", example: Example) -> None:
-        """Take a program without recurrent layers."""
+        """Take a program."""
         given = (*program.inputs, program.target), (*example.inputs, example.target)
         self._graph = program.graph
         self._known: dict[fx.Node, Any] = {
@@ -87,7 +87,10 @@ class LazyValues(Mapping[fx.Node, Any]):
             if last not in self._known:
                 target: Any = last.target
                 args, kwargs = fx.map_arg((last.args, last.kwargs), self._known.__getitem__)
-                self._known[last] = target(*args, **kwargs)
+                if is_recurrent(last):
+                    self._known[last] = sequence(target, *args, **kwargs)
+                else:
+                    self._known[last] = target(*args, **kwargs)
         return self._known[node]
 
     def __iter__(self) -> Iterator[fx.Node]:

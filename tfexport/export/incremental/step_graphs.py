@@ -42,9 +42,8 @@ def build_steps(found: Found, longest: int, fused: bool = True) -> "FoundSteps":
         longest: tokens of a row.
         fused: compute attention by an operator of onnxruntime.
     """
-    step, encoder = _Emitter(found).step(), _encoder(found)
+    step, encoder = _Emitter(found).step(), build_encoder(found.program, found.memory, fused)
     examples = [found.program.examples[run] for run in _SHAPED]
-    lighten(encoder, [each.inputs for each in examples], 0, fused)
     memory: dict[Any, Sequence[Tensor]] = {}  # by the sizes of the inputs
     for each in examples:
         sizes = tuple(tensor.shape for tensor in each.inputs)
@@ -217,9 +216,15 @@ def _holder(program: Program) -> nn.Module:
     return root
 
 
-def _encoder(found: Found) -> fx.GraphModule:
-    """The graph of the encoder: inputs -> memory."""
-    program, graph, made = found.program, fx.Graph(), dict[fx.Node, fx.Node]()
+def build_encoder(program: Program, memory: Sequence[fx.Node], fused: bool) -> fx.GraphModule:
+    """Write the graph of an encoder: inputs -> memory.
+
+    Args:
+        program: of the forward.
+        memory: what it returns, none of which depends on the target ids.
+        fused: compute attention by an operator of onnxruntime.
+    """
+    graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in program.inputs:
         made[node] = graph.placeholder(node.name)
     for node in program.graph.nodes:
@@ -234,9 +239,11 @@ def _encoder(found: Found) -> fx.GraphModule:
             if is_recurrent(node):
                 made[node].args = (node.target, *made[node].args)
                 made[node].target = sequence
-    graph.output(tuple(made[node] for node in found.memory))
+    graph.output(tuple(made[node] for node in memory))
     graph.eliminate_dead_code()
-    return fx.GraphModule(_holder(program), graph)
+    encoder = fx.GraphModule(_holder(program), graph)
+    lighten(encoder, [program.examples[run].inputs for run in _SHAPED], 0, fused)
+    return encoder
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport import graph_io
-from tfexport.bundle import Manifest, SpecialIds
+from tfexport.bundle import WEIGHTS, Manifest, SpecialIds
 from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination
@@ -34,13 +34,28 @@ from tfexport.export.parity.eager_run import (
 )
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
-from tfexport.export.report import DRAWN, EXAMPLES, Comparison, ParityReport
+from tfexport.export.report import (
+    DECODER_OF_STATES,
+    DRAWN,
+    EXAMPLES,
+    NATIVE,
+    NATIVE_TOKENS,
+    TOKEN_STAGES,
+    Comparison,
+    ParityReport,
+)
 from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
+from tfexport.model_src.build import build_decoder
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import Array, shape_key, stack_rows
+from tfexport.runtime.model.native_decoder import NativeDecoder
+from tfexport.runtime.model.native_engine import why_not_native
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
 from tfexport.runtime.search import greedy
 from tfexport.typing import Progress
+from tfexport.weight_table import read_weight_table
 
 BATCHES = (1, 3)
 MOST_TOKENS = 256  # that one row decodes, up to ``max_length``
@@ -344,6 +359,46 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
 
 
+def compare_states(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
+    """Compare what the decoder of ``weights.json`` makes of the states, in our own modules."""
+    states = torch.from_numpy(model.states(run.rows))
+    prefix, kept = torch.from_numpy(run.prefix), torch.ones(states.shape[:2], dtype=torch.int64)
+    decoder = _stored_decoder(model.folder, model.manifest)
+    made = decoder(states, kept, prefix, torch.ones_like(prefix))
+    yield _compare_log_probs(DECODER_OF_STATES, run, made)
+
+
+def _compare_log_probs(stage: str, run: ModuleRun, logits: Tensor) -> Comparison:
+    """Compare logits (B, T, V) of which the user's may be log-probabilities."""
+    found, wanted = (log_probs(each).numpy() for each in (logits, torch.from_numpy(run.logits)))
+    return compare_values(stage, run.shape, found, wanted, run.noise.log_probs)
+
+
+def _compare_native(
+    eager: EagerModule, run: ModuleRun, model: NativeDecoder
+) -> Iterator[Comparison]:
+    """Compare the native engine: log-probabilities of every step, and a greedy search."""
+    state = model.encode(run.rows)
+    steps = [model.step(run.prefix[:, t : t + 1], state) for t in range(run.steps)]
+    yield _compare_log_probs(NATIVE, run, torch.from_numpy(np.concatenate(steps, axis=1)))
+    made = model.generate(run.rows, run.steps)
+    for each in compare_sequences(eager.decode_by_rules(run), made.sequences, made.scores):
+        yield replace(each, stage=NATIVE_TOKENS if each.stage in TOKEN_STAGES else NATIVE)
+
+
+def _stored_decoder(folder: Path, manifest: Manifest) -> Transformer:
+    """The recognised decoder of a bundle, as our own modules."""
+    states = manifest.states
+    assert states is not None
+    file = np.memmap(folder / WEIGHTS, np.uint8, "r")
+    table = read_weight_table(folder, file.size)
+    weights = {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
+    config = TransformerConfig.from_dict(manifest.transformer or {})
+    model = build_decoder(config, int(states.axes[-1])).eval()
+    model.load_state_dict(weights)
+    return model
+
+
 def compare_module_generate(
     eager: EagerModule, run: ModuleRun, model: ModuleModel
 ) -> Iterator[Comparison]:
@@ -419,10 +474,14 @@ def compare_module_bundle(
         progress: called after every batch.
     """
     model = ModuleModel(*bundle, THREADS)
+    runs_decoder = model.manifest.states is not None and not why_not_native(model.manifest)
+    native = NativeDecoder(*bundle, THREADS) if runs_decoder else None
 
     def compare(run: ModuleRun) -> Iterator[Comparison]:
         for compare_graph in comparisons:
             yield from compare_graph(eager, run, model)
+        if native is not None:
+            yield from _compare_native(eager, run, native)
 
     return compare_module(eager, compare, examples, progress)
 

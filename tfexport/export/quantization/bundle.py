@@ -168,7 +168,7 @@ class _Original:
             ir.save(graph, folder / file)
             domains |= graph.opset_imports
         # No engine but onnxruntime reads int4.
-        if self.weights == "int8" and self.manifest.module is None:
+        if self.weights == "int8" and self.manifest.transformer is not None:
             record_weights(list(graphs.values()), folder, self._parameters(), quantized=True)
         for entry in self.manifest.tokenizers.values():
             shutil.copyfile(self.files / entry.file, folder / entry.file)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from tfexport.export.incremental.program import Example, Program
+from tfexport.export.incremental.program import Program
 
 aten: Any = torch.ops.aten
 Values = Mapping[fx.Node, Any]
@@ -83,26 +83,33 @@ class Dataflow:
     Attributes:
         values: of all nodes.
         side: the nodes that are looked at; others count as constants.
-        norms: results of norms, before which no linear map begins.
+        norms: by their results; no linear map begins before one.
     """
 
     def __init__(
-        self, program: Program, example: Example, at: Callable[[int], Values], decoder: bool
+        self,
+        program: Program,
+        values: Values,
+        at: Callable[[int], Values],
+        decoder: bool,
+        memory: fx.Node | None = None,
     ) -> None:
         """Take a program.
 
         Args:
             program: of a forward.
-            example: its inputs and target ids.
+            values: of all nodes, on one example.
             at: gives values for inputs and target ids of a length, or of the largest if it is less.
             decoder: look at what depends on the target ids; if not, at what does not.
+            memory: where the side of the source begins; None for the embeddings of its ids.
         """
         self.program, self._at, self.decoder = program, at, decoder
-        self.values: Values = program.run(example)
+        self._memory = memory
+        self.values = values
         self.order = {node: i for i, node in enumerate(program.graph.nodes)}
         self._random: dict[fx.Node, Tensor] = {}
         self._rotates = False
-        self.norms: frozenset[fx.Node] = frozenset()
+        self.norms: Mapping[fx.Node, Any] = {}
 
     def of_other_side(self, node: fx.Node) -> bool:
         """Whether a node is an activation that this side takes as it is."""
@@ -120,12 +127,13 @@ class Dataflow:
 
     @cached_property
     def _activations(self) -> set[fx.Node]:
-        """Nodes that depend on vectors of ids."""
-        found = set[fx.Node]()
+        """Nodes that depend on vectors of ids, or on the memory."""
+        found = set[fx.Node]() if self._memory is None else {self._memory}
+        ids = self._of_ids if self._memory is None else self.program.of_tokens
         for node in self.program.graph.nodes:
             if node.op != "call_function" or self.program.is_number(node):
                 continue
-            embeds = node.target is aten.embedding.default and node.args[1] in self._of_ids
+            embeds = node.target is aten.embedding.default and node.args[1] in ids
             if embeds or any(each in found for each in node.all_input_nodes):
                 found.add(node)
         return found
@@ -210,9 +218,9 @@ class Dataflow:
     def peeled(self, node: fx.Node) -> fx.Node:
         """A node before operators that keep its values, at most with axes in another order."""
         while node in self.side and node.target in (*_IDENTITY, *_MOVES):
-            if node.target in _MOVES and not self._last_stays(node):
-                break
             if not self.is_linear(node):
+                break
+            if node.target in _MOVES and not self._last_stays(node):
                 break
             (node,) = self.before(node)
         if node.target in _SELECTS and node in self.side and self.is_linear(node):
@@ -312,7 +320,7 @@ class Dataflow:
 
     def _selects_nothing(self, node: fx.Node, before: Sequence[fx.Node]) -> bool:
         """Whether a ``where`` gives one of its tensors, as none is masked without padding."""
-        if len(before) != 1 or not isinstance(self.values[node], Tensor):
+        if len(before) != 1 or not _is_floats(self.values[before[0]]):
             return False
         drawn = torch.rand_like(self.values[before[0]])
         return torch.equal(self._compute(node, {before[0]: drawn}), drawn)

@@ -85,19 +85,19 @@ class _Reader:
             raise NotRecognisedError(
                 f"the inputs ({names}) are not ids and at most {ATTENTION_MASK}"
             )
-        example = self._example(None)
         self.bounds = program.largest_sizes()
         self.source_axis = str(given[0].axes[1])
         for node in (program.inputs[0], program.target):
             check_ids(program, node, ids.pad)
         values_at = functools.cache(self._values_at)
-        self.decoder = Dataflow(program, example, values_at, decoder=True)
-        self.encoder = Dataflow(program, example, values_at, decoder=False)
+        values = program.run(self._example(None))
+        self.decoder = Dataflow(program, values, values_at, decoder=True)
+        self.encoder = Dataflow(program, values, values_at, decoder=False)
         for flow in (self.encoder, self.decoder):
-            flow.norms = frozenset(find_norms(flow))
+            flow.norms = find_norms(flow)
 
     def read(self) -> Recognised:
-        end, output = self._output()
+        end, output = read_output(self.decoder)
         decoder = StackReader(self.decoder, self.encoder).read(end)
         memories = {
             self.encoder.peeled(each.inner.memory)
@@ -110,7 +110,7 @@ class _Reader:
             )
         encoder = StackReader(self.encoder).read(memories.pop())
         shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
-        assembly = _Assembly((encoder, decoder), output, shapes, self.bounds.get(self.source_axis))
+        assembly = Assembly((encoder, decoder), output, shapes, self.bounds.get(self.source_axis))
         return assembly.build(self.ids, self.max_length)
 
     def _example(self, length: int | None) -> Example:
@@ -126,38 +126,39 @@ class _Reader:
             else:
                 other = 0 if self.ids.pad != 0 else 1
                 value = tensor.masked_fill(tensor == self.ids.pad, other)
-            inputs.append(_repeated(value, sizes[self.source_axis]) if sizes else value)
-        target = _repeated(of.target, sizes[TARGET]) if sizes else of.target
+            inputs.append(repeated(value, sizes[self.source_axis]) if sizes else value)
+        target = repeated(of.target, sizes[TARGET]) if sizes else of.target
         return Example(tuple(inputs), target)
 
     def _values_at(self, length: int) -> Values:
         """Values for one row of a length, or of the largest that a side may have."""
         return LazyValues(self.program, self._example(length))
 
-    def _output(self) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
-        """The last tensor of the decoder, and the output projection."""
-        flow, node = self.decoder, self.program.logits
-        while node in flow.side and node.target not in _LOG_SOFTMAX and flow.is_linear(node):
-            if node.target in (aten.linear.default, aten.matmul.default):
-                break
-            (node,) = flow.before(node)
-        node = flow.before(node)[0] if node.target in _LOG_SOFTMAX else self.program.logits
-        ends = flow.leaves(node)
-        if len(ends) != 1:
-            raise NotRecognisedError(f"{self.program.line_of(node)}: logits of several tensors")
-        of = flow.linear(ends[0], node)
-        like = flow.values[node]
-        batch, length = flow.canonical(ends[0]).shape[:2]
-        numbers = torch.arange(like.numel())
-        indices = []
-        for place in flow.places(ends[0]):
-            at = numbers[flow.reached(of, place).flatten()]
-            indices.append(at)
-        if len({len(each) for each in indices}) != 1 or len(indices[0]) * batch * length != len(
-            numbers
-        ):
-            raise NotRecognisedError(f"{self.program.line_of(node)}: logits of several positions")
-        return ends[0], flow.read(of, indices)
+
+def read_output(flow: Dataflow) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
+    """The last tensor of the decoder, and the output projection."""
+    program, node = flow.program, flow.program.logits
+    while node in flow.side and node.target not in _LOG_SOFTMAX and flow.is_linear(node):
+        if node.target in (aten.linear.default, aten.matmul.default):
+            break
+        (node,) = flow.before(node)
+    node = flow.before(node)[0] if node.target in _LOG_SOFTMAX else program.logits
+    ends = flow.leaves(node)
+    if len(ends) != 1:
+        raise NotRecognisedError(f"{program.line_of(node)}: logits of several tensors")
+    of = flow.linear(ends[0], node)
+    like = flow.values[node]
+    batch, length = flow.canonical(ends[0]).shape[:2]
+    numbers = torch.arange(like.numel())
+    indices = []
+    for place in flow.places(ends[0]):
+        at = numbers[flow.reached(of, place).flatten()]
+        indices.append(at)
+    if len({len(each) for each in indices}) != 1 or len(indices[0]) * batch * length != len(
+        numbers
+    ):
+        raise NotRecognisedError(f"{program.line_of(node)}: logits of several positions")
+    return ends[0], flow.read(of, indices)
 
 
 def check_ids(program: Program, ids: fx.Node, pad_id: int) -> None:
@@ -190,13 +191,13 @@ def check_ids(program: Program, ids: fx.Node, pad_id: int) -> None:
                 raise NotRecognisedError(f"{program.line_of(user)}: ids that are not embedded")
 
 
-def _repeated(tensor: Tensor, length: int) -> Tensor:
+def repeated(tensor: Tensor, length: int) -> Tensor:
     """The first row, of another length."""
     times = math.ceil(length / tensor.shape[1])
     return tensor[:1].repeat(1, times)[:, :length].contiguous()
 
 
-class _Assembly:
+class Assembly:
     """Gives settings and names to what was found."""
 
     def __init__(

@@ -119,7 +119,7 @@ class StackReader:
         flow, node = self.flow, self.flow.peeled(result)
         backwards: list[Norm | Sublayer] = []
         while True:
-            if (norm := find_norm(flow, node)) is not None:
+            if (norm := self._norm(node)) is not None:
                 backwards.append(norm)
                 node = flow.peeled(norm.source)
             elif (added := flow.residual(node)) is not None:
@@ -130,9 +130,12 @@ class StackReader:
         embedding = self._embedding(node)
         return _in_order(embedding, backwards[::-1])
 
+    def _norm(self, node: fx.Node) -> Norm | None:
+        return self.flow.norms.get(node) or find_norm(self.flow, node)
+
     def _sublayer(self, prev: fx.Node, factor: float, sub: fx.Node) -> Sublayer:
         flow, line = self.flow, self.flow.program.line_of(sub)
-        after = find_norm(flow, flow.peeled(sub))
+        after = self._norm(flow.peeled(sub))
         if after is not None and not flow.dominates(prev, after.source):
             after = None
         result = sub if after is None else flow.peeled(after.source)
@@ -147,7 +150,7 @@ class StackReader:
         source = flow.peeled(inner.source)
         before = None
         if source is not prev:
-            before = find_norm(flow, source)
+            before = self._norm(source)
             if before is None or flow.peeled(before.source) is not prev:
                 raise NotRecognisedError(f"{flow.program.line_of(source)} is between sublayers")
         if isinstance(inner, Attention) and inner.memory in flow.side:
@@ -166,7 +169,7 @@ class StackReader:
                 f"{flow.program.line_of(result)}: adds up several tensors; positions may not "
                 "depend on ids"
             )
-        token_norm = find_norm(flow, start)
+        token_norm = self._norm(start)
         entry = start
         if token_norm is not None:
             (entry, *more) = flow.leaves(flow.peeled(token_norm.source))

@@ -85,7 +85,8 @@ class RunningRows(Protocol):
     def enter(self, sources: Sequence[Source]) -> None:
         """Encode sources, none of them empty, and put them after the other rows.
 
-        The new rows are before their first token. There must be room for them.
+        The new rows are before their first token. There must be room for them. If it fails, the
+        rows are those that were there.
         """
 
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
@@ -209,9 +210,10 @@ class ModelShape:
 
     @classmethod
     def of(cls, manifest: Manifest) -> "ModelShape":
-        """Read it from the checked manifest of a Transformer."""
-        values = {name: manifest.config[name] for name in cls.__dataclass_fields__}
-        if heads := manifest.config["decoder_num_heads"]:  # 0 if equal to the encoder's
+        """Read it from the checked manifest of a Transformer, or of a recognised decoder."""
+        config = manifest.transformer or {}
+        values = {name: config[name] for name in cls.__dataclass_fields__}
+        if heads := config["decoder_num_heads"]:  # 0 if equal to the encoder's
             inner = values["num_heads"] * values["head_dim"]
             values |= {"num_heads": heads, "head_dim": inner // heads}
         return cls(**values)

@@ -80,15 +80,19 @@ def _is_known(key: str, value: Any) -> bool:
 
 def native_config(manifest: Manifest) -> dict[str, object]:
     """The config in the form of ``engine/config.h``, for a bundle that the engine covers."""
-    config, limits, special = manifest.config, manifest.limits, manifest.special_ids
-    rules = manifest.generation
+    config, limits, special = manifest.transformer, manifest.limits, manifest.special_ids
+    assert config is not None
+    rules, states = manifest.generation, manifest.states
     heads = config["decoder_num_heads"] or config["num_heads"]
     placement = config["decoder_norm_placement"]
     scale = math.sqrt(config["d_model"])
     scaled: Callable[[bool], float] = lambda yes: scale if yes else 1.0  # noqa: E731
     has_positions = config["positions"] != "none"
+    elsewhere = {} if states is None else {"num_encoder_layers": 0}
     return {
         **{key: config[key] for key in _AS_THEY_ARE},
+        **elsewhere,
+        "memory_width": 0 if states is None else states.axes[-1],
         "decoder_num_heads": heads,
         "decoder_head_dim": config["num_heads"] * config["head_dim"] // heads,
         "decoder_d_ff": config["decoder_d_ff"] or config["d_ff"],
@@ -118,14 +122,14 @@ DISTRIBUTION = "tfexport-native"
 
 def why_not_native(manifest: Manifest) -> str:
     """Why the native engine cannot run a bundle; empty if the manifest shows no reason."""
-    if manifest.module is not None:
-        return "the bundle contains a custom module"
+    if manifest.transformer is None:
+        return "the bundle contains a custom module, of which no decoder was recognised"
     if (manifest.quantization or {}).get("weights") == "int4":
         return "the native engine reads no int4 weights"
     for name in (WEIGHT_TABLE, WEIGHTS):
         if name not in manifest.files or not manifest.files[name].size:
             return f"the bundle has no {name}"
-    if missing := uncovered(manifest.config):
+    if missing := uncovered(manifest.transformer):
         return f"the native engine does not cover the model: {missing}"
     return why_not_here()
 

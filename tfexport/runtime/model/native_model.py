@@ -9,7 +9,7 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import tfexport_native
 
 _Ids = Sequence[Sequence[int]]  # rows of a Transformer are ids
+_Source: TypeAlias = Sequence[int] | Floats  # ids, or states of an encoder elsewhere
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -94,12 +95,21 @@ class NativeModel:
         with self._opening:
             self._opened = None
 
+    @property
+    def shortest_source(self) -> _Source:
+        """A source to try the engine with."""
+        return [0]
+
+    def sources(self, rows: Sequence[Source]) -> Sequence[_Source]:
+        """Rows as the engine takes them."""
+        return cast("_Ids", rows)
+
     @_reporting
     def generate(
         self, rows: Sequence[Source], max_length: int, return_scores: bool = True
     ) -> Generated:
         """See ``interface.Model``."""
-        found = self._model.generate(cast("_Ids", rows), max_length, return_scores)
+        found = self._model.generate(self.sources(rows), max_length, return_scores)
         sequences, _, scores = found
         if scores is None:
             scores = np.full(len(rows), np.nan, np.float32)
@@ -110,7 +120,7 @@ class NativeModel:
         self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
     ) -> BeamRecord:
         """See ``interface.Model``."""
-        found = self._model.beam(cast("_Ids", rows), beam_size, num_finished, max_length)
+        found = self._model.beam(self.sources(rows), beam_size, num_finished, max_length)
         tokens, parents, log_probs = found
         return BeamRecord(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
 
@@ -118,7 +128,7 @@ class NativeModel:
     def encode(self, rows: Sequence[Source]) -> NativeRows:
         """See ``interface.Model``."""
         batch = self._model.new_batch()
-        batch.enter(cast("_Ids", rows))
+        batch.enter(self.sources(rows))
         return NativeRows(self.folder, batch, len(rows))
 
     def step(self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None) -> Floats:
@@ -161,7 +171,7 @@ class NativeModel:
     @_reporting
     def running_rows(self, capacity: int) -> NativeRunningRows:
         """See ``interface.Model``."""
-        return NativeRunningRows(self.folder, self._model.new_batch(), capacity, self.vocab_size)
+        return NativeRunningRows(self, self._model.new_batch(), capacity)
 
 
 class NativeRows:
@@ -192,12 +202,11 @@ class NativeRunningRows:
         folder: the folder of the bundle.
     """
 
-    def __init__(
-        self, folder: Path, batch: tfexport_native.Batch, capacity: int, vocab_size: int
-    ) -> None:
-        self.folder, self._batch, self.capacity = folder, batch, capacity
+    def __init__(self, model: NativeModel, batch: tfexport_native.Batch, capacity: int) -> None:
+        self.folder, self._model, self._batch = model.folder, model, batch
+        self.capacity = capacity
         self._best = np.zeros(capacity, np.int32)
-        self._logits = np.zeros((capacity, vocab_size), np.float32)
+        self._logits = np.zeros((capacity, model.vocab_size), np.float32)
 
     @property
     def rows(self) -> int:
@@ -207,7 +216,7 @@ class NativeRunningRows:
     @_reporting
     def enter(self, sources: Sequence[Source]) -> None:
         """See ``interface.RunningRows``."""
-        self._batch.enter(cast("_Ids", sources))
+        self._batch.enter(self._model.sources(sources))
 
     @_reporting
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
@@ -229,6 +238,6 @@ class NativeRunningRows:
 
     def try_out(self) -> None:
         """See ``interface.RunningRows``."""
-        self.enter([[0]])
+        self._batch.enter([self._model.shortest_source])
         self.step([0], return_logits=False)
         self.select(np.zeros(0, np.intp))

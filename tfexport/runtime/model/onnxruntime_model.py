@@ -45,8 +45,11 @@ class OnnxModel:
         self.has_generate = graph_io.GENERATE in manifest.graphs
         self.has_beam = graph_io.BEAM in manifest.graphs
         self._specs = self._make_specs(manifest)
-        for role in [graph_io.GENERATE] if self.has_generate else ["encoder", "decoder"]:
+        for role in self._read_at_once():
             self._session(role)
+
+    def _read_at_once(self) -> list[str]:
+        return [graph_io.GENERATE] if self.has_generate else ["encoder", "decoder"]
 
     def _make_specs(self, manifest: Manifest) -> dict[str, graph_io.GraphSpec]:
         """Role to the inputs and outputs of its graph."""
@@ -226,15 +229,27 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
 
 
 class ModuleModel(OnnxModel):
-    """The graphs of a user's module: without attention weights and shortlist. See ``OnnxModel``."""
+    """The graphs of a user's module: without attention weights and shortlist. See ``OnnxModel``.
+
+    Attributes:
+        folder: the folder of the bundle.
+        manifest: its manifest.
+    """
 
     has_shortlist = False
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
+        self.folder, self.manifest = folder, manifest
+        super().__init__(folder, manifest, threads)
 
     def _make_specs(self, manifest: Manifest) -> dict[str, graph_io.GraphSpec]:
         io = manifest.module_io
         assert io is not None
         self._io = io
-        return {
+        of_states = {}
+        if manifest.states is not None:
+            of_states[graph_io.STATES] = io.states_graph(manifest.states)
+        return of_states | {
             "encoder": io.encoder_graph(),
             "decoder": io.decoder_graph(self.vocab_size),
             graph_io.GENERATE: graph_io.generate_graph(inputs=io.inputs),
@@ -250,6 +265,12 @@ class ModuleModel(OnnxModel):
             for row in sources
         ]  # fmt: skip
         return stack_rows(rows, self._pad_id)
+
+    def states(self, rows: Sequence[Source]) -> Floats:
+        """The states (B, S, W) that a recognised decoder attends to, of rows that share a batch."""
+        found = self._session(graph_io.STATES).run(None, self._inputs(rows))
+        states: Floats = found[0]
+        return states
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""

@@ -58,9 +58,13 @@ def open_model(
     Raises:
         BundleError: the engine cannot read it.
     """
-    if engine == "native":
+    if engine == "native" and manifest.module is None:
         return NativeModel(folder, manifest, threads)
     # Imported here, because importing onnxruntime takes time.
+    if engine == "native":
+        from tfexport.runtime.model.native_decoder import NativeDecoder  # noqa: PLC0415
+
+        return NativeDecoder(folder, manifest, threads)
     from tfexport.runtime.model.onnxruntime_model import ModuleModel, OnnxModel  # noqa: PLC0415
 
     kind = OnnxModel if manifest.module is None else ModuleModel

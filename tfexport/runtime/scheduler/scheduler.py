@@ -199,7 +199,7 @@ class RunningBatch(Protocol):
         """Rows of the model's batch, free or not."""
 
     def enter(self, rows: Sequence[Row]) -> None:
-        """Add rows, which together need no more than ``free``."""
+        """Add rows, which together need no more than ``free``; if it fails, none is added."""
 
     def step(self) -> Ended:
         """Continue all rows; remove and return those that have ended."""
@@ -341,12 +341,12 @@ class BatchWorkers:
             for row in rows:
                 self._observer.queued(now - row.submission.submitted)
                 self._observer.encoded(row.request.length)
-            if rows:
-                batch.enter(rows)
         except Exception as error:
             for row in rows:
                 row.submission.fail(error)
-            _fail(batch, error)
+            rows = []
+        if rows:
+            _enter(batch, rows)
         return True
 
     def _room(self, batch: RunningBatch) -> int:
@@ -358,6 +358,17 @@ class BatchWorkers:
         """The number of rows for one worker, so that all have about equally many."""
         workers = len(self._running)
         return max(1, -(-(self._waiting.rows + self.running) // workers) - self._running[worker])
+
+
+def _enter(batch: RunningBatch, rows: Sequence[Row]) -> None:
+    """Add rows; one that the model refuses fails alone."""
+    try:
+        batch.enter(rows)
+    except Exception as error:
+        for row in rows if len(rows) > 1 else ():
+            _enter(batch, [row])
+        if len(rows) == 1:
+            rows[0].submission.fail(error)
 
 
 def _fail(batch: RunningBatch, error: Exception) -> None:

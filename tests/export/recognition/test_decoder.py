@@ -1,0 +1,373 @@
+"""Decoders that are recognised alone, and compared with the whole forward.
+
+Axes: B batch, S memory, T target, E width of the decoder, W width of the memory, V vocabulary.
+"""
+
+# mypy: no-warn-return-any
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.export.incremental.own_case import draw_inputs, draw_target, logits
+from tests.export.recognition.styles import STYLES, Style, drawn_mutations
+from tests.export.recognition.styles.other_kin import FRAMES, CaptionDecoder
+from tests.export.recognition.styles.style import DECODER, SOURCE, trained
+from tests.export.recognition.test_recognition import LONGEST, arguments, ids_of, named
+from tests.support.combinations import few_of
+from tests.support.manifests import rewrite
+from tfexport.bundle import open_bundle
+from tfexport.errors import BundleError
+from tfexport.export import ExportResult, Input, export, verify
+from tfexport.export.artifacts import recognised_decoder as artifacts
+from tfexport.export.artifacts.module_source import ModuleCall, ModuleFacts, read_call
+from tfexport.export.modules.contract import ModuleError
+from tfexport.export.recognition.dataflow import NotRecognisedError
+from tfexport.export.recognition.decoder import RecognisedDecoder, recognise_decoder
+from tfexport.runtime import Translator
+from tfexport.runtime.model.native_engine import why_not_native
+from tfexport.typing import silent
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning"),
+    pytest.mark.slow,
+]
+DECODERS = tuple(style.name for style in STYLES if style.expected == DECODER)
+
+
+def call_of(style: Style) -> ModuleCall:
+    facts, options = ModuleFacts(ids_of(style), LONGEST), arguments(style)
+    return read_call(style.build(), style.inputs, facts, options, silent)  # type: ignore[arg-type]
+
+
+def recognise(style: Style) -> RecognisedDecoder:
+    return recognise_decoder(call_of(style).program, ids_of(style), LONGEST)
+
+
+def difference(style: Style, found: RecognisedDecoder) -> float:
+    """Of the log-probabilities of the decoder over its states and of the style's own forward."""
+    model, largest = found.build(), 0.0
+    for seed, (source, target) in enumerate(((9, 7), (1, LONGEST), (70, 3))):
+        inputs = draw_inputs(style.case, 3, {"source_length": source}, seed)
+        tokens = draw_target(style.case, 3, target, seed)
+        wanted = logits(style.case, style.build(), inputs, tokens).log_softmax(-1)
+        batch_first = [
+            each.movedim(given.axes.index("batch"), 0)
+            for each, given in zip(inputs, style.inputs, strict=True)
+        ]
+        ids = tokens.movedim(style.target.axes.index("batch"), 0)
+        with torch.no_grad():
+            states = found.encoder(*batch_first)
+            kept = torch.ones(states.shape[:2], dtype=torch.int64)
+            made = model(states, kept, ids, torch.ones_like(ids)).log_softmax(-1)
+        largest = max(largest, float((made - wanted).abs().max()))
+    return largest
+
+
+# Decoders over memories of many forms.
+
+
+class Over(nn.Module):
+    """A decoder over frames that pass a layer."""
+
+    def __init__(self, words: int = 54) -> None:
+        super().__init__()
+        self.listen, self.decoder = nn.Linear(10, 32), CaptionDecoder(words)
+
+    def memory(self, frames: Tensor) -> Tensor:
+        return self.listen(frames).tanh()
+
+    def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
+        made: Tensor = self.decoder(ids, self.memory(frames))
+        return made
+
+
+class Narrow(Over):
+    """The memory has fewer values than the decoder: keys and values are projected from 10."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for layer in self.decoder.cross:
+            layer.k_proj, layer.v_proj = nn.Linear(10, 32), nn.Linear(10, 32)
+
+    def memory(self, frames: Tensor) -> Tensor:
+        return frames.tanh()
+
+
+class Features(Narrow):
+    """The frames themselves are the memory."""
+
+    def memory(self, frames: Tensor) -> Tensor:
+        return frames
+
+
+class OnlyLayer(nn.Module):
+    """One layer of torch, batch second, whose keys and values are one projection; log-softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listen, self.embed = nn.Linear(10, 16), nn.Embedding(40, 16)
+        layer = nn.TransformerDecoderLayer(16, 2, 20, norm_first=True)
+        self.stack, self.head = nn.TransformerDecoder(layer, 1), nn.Linear(16, 40)
+
+    def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
+        memory = self.listen(frames.transpose(0, 1)).relu()
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.size(1))
+        made: Tensor = self.head(self.stack(self.embed(ids.t()), memory, tgt_mask=mask))
+        return made.transpose(0, 1).log_softmax(-1)
+
+
+class OfIds(Over):
+    """A convolution over embedded ids, without a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(30, 10)
+        self.near = nn.Conv1d(10, 32, 3, padding=1)
+
+    def memory(self, frames: Tensor) -> Tensor:
+        return self.near(self.words(frames).transpose(1, 2)).transpose(1, 2)
+
+
+class Masked(Over):
+    """Attention to the memory with a mask (B or 1, 1, 1, S), made of the frames or the memory."""
+
+    def __init__(self, mask: Callable[[Tensor], Tensor], of_memory: bool = False) -> None:
+        super().__init__()
+        self.mask, self.of_memory = mask, of_memory
+
+    def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
+        memory = self.memory(frames)
+        keep = self.mask(memory if self.of_memory else frames)
+        for layer in self.decoder.cross:
+            layer.forward = MaskedForward(layer, keep)
+        made: Tensor = self.decoder(ids, memory)
+        return made
+
+
+class MaskedForward:
+    def __init__(self, layer: Any, keep: Tensor) -> None:
+        self.layer, self.keep = layer, keep
+
+    def __call__(self, x: Tensor, memory: Tensor) -> Tensor:
+        layer, heads = self.layer, self.layer.heads
+        q, k, v = layer.q_proj(x), layer.k_proj(memory), layer.v_proj(memory)
+        q, k, v = (y.unflatten(2, (heads, -1)).transpose(1, 2) for y in (q, k, v))
+        made = F.scaled_dot_product_attention(q, k, v, attn_mask=self.keep)
+        result: Tensor = layer.o_proj(made.transpose(1, 2).flatten(2))
+        return result
+
+
+def all_of_them(frames: Tensor) -> Tensor:
+    return torch.ones(frames.size(0), 1, 1, frames.size(1)) != 0
+
+
+def those_that_sound(frames: Tensor) -> Tensor:
+    return (frames.abs().sum(-1) != 0)[:, None, None]
+
+
+def the_first(frames: Tensor) -> Tensor:
+    return (torch.arange(frames.size(1)) < 400)[None, None, None]
+
+
+def fewer_of_many(frames: Tensor) -> Tensor:
+    return torch.zeros(1, 1, 1, frames.size(1)) + frames.size(1) * torch.arange(frames.size(1))
+
+
+class TwoNorms(Over):
+    """Keys and values of one memory by two norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_keys, self.of_values = nn.LayerNorm(32), nn.LayerNorm(32)
+
+    def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
+        for layer in self.decoder.cross:
+            layer.k_proj.register_forward_pre_hook(lambda _, x: self.of_keys(x[0]))  # type: ignore[union-attr]
+            layer.v_proj.register_forward_pre_hook(lambda _, x: self.of_values(x[0]))  # type: ignore[union-attr]
+        return super().forward(frames, ids)
+
+
+def made(name: str, model: Callable[[], nn.Module], inputs: tuple[Input, ...] = (FRAMES,)) -> Style:
+    return Style(name, lambda: trained(model, 3, 1.0), "", inputs, pads_source=False)
+
+
+OVER = (
+    made("plain", Over),
+    made("narrow", Narrow),
+    made("features", Features),
+    made("only layer", OnlyLayer),
+    made("ids", OfIds, (dataclasses.replace(SOURCE, below=30),)),
+    made("mask of ones", lambda: Masked(all_of_them)),
+)
+OTHERS = (
+    (
+        made("mask", lambda: Masked(those_that_sound)),
+        "something else from the source than projections of frames",
+    ),
+    (
+        made("mask of memory", lambda: Masked(those_that_sound, of_memory=True)),
+        r"py:\d.* something else from the source than projections of tanh",
+    ),
+    (made("window", lambda: Masked(the_first)), r"py:\d.* depends on the length of the source"),
+    (made("bias", lambda: Masked(fewer_of_many)), r"py:\d.* depends on the length of the source"),
+    (made("two norms", TwoNorms), "keys and values of different tensors"),
+)
+
+
+def name_of(value: object) -> str:
+    return value.name if isinstance(value, Style) else ""
+
+
+@pytest.mark.parametrize("style", few_of(OVER, OVER[1], OVER[3], OVER[5]), ids=name_of)
+def test_a_memory_may_have_any_form(style: Style) -> None:
+    found = recognise(style)
+    assert difference(style, found) <= 5e-5
+    widths = {"narrow": 10, "features": 10, "only layer": 16}
+    assert found.memory.axes == ("batch", "memory_length", widths.get(style.name, 32))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_of_the_styles_compute_the_same(name: str) -> None:
+    style = named(name)
+    found = recognise(style)
+    assert difference(style, found) <= 5e-5
+    assert found.config.norm_eps == 1e-6
+    assert found.config.max_positions == 60
+
+
+@pytest.mark.parametrize(
+    ("style", "wrong"), few_of(OTHERS, OTHERS[0], OTHERS[1], OTHERS[2]), ids=name_of
+)
+def test_what_else_the_decoder_takes_of_the_source_is_named(style: Style, wrong: str) -> None:
+    with pytest.raises(NotRecognisedError, match=wrong):
+        recognise(style)
+
+
+@pytest.mark.exhaustive
+def test_mutations_are_recognised_as_what_they_are_or_not() -> None:
+    seen = {"recognised": 0, "not": 0}
+    for mutation in drawn_mutations([named(name) for name in DECODERS], 40, seed=1):
+        try:
+            found = recognise(mutation.style)
+        except (NotRecognisedError, ModuleError):
+            seen["not"] += 1
+        else:
+            seen["recognised"] += 1
+            assert difference(mutation.style, found) <= 5e-5, mutation.name
+    assert min(seen.values()) > 3
+
+
+# Bundles.
+
+
+def bundle_of(style: Style, path: Path, **options: Any) -> ExportResult:
+    return export(style.build(), path, **arguments(style), pad_id=style.pad_id,
+                  bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST, verify="quick",
+                  **options)  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_beam_graph")
+def test_the_bundle_has_the_decoder_besides_its_found_steps(tmp_path: Path) -> None:
+    style, path = made("narrow", Narrow), tmp_path / "a.bundle"
+    result = bundle_of(style, path)
+    assert result.notes == ()
+    manifest = result.bundle_manifest
+    assert manifest is not None
+    assert manifest.states is not None
+    assert manifest.states.axes == ("batch", "memory_length", 10)
+    assert {"states", "encoder", "decoder", "generate"} == set(manifest.graphs)
+    assert result.report is not None
+    stages = {each.stage for each in result.report.comparisons}
+    assert {"decoder of states", "cached steps"} <= stages
+    called = arguments(style)
+    assert verify(path, style.build(), **called, level="quick").passed
+    # A weight of the table that differs from the graphs' is found.
+    file = path / "weights.json"
+    table = json.loads(file.read_text())
+    names = [f"decoder.layers.{i}.self_attn.q_proj.weight" for i in (0, 1)]
+    table[names[0]] = table[names[1]]
+    file.write_text(json.dumps(table))
+    rewrite(path, lambda values: values["files"].update(files_of(path)))
+    failed = verify(path, style.build(), **called, level="quick")
+    wrong = {each.stage for each in failed.comparisons if not each.passed}
+    assert wrong - {"native", "native tokens"} == {"decoder of states"}
+    with pytest.raises(BundleError, match=r"a known decoder; in this one.* something else"):
+        verify(path, made("", lambda: Masked(those_that_sound)).build(), **called, level="quick")
+
+    def spoil(values: dict[str, Any]) -> None:
+        decoder = values["module"]["decoder"]
+        decoder["states"] = {"name": "memory.states", "dtype": "int64", "axes": ["batch", 3]}
+        decoder["config"]["target_vocab_size"] = 7
+        del values["graphs"]["states"]
+
+    rewrite(path, spoil)
+    with pytest.raises(BundleError) as caught:
+        open_bundle(path)
+    for part in ("module.decoder.states: has axes", "is int64, not float32", "states is missing",
+                 "contradicts module.decoder.config.target_vocab_size"):  # fmt: skip
+        assert part in str(caught.value)
+
+
+def files_of(path: Path) -> dict[str, Any]:
+    content = (path / "weights.json").read_bytes()
+    return {"weights.json": {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_a_quantised_bundle_has_the_decoder_in_the_kinds_that_the_engine_reads(
+    weights: str, tmp_path: Path
+) -> None:
+    style, path = named("captions"), tmp_path / "a.bundle"
+    bundle_of(style, path, quantize=weights)
+    if weights == "int4":
+        assert not (path / "weights.json").exists()
+        assert "int4" in why_not_native(open_bundle(path))
+        return
+    table = json.loads((path / "weights.json").read_text())
+    products = {each["dtype"] for name, each in table.items() if name.endswith("proj.weight")}
+    assert products == {"int8"}
+    inputs = draw_inputs(style.case, 4, {}, 1)
+    rows = [{"pixels": row} for row in inputs[0].numpy()]
+    with Translator(path) as translator:
+        native = translator.engine.model.engine.startswith("native")
+        assert native == (find_spec("tfexport_native") is not None)
+        assert all(len(each.hypotheses[0].tokens) > 0 for each in translator.generate_from(rows))
+
+
+@pytest.mark.usefixtures("no_beam_graph", "few_shapes")
+@pytest.mark.parametrize("name", few_of(("differs", "fails"), "differs"))
+def test_what_differs_is_exported_by_its_steps_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*given: Any, **options: Any) -> RecognisedDecoder:
+        if name == "fails":
+            raise RuntimeError("of any kind")
+        found = recognise_decoder(*given, **options)
+        return dataclasses.replace(
+            found, config=dataclasses.replace(found.config, activation="silu")
+        )
+
+    monkeypatch.setattr(artifacts, "recognise_decoder", wrong)
+    result = bundle_of(made("plain", Over), tmp_path / "a.bundle")
+    assert result.bundle_manifest is not None
+    assert result.bundle_manifest.states is None
+    assert "states" not in result.bundle_manifest.graphs
+    words = {"differs": "nor is its decoder: .*differs from forward", "fails": "of any kind"}
+    assert len(result.notes) == 1
+    assert re.search(words[name], result.notes[0])
+    with Translator(tmp_path / "a.bundle") as translator:
+        assert translator.engine.model.engine == "onnxruntime"
+        assert translator.engine.reason.endswith("of which no decoder was recognised")

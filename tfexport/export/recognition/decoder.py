@@ -1,0 +1,332 @@
+"""A decoder alone, whose memory comes from an encoder of any form.
+
+All that the decoder takes from the source has to come through one tensor, its memory: a mask of the
+source, or a size of it that acts, would be another way.
+
+Axes: B batch, S memory, T target, E width of the decoder, W width of the memory.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from tfexport.bundle import SpecialIds
+from tfexport.export.incremental.program import (
+    FIRST,
+    MORE_SOURCE,
+    TARGET,
+    Example,
+    LazyValues,
+    Program,
+)
+from tfexport.export.incremental.step_graphs import build_encoder
+from tfexport.export.recognition.attention import Attention
+from tfexport.export.recognition.dataflow import (
+    ARRANGES_ALL,
+    Dataflow,
+    NotRecognisedError,
+    Values,
+    aten,
+)
+from tfexport.export.recognition.model import (
+    Assembly,
+    Recognised,
+    check_ids,
+    read_output,
+    repeated,
+)
+from tfexport.export.recognition.stacks import Stack, StackReader, Sublayer
+from tfexport.export.recognition.sublayers import find_norms
+from tfexport.graph_io import BATCH, TensorSpec
+from tfexport.model_src.build import build_decoder
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
+
+MEMORY_AXIS = "memory_length"
+_OF_ENCODER = ("encoder.", "source_embedding.")
+# Operators that make tensors of the same number along the memory, or keep them so.
+_UNIFORM = (
+    *ARRANGES_ALL, aten.zeros.default, aten.ones.default, aten.full.default,
+    aten.empty.memory_format, aten.zeros_like.default, aten.ones_like.default,
+    aten.full_like.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default,
+    aten.eq.Scalar, aten.ne.Scalar, aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar,
+    aten.eq.Tensor, aten.ne.Tensor, aten.logical_not.default, aten.bitwise_not.default,
+    aten.logical_and.default, aten.bitwise_and.Tensor, aten.logical_or.default,
+    aten.bitwise_or.Tensor, aten.sub.Tensor, aten.rsub.Scalar, aten.mul.Tensor,
+    aten.masked_fill.Scalar, aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther,
+    aten.where.Scalar, aten.amax.default, aten.any.dim, aten.all.dim,
+    aten._assert_tensor_metadata.default,
+)  # fmt: skip
+# Operators that take a size for the shape of their result.
+_SHAPED = (
+    *ARRANGES_ALL, aten.zeros.default, aten.ones.default, aten.full.default,
+    aten.empty.memory_format, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RecognisedDecoder:
+    """A decoder that computes what that of a forward does.
+
+    Attributes:
+        config: its config; the settings of an encoder are those of the decoder.
+        state_dict: its weights, by the names of ``Transformer``.
+        encoder: the part of the forward that gives its memory: inputs to (B, S, W).
+        memory: the memory as a tensor of a graph.
+    """
+
+    config: TransformerConfig
+    state_dict: dict[str, Tensor]
+    encoder: nn.Module
+    memory: TensorSpec
+
+    def build(self) -> Transformer:
+        """Our own modules with its weights; in place of source ids they take the memory."""
+        model = build_decoder(self.config, int(self.memory.axes[-1])).eval()
+        model.load_state_dict(self.state_dict)
+        return model
+
+
+class _Encoder(nn.Module):
+    def __init__(self, graph: fx.GraphModule, batch: int) -> None:
+        super().__init__()
+        self.graph, self.batch = graph, batch
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Inputs to the memory (B, S, W)."""
+        (memory,) = self.graph(*inputs)
+        made: Tensor = memory if self.batch == 0 else memory.movedim(self.batch, 0)
+        return made
+
+
+def recognise_decoder(
+    program: Program, ids: SpecialIds, max_length: int, fused: bool = True
+) -> RecognisedDecoder:
+    """Recognise the decoder of a Transformer in a program.
+
+    Args:
+        program: of a forward.
+        ids: of the vocabularies.
+        max_length: tokens that it has to decode.
+        fused: compute attention of the encoder by an operator of onnxruntime.
+
+    Raises:
+        NotRecognisedError: naming the first operator that is none of the known forms, and its line.
+    """
+    with torch.no_grad():
+        reader = _Reader(program, ids, max_length)
+        found = reader.read()
+        encoder = _Encoder(
+            build_encoder(program, [reader.memory], fused), program.batch_axis(reader.memory) or 0
+        )
+        weights = {
+            name: tensor
+            for name, tensor in found.state_dict.items()
+            if not name.startswith(_OF_ENCODER)
+        }
+        return RecognisedDecoder(found.config, weights, encoder, reader.spec())
+
+
+class _Reader:
+    def __init__(self, program: Program, ids: SpecialIds, max_length: int) -> None:
+        self.program, self.ids, self.max_length = program, ids, max_length
+        check_ids(program, program.target, ids.pad)
+        self.memory = find_memory(program)
+        _check_sizes(program, self.memory)
+        values_at = functools.cache(self._values_at)
+        values = program.run(program.examples[FIRST])
+        self.decoder, self.encoder = (
+            Dataflow(program, values, values_at, decoder=decoder, memory=self.memory)
+            for decoder in (True, False)
+        )
+        for flow in (self.encoder, self.decoder):
+            flow.norms = find_norms(flow)
+
+    def read(self) -> Recognised:
+        end, output = read_output(self.decoder)
+        stack = StackReader(self.decoder, self.encoder).read(end)
+        for node in _taken(self.program):
+            # A mask that is made of the memory's values would act on others than the example's.
+            if self.encoder.leaves(node) != [self.memory]:
+                raise NotRecognisedError(
+                    f"{self.program.line_of(node)}: the decoder takes something else from the "
+                    f"source than projections of {_name(self.program, self.memory)}"
+                )
+        shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
+        assembly = Assembly((_encoder_like(stack), stack), output, shapes, None)
+        return assembly.build(self.ids, self.max_length)
+
+    def spec(self) -> TensorSpec:
+        """The memory as a tensor of a graph."""
+        sizes = self.program.sizes(self.memory)
+        batch = self.program.batch_axis(self.memory)
+        length, width = (size for axis, size in enumerate(sizes) if axis != batch)
+        fixed = len(set(length)) == 1
+        axes = (BATCH, length[FIRST] if fixed else MEMORY_AXIS, width[FIRST])
+        return TensorSpec("memory.states", "float32", axes)
+
+    def _values_at(self, length: int) -> Values:
+        """Values for one row with target ids of a length, or of the largest that there may be."""
+        of = self.program.examples[FIRST]
+        longest = min(length, self.program.largest_sizes().get(TARGET, length))
+        inputs = tuple(each[:1] for each in of.inputs)
+        return LazyValues(self.program, Example(inputs, repeated(of.target, longest)))
+
+
+def _encoder_like(decoder: Stack) -> Stack:
+    """An encoder of the decoder's settings, which a config has and nobody runs."""
+
+    def unmasked(each: Sublayer) -> Sublayer:
+        inner = each.inner
+        if isinstance(inner, Attention):
+            inner = replace(inner, masked=torch.zeros_like(inner.masked))
+        return replace(each, inner=inner)
+
+    kept = tuple(
+        unmasked(each)
+        for each in decoder.sublayers
+        if not isinstance(each.inner, Attention) or each.inner.memory is each.inner.source
+    )
+    return replace(decoder, sublayers=kept)
+
+
+# The memory.
+
+
+def find_memory(program: Program) -> fx.Node:
+    """The tensor (B, S, W) through which the decoder takes all that it takes from the source.
+
+    Raises:
+        NotRecognisedError: there is none; the message names what else the decoder takes.
+    """
+    taken = _taken(program)
+    if not taken:
+        raise NotRecognisedError("the decoder takes nothing from the source")
+    for node in reversed(_of_source(program)):
+        if _is_states(program, node) and _is_cut(program, node, taken):
+            return _before_wider(program, node, taken)
+    lines = dict.fromkeys(program.line_of(node) for node in taken)
+    raise NotRecognisedError(
+        "what the decoder takes from the source comes through no single tensor of states: "
+        + "; ".join(lines)
+    )
+
+
+def _name(program: Program, node: fx.Node) -> str:
+    """An input's name, or the operator and line of another node."""
+    if node in program.inputs:
+        return program.own.batch_first[program.inputs.index(node)].name
+    return program.line_of(node)
+
+
+def _of_source(program: Program) -> list[fx.Node]:
+    """Nodes that depend on values of the inputs, and on no target ids."""
+    return [
+        node for node in program.graph.nodes
+        if node in program.of_source and node not in program.of_tokens
+    ]  # fmt: skip
+
+
+def _taken(program: Program) -> list[fx.Node]:
+    """Of these nodes, those that the decoder takes."""
+    tokens = program.of_tokens
+    return [node for node in _of_source(program) if any(each in tokens for each in node.users)]
+
+
+def _is_states(program: Program, node: fx.Node) -> bool:
+    """Whether a tensor is float32 (B, S, W), or (S, B, W), of which W is fixed."""
+    sizes = program.sizes(node)
+    return (
+        program.dtypes.get(node) is torch.float32
+        and len(sizes) == 3
+        and program.batch_axis(node) in (0, 1)
+        and len(set(sizes[2])) == 1
+        and not any(map(program.depends_on_length, sizes))
+    )
+
+
+def _is_cut(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> bool:
+    """Whether values of the inputs reach what the decoder takes through a node only."""
+    seen, waiting = set[fx.Node](), [each for each in taken if each is not node]
+    while waiting:
+        each = waiting.pop()
+        if each in program.inputs:
+            return False
+        for before in each.all_input_nodes:
+            if before is not node and before in program.of_source and before not in seen:
+                seen.add(before)
+                waiting.append(before)
+    return True
+
+
+def _before_wider(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> fx.Node:
+    """What a projection to more values takes, such as to the keys and values of an only layer."""
+    while node.target is aten.linear.default:
+        before: Any = node.args[0]
+        if (
+            not _is_states(program, before)
+            or program.sizes(before)[2] >= program.sizes(node)[2]
+            or not _is_cut(program, before, taken)
+        ):
+            break
+        node = before
+    return node
+
+
+def _check_sizes(program: Program, memory: fx.Node) -> None:
+    """Check that the length of the source acts on no value of the decoder, but for the memory.
+
+    Raises:
+        NotRecognisedError: naming the operator, such as a mask or a scale made of the length.
+    """
+    of_length = set(_of_length(program))
+    of_decoder = _of_decoder(program, memory)
+    waiting, seen = [node for node in program.graph.nodes if node in of_decoder], set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        for each in node.all_input_nodes:
+            if each not in of_length:
+                continue
+            if program.is_number(each):
+                if node.target not in _SHAPED and not program.is_number(node):
+                    raise NotRecognisedError(
+                        f"{program.line_of(node)} depends on the length of the source"
+                    )
+            elif each.target not in _UNIFORM:
+                raise NotRecognisedError(
+                    f"{program.line_of(each)} depends on the length of the source"
+                )
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+
+
+def _of_length(program: Program) -> Iterator[fx.Node]:
+    """Nodes that depend on a size of the source that varies, and on none of its values."""
+    found = set[fx.Node]()
+    for node in program.graph.nodes:
+        if node in program.of_source or node in program.of_tokens:
+            continue
+        if node.target is aten.sym_size.int:
+            sizes = program.number_sizes(node)
+            varies = sizes[MORE_SOURCE] != sizes[FIRST]
+        else:
+            varies = any(each in found for each in node.all_input_nodes)
+        if varies:
+            found.add(node)
+            yield node
+
+
+def _of_decoder(program: Program, memory: fx.Node) -> set[fx.Node]:
+    """Nodes that depend on target ids, or on the memory."""
+    found = {memory, *program.of_tokens}
+    for node in program.graph.nodes:
+        if node.target is not aten.sym_size.int and any(
+            each in found for each in node.all_input_nodes
+        ):
+            found.add(node)
+    return found - {memory}

@@ -1,0 +1,65 @@
+"""A user's module, of which the decoder runs in the native engine, and the rest in onnxruntime."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tfexport import graph_io
+from tfexport.bundle import Manifest
+from tfexport.module_rows import shape_key
+from tfexport.runtime.model.interface import Floats, Source
+from tfexport.runtime.model.native_model import NativeModel
+from tfexport.runtime.model.onnxruntime_model import ModuleModel
+
+
+class _StatesModel(ModuleModel):
+    """The graph of the states alone."""
+
+    def _read_at_once(self) -> list[str]:
+        return [graph_io.STATES]
+
+
+class NativeDecoder(NativeModel):
+    """See ``interface.Model``: sources are states that onnxruntime computes."""
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+        """Open the graph of the states, and pack the weights of the decoder.
+
+        Args:
+            folder: the folder of the bundle.
+            manifest: the manifest of a bundle that the engine can run.
+            threads: threads of every call.
+
+        Raises:
+            BundleError: the engine or onnxruntime cannot read it.
+        """
+        super().__init__(folder, manifest, threads)
+        assert manifest.states is not None
+        self._width = int(manifest.states.axes[-1])
+        self._of_states = _StatesModel(folder, manifest, threads)
+
+    @property
+    def shortest_source(self) -> Floats:
+        """See ``NativeModel``."""
+        return np.zeros((1, self._width), np.float32)
+
+    def sources(self, rows: Sequence[Source]) -> Sequence[Floats]:
+        """The states (S, W) of each row; rows of one shape are computed together."""
+        groups: dict[object, list[int]] = {}
+        for place, row in enumerate(rows):
+            groups.setdefault(_shape(row), []).append(place)
+        found: dict[int, Floats] = {}
+        for places in groups.values():
+            states = self._of_states.states([rows[place] for place in places])
+            found |= zip(places, states, strict=True)
+        return [found[place] for place in range(len(rows))]
+
+    def close(self) -> None:
+        """See ``interface.Model``."""
+        super().close()
+        self._of_states.close()
+
+
+def _shape(row: Source) -> object:
+    return shape_key(row, padded=False) if isinstance(row, Mapping) else len(row)
