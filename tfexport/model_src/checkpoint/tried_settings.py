@@ -105,7 +105,8 @@ def try_settings(
     values = [dict.fromkeys(finals, it) for it in ((True, False) if finals else (True,))]
     readings = [(each, read(each)) for each in values]
     found = _search(readings, drawn, missing, 1.0)
-    if not found or found[0].difference > _AGREES:  # scores that are divided otherwise than by the head's root
+    if not found or found[0].difference > _AGREES:
+        # Scores that are divided by something else than the root of the head size.
         without = [({**each, "scale_scores": False}, reading) for each, reading in readings]
         for query_scale in (1 / math.sqrt(config.d_model), 1.0):
             found += _search(without, drawn, missing, query_scale)
