@@ -96,7 +96,7 @@ def test_names_that_no_layout_has_are_shown_with_what_they_match(tmp_path: Path)
     config = tmp_path / "names.json"
     config.write_text(json.dumps({"rename": facts["rename"]}))
     values = {"num_heads": 2, "norm_placement": "post", "norm_eps": 1e-5, "activation": "relu",
-              "scale_embeddings": "true", "positions": "sinusoidal"}  # fmt: skip
+              "scale_embeddings": "true", "positions": "sinusoidal", "norm": "layer"}  # fmt: skip
     given = [*(f"--set={key}={value}" for key, value in values.items()), *IDS]
     for options in (["--config", config], ["--rename", "auto"]):
         read = json.loads(invoke("inspect", path, *options, *given, "--json").stdout)

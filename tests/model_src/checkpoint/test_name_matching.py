@@ -151,7 +151,8 @@ def test_the_table_of_matched_names_reads_the_same_weights(name: str, tmp_path: 
     assert not matched.problems
     config = {"rename": json.loads(json.dumps(matched.table)), "ignore": "_float_tensor"}
     tied = ["tie_output=true"] if matched.checkpoint.config.tie_output else []
-    table = load_checkpoint(path, config, [*settings, *tied])
+    kind = f"norm={matched.checkpoint.config.norm}"
+    table = load_checkpoint(path, config, [*settings, kind, *tied])
     assert table.weights.keys() == matched.checkpoint.weights.keys()
     for key, weight in table.weights.items():
         assert torch.equal(weight, matched.checkpoint.weights[key]), key
@@ -169,6 +170,17 @@ def test_a_partial_table_is_ready_to_be_pasted(tmp_path: Path) -> None:
     attention = "encoder.layers.1.self_attn"
     for part, rows in (("q", q), ("k", k), ("v", v)):
         assert torch.equal(read.checkpoint.weights[f"{attention}.{part}_proj.weight"], rows)
+
+
+def test_a_partial_table_that_was_completed_computes_the_same(tmp_path: Path) -> None:
+    path = saved("conv1d", tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path, rename="auto")
+    config = json.loads(str(caught.value).partition("docs/checkpoints.md).\n")[2])
+    config["rename"] |= {"ln_e.{kind}": "encoder.norm.{kind}", "ln_f.{kind}": "decoder.norm.{kind}"}
+    settings = f"num_heads=4 {PRE} activation=gelu_tanh scale_embeddings=false positions=learned"
+    found = load_checkpoint(path, config, settings.split())
+    assert difference(named("conv1d"), found) <= 5e-5
 
 
 def plain(**changes: Tensor) -> dict[str, Tensor]:

@@ -411,7 +411,7 @@ class _Layer:
         for kind, key in owner.keys.items():
             matched.unplaced[key] = why
             if likely:
-                matched.likely[key] = f"{likely}.{kind}"
+                matched.likely[key] = _name_of(owner, kind, likely)
 
 
 def _inputs(owner: Owner) -> int:
@@ -425,9 +425,11 @@ def _outputs(owner: Owner) -> int:
 def place(matched: Matched, owner: Owner, name: str) -> None:
     """Give the tensors of a module their own names."""
     for kind, key in owner.keys.items():
-        matched.names[key] = f"{name}.{kind}"
-    if owner.transposed:
-        matched.names[owner.keys["weight"]] += ".T"
+        matched.names[key] = _name_of(owner, kind, name)
+
+
+def _name_of(owner: Owner, kind: str, name: str) -> str:
+    return f"{name}.{kind}" + (".T" if kind == "weight" and owner.transposed else "")
 
 
 def refuse_square(matched: Matched, owners: Sequence[Owner]) -> None:

@@ -268,8 +268,8 @@ def _read_norm(matched: Matched, norms: Sequence[Owner]) -> None:
         matched.values["norm"] = "annotated"
     elif any(word.startswith("rms") for it in norms for word in it.words):
         matched.values["norm"] = "rms"
-    elif leaves - {"weight", "bias"}:
-        matched.required.append("norm")
+    elif leaves == {"weight", "bias"}:
+        matched.values["norm"] = "layer"
 
 
 def _refuse_shared_places(matched: Matched) -> None:
@@ -306,12 +306,14 @@ def describe_unplaced(matched: Matched, tensors: Mapping[str, Tensor]) -> Messag
         head, *lines, "\nThe others are in this table. Correct and complete it, put it into a "
         "file, and pass that with ", Option("config", "FILE"), "; ", Option("rename", AUTO),
         " is then not needed. Keys without a use belong into 'ignore' (docs/checkpoints.md).\n",
-        print_table(table, matched.ignored),
+        _print_config(table, matched),
     )  # fmt: skip
 
 
-def print_table(table: Mapping[str, Any], ignored: Sequence[str] = ()) -> str:
-    """A rename table as JSON of a config, one rule a line."""
+def _print_config(table: Mapping[str, Any], matched: Matched) -> str:
+    """A config as JSON, with one rule of its rename table a line."""
     rules = [f"{json.dumps(key)}: {json.dumps(name)}" for key, name in table.items()]
-    ignore = f',\n "ignore": {json.dumps([*ignored])}' if ignored else ""
-    return '{"rename": {\n  ' + ",\n  ".join(rules) + f"\n}}{ignore}}}"
+    others = {"ignore": matched.ignored, "norm": matched.values.get("norm")}
+    others["tie_output"] = matched.tie_output
+    rest = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in others.items() if value]
+    return ",\n ".join(['{"rename": {\n  ' + ",\n  ".join(rules) + "\n }", *rest]) + "}"

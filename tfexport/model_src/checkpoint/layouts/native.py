@@ -87,7 +87,9 @@ NATIVE = Layout(
     precedence=-1,
 )
 # What names and shapes do not show.
-_NOT_SHOWN = ("num_heads", "norm_placement", "norm_eps", "activation", "scale_embeddings")
+_NOT_SHOWN = (
+    "num_heads", "norm_placement", "norm", "norm_eps", "activation", "scale_embeddings",
+)  # fmt: skip
 
 
 def renamed_layout(
@@ -107,7 +109,6 @@ def renamed_layout(
     names = list(names)
     notes = ("no output table: the target's embedding serves as it",) if tie_output else ()
     every = [*_NOT_SHOWN, *required]
-    every += [] if any(name.endswith("norm.bias") for name in names) else ["norm"]
     every += [] if any(name.endswith("positions.table") for name in names) else ["positions"]
     return replace(
         NATIVE,
