@@ -5,7 +5,9 @@ Axes: B batch, S source, T target, V vocabulary.
 
 import json
 import re
+import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,9 +20,16 @@ from tests.support.combinations import few_of
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.model_src.checkpoint.name_matching import match_names
+from tfexport.model_src.checkpoint.name_matching import describe_unplaced, match_names
+from tfexport.model_src.checkpoint.overrides import Source
 from tfexport.model_src.checkpoint.read import examine_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
+from tfexport.model_src.checkpoint.rename_tables import (
+    RenameTables,
+    read_tables,
+    rename_keys,
+    write_table,
+)
 from tfexport.model_src.checkpoint.tried_settings import TRIED, Tried, choose
 
 pytestmark = [
@@ -372,3 +381,39 @@ def test_settings_that_agree_but_differ_are_refused(tmp_path: Path) -> None:
         choose("model.pt", [one, other], ["activation"])
     equal = Tried({"activation": "gelu"}, 1.0, 1.0, 5e-5, torch.full((1, 1, 3), 1e-6))
     assert choose("model.pt", [one, equal], ["activation"]) is one
+
+
+WORDS = (
+    "enc", "dec", "0", "1", "q", "k", "w_q", "attn", "out", "qkv", "c_attn", "norm", "ff", "fc1",
+    "weight", "bias", "emb", "pos", "src", "gate", "in_proj", "\u00b2", "", "heads", "{x}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", few_of(tuple(range(40)), 0, 1))
+def test_drawn_keys_have_one_place_or_none(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(20):
+        state = plain()
+        for key in random.sample([*state], random.randrange(9)):
+            tensor = state.pop(key)
+            parts = key.split(".")
+            parts[random.randrange(len(parts))] = random.choice(WORDS)
+            shape = [random.choice((0, 1, 2, 3, 8, 12, 16, 24)) for _ in range(random.randrange(4))]
+            drawn = torch.zeros(shape, dtype=random.choice((torch.float32, torch.bool)))
+            state[".".join(parts)] = random.choice((tensor, drawn))
+        matched = match_names(state, {})
+        places = (*matched.names, *matched.ignored, *matched.unplaced)
+        assert sorted(places) == sorted(state)
+        assert len({*matched.names.values()}) == len(matched.names)
+        describe_unplaced(matched, state)
+        table = write_table(matched.names)
+        tables = read_tables([Source("config", {"rename": table})]) if table else RenameTables()
+        names = rename_keys(matched.names, tables)
+        assert names == matched.names
+
+
+def test_thousands_of_hostile_keys_are_matched_quickly() -> None:
+    state = {f"{'a.1.' * 100}{n}.q{n % 3}.0": torch.zeros(8, 8) for n in range(8000)}
+    start = time.monotonic()
+    assert match_names(state, {}).names == {}
+    assert time.monotonic() - start < 60  # a generous bound on what must not explode
