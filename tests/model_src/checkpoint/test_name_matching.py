@@ -284,6 +284,11 @@ def test_usual_words_are_known(name: str, layers: int) -> None:
         ({"enc.0.ff.c.weight": torch.zeros(12, 8)}, "enc.0.ff.a.weight", "3 matrices are in no"),
         ({"enc.0.norm9.weight": torch.zeros(8)}, "enc.0.ff_norm.weight", "a layer has 3 norms"),
         ({"rope.inv_freq": torch.zeros(4)}, "rope.inv_freq", "fit no place"),
+        (
+            {"src_emb.ln.weight": torch.zeros(8), "src_emb_norm.weight": torch.zeros(8)},
+            "src_emb_norm.weight",
+            "would both be source_embedding.norm.weight",
+        ),
     ],
 )
 def test_what_has_no_certain_place_has_none(changes: dict[str, Tensor], key: str, why: str) -> None:
@@ -298,6 +303,18 @@ def test_masks_are_ignored_and_values_like_masks_are_not() -> None:
     assert sorted(matched.ignored) == ["dec.0.causal", "mask"]
     mask[3, 1] = 0.5
     assert "mask" in match_names(plain(mask=mask), {}).unplaced
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16])
+def test_masks_of_any_type_are_ignored(dtype: torch.dtype, tmp_path: Path) -> None:
+    mask = torch.ones(9, 9).tril().to(dtype)
+    torch.save(plain(mask=mask), tmp_path / "model.pt")
+    settings = f"num_heads=2 {PRE} norm=rms positions=none".split()
+    found = load_checkpoint(tmp_path / "model.pt", settings=settings, rename="auto")
+    assert found.key_report["mask"] == ()
+    torch.save(plain(mask=mask.to(torch.complex64)), tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match=r"mask \(9, 9\): its words"):
+        load_checkpoint(tmp_path / "model.pt", settings=settings, rename="auto")
 
 
 def test_matrices_stored_the_other_way_round_are_not_guessed() -> None:

@@ -210,7 +210,8 @@ def _ignore_twins(
     ]
     for owner in tokens.get(None, []) if len(sided) == 2 else ():
         mine = tensors[owner.keys["weight"]]
-        same = all(it.shape == mine.shape and not it.is_meta for it in (mine, *sided))
+        alike = (mine.shape, mine.dtype, False)
+        same = all((it.shape, it.dtype, it.is_meta) == alike for it in (mine, *sided))
         if same and all(torch.equal(it, mine) for it in sided):
             matched.ignored.append(owner.keys["weight"])
             tokens[None].remove(owner)

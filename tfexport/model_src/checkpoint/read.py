@@ -386,7 +386,7 @@ def _match(
         both = (Option("rename", AUTO), " leads to tfexport's own names; omit ", Option("layout"))
         raise ConfigError(Message(*both, "."))
     tensors = {
-        key: it if it.dtype == torch.bool else upcast(it)
+        key: upcast(it) if it.is_floating_point() or it.is_complex() else it  # masks are not
         for key, it in raw.tensors.items()
         if names[key] is not None
     }
