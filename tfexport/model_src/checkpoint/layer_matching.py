@@ -18,7 +18,7 @@ _QKV = {
     "v": {"v", "value", "values", "vs", "wv"},
 }
 _PACKED = {"qkv": "qkv", "wqkv": "qkv", "kv": "kv", "wkv": "kv"}
-_OUT = {"o", "out", "output", "concat", "mix", "wo"}
+_OUT = {"o", "out", "output", "final", "concat", "mix", "wo"}
 _LINEAR = {
     "w", "fc", "proj", "projection", "projections", "linear", "linears", "lin", "to", "net", "nets",
     "dense", "c", "layer", "layers", "block", "blocks", "module", "head", "heads",

@@ -32,8 +32,8 @@ from tfexport.model_src.embedding import halves_table, sinusoidal_table, t2t_tab
 
 _WEIGHT = ("weight", "gamma", "alpha", "a_2", "scale", "g")
 _BIAS = ("bias", "beta", "b_2")
-_SOURCE = {"src", "source", "enc", "encoder", "input", "inputs"}
-_TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs"}
+_SOURCE = {"src", "source", "enc", "encoder", "input", "inputs", "i"}
+_TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs", "t"}
 _EMBEDDING = {"emb", "embed", "embedding", "embeddings", "embedder", "lut", "wte"}
 _OUTPUT = {
     "generator", "head", "logits", "prj", "proj", "projection", "classifier", "fc", "linear",
