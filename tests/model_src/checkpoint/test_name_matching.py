@@ -16,12 +16,12 @@ from tests.export.incremental.own_case import draw_inputs, draw_target, logits
 from tests.export.recognition.styles import STYLES, Style
 from tests.support.combinations import few_of
 from tfexport.errors import CheckpointError, ConfigError
-from tfexport.model_src import load_checkpoint
+from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.name_matching import match_names
 from tfexport.model_src.checkpoint.read import examine_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
-from tfexport.model_src.checkpoint.tried_settings import TRIED
+from tfexport.model_src.checkpoint.tried_settings import TRIED, Tried, choose
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning"),
@@ -57,12 +57,10 @@ PLACED = {
     "d2l": f"num_heads=4 {POST} positions=sinusoidal",
     "notebook": f"{POST} activation=silu scale_embeddings=false positions=sinusoidal",
 }
-# Styles whose names are matched, but whose forward has what no setting says.
-ODD = {
-    "huang": "its logits are multiplied by a factor",
-    "lessons": "its scores are divided by the root of the width",
-    "llama": "it rotates halves of heads",
-}
+# Styles whose names are matched, but whose forward has what no setting says: factors, which are
+# found with a reference, or halves of heads that are rotated, which are not.
+FACTORS = ("huang", "lessons")
+ODD = ("llama",)
 # The others: a part of the message that refuses them.
 REFUSED = {
     "labml": "source_embedding.positions.table [512, 32] is missing",
@@ -118,8 +116,8 @@ def difference(style: Style, found: Checkpoint) -> float:
 
 
 def test_every_style_is_in_one_of_the_lists() -> None:
-    assert {*PLACED, *ODD, *REFUSED} == {style.name for style in STYLES}
-    assert len(PLACED) + len(ODD) + len(REFUSED) == len(STYLES)
+    assert {*PLACED, *FACTORS, *ODD, *REFUSED} == {style.name for style in STYLES}
+    assert len(PLACED) + len(FACTORS) + len(ODD) + len(REFUSED) == len(STYLES)
     assert len(PLACED) >= 12
 
 
@@ -153,7 +151,8 @@ def test_the_table_of_matched_names_reads_the_same_weights(name: str, tmp_path: 
     assert not matched.problems
     config = {"rename": json.loads(json.dumps(matched.table)), "ignore": "_float_tensor"}
     tied = ["tie_output=true"] if matched.checkpoint.config.tie_output else []
-    table = load_checkpoint(path, config, [*settings, *tied])
+    kind = f"norm={matched.checkpoint.config.norm}"
+    table = load_checkpoint(path, config, [*settings, kind, *tied])
     assert table.weights.keys() == matched.checkpoint.weights.keys()
     for key, weight in table.weights.items():
         assert torch.equal(weight, matched.checkpoint.weights[key]), key
@@ -171,6 +170,17 @@ def test_a_partial_table_is_ready_to_be_pasted(tmp_path: Path) -> None:
     attention = "encoder.layers.1.self_attn"
     for part, rows in (("q", q), ("k", k), ("v", v)):
         assert torch.equal(read.checkpoint.weights[f"{attention}.{part}_proj.weight"], rows)
+
+
+def test_a_partial_table_that_was_completed_computes_the_same(tmp_path: Path) -> None:
+    path = saved("conv1d", tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path, rename="auto")
+    config = json.loads(str(caught.value).partition("docs/checkpoints.md).\n")[2])
+    config["rename"] |= {"ln_e.{kind}": "encoder.norm.{kind}", "ln_f.{kind}": "decoder.norm.{kind}"}
+    settings = f"num_heads=4 {PRE} activation=gelu_tanh scale_embeddings=false positions=learned"
+    found = load_checkpoint(path, config, settings.split())
+    assert difference(named("conv1d"), found) <= 5e-5
 
 
 def plain(**changes: Tensor) -> dict[str, Tensor]:
@@ -194,6 +204,66 @@ def test_common_names_are_matched_with_one_layer_too() -> None:
     assert matched.names["dec.0.cross_attn_norm.weight"] == (
         "decoder.layers.0.cross_attn_residual.norm.weight"
     )
+
+
+# Ways of the field to write the words of own names, in order.
+VOCABULARIES = {
+    "keras": [
+        (r"encoder\.layers", "encoder.enc_layers"), (r"decoder\.layers", "decoder.dec_layers"),
+        (r"(enc_layers\.\d+)\.self_attn\.", r"\1.mha."), (r"self_attn\.", "mha1."),
+        (r"cross_attn\.", "mha2."), (r"\b([qkv])_proj", r"w\1"), ("out_proj", "dense"),
+        (r"feed_forward\.up_proj", "ffn.0"), (r"feed_forward\.down_proj", "ffn.2"),
+        (r"self_attn_residual\.norm", "layernorm1"),
+        (r"(enc_layers\.\d+)\.feed_forward_residual\.norm", r"\1.layernorm2"),
+        (r"cross_attn_residual\.norm", "layernorm2"),
+        (r"feed_forward_residual\.norm", "layernorm3"),
+        (r"source_embedding\.tokens", "encoder.embedding"),
+        (r"target_embedding\.tokens", "decoder.embedding"), ("output_proj", "final_layer"),
+    ],
+    "bert": [
+        (r"encoder\.layers", "encoder.layer"), (r"decoder\.layers", "decoder.layer"),
+        (r"self_attn\.out_proj", "attention.output.dense"),
+        (r"cross_attn\.out_proj", "crossattention.output.dense"),
+        (r"self_attn\.", "attention.self."), (r"cross_attn\.", "crossattention.self."),
+        ("q_proj", "query"), ("k_proj", "key"), ("v_proj", "value"),
+        (r"feed_forward\.up_proj", "intermediate.dense"),
+        (r"feed_forward\.down_proj", "output.dense"),
+        (r"self_attn_residual\.norm", "attention.output.LayerNorm"),
+        (r"cross_attn_residual\.norm", "crossattention.output.LayerNorm"),
+        (r"feed_forward_residual\.norm", "output.LayerNorm"),
+        (r"source_embedding\.tokens", "encoder.embeddings.word_embeddings"),
+        (r"target_embedding\.tokens", "decoder.embeddings.word_embeddings"),
+        ("output_proj", "cls.predictions.decoder"),
+    ],
+    "to_q": [
+        (r"self_attn\.", "0.fn."), (r"cross_attn\.", "1.fn."),
+        (r"\b([qkv])_proj", r"to_\1"), ("out_proj", "to_out.0"),
+        (r"feed_forward\.up_proj", "2.fn.net.0"), (r"feed_forward\.down_proj", "2.fn.net.3"),
+        (r"self_attn_residual\.norm", "0.norm"), (r"cross_attn_residual\.norm", "1.norm"),
+        (r"feed_forward_residual\.norm", "2.norm"),
+        (r"source_embedding\.tokens", "src_emb"), (r"target_embedding\.tokens", "tgt_emb"),
+        ("output_proj", "to_logits"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_usual_words_are_known(name: str, layers: int) -> None:
+    config = TransformerConfig(
+        8, 2, layers, layers, 12, 9, 11, encoder_final_norm=False, decoder_final_norm=False,
+        positions="none",
+    )  # fmt: skip
+    state, wanted = {}, {}
+    for own, tensor in build_transformer(config).state_dict().items():
+        key = own
+        for ours, theirs in VOCABULARIES[name]:
+            key = re.sub(ours, theirs, key)
+        state[key], wanted[key] = tensor, own
+    assert len(state) == len(build_transformer(config).state_dict())
+    matched = match_names(state, {})
+    assert matched.unplaced == {}
+    assert matched.names == wanted
 
 
 @pytest.mark.parametrize(
@@ -256,7 +326,7 @@ def tried(name: str, folder: Path, *settings: str) -> Checkpoint:
 
 
 @pytest.mark.parametrize(
-    "name", few_of(("trevett", "huang", "jamil", "d2l", "notebook"), "trevett")
+    "name", few_of((*FACTORS, "trevett", "jamil", "d2l", "notebook"), "trevett")
 )
 def test_settings_are_tried_against_the_own_forward(name: str, tmp_path: Path) -> None:
     found = tried(name, tmp_path)
@@ -264,8 +334,41 @@ def test_settings_are_tried_against_the_own_forward(name: str, tmp_path: Path) -
     assert difference(named(name), found) <= 5e-5
 
 
-def test_no_settings_that_differ_from_the_own_forward_are_taken(tmp_path: Path) -> None:
+def test_factors_of_queries_and_logits_are_found(tmp_path: Path) -> None:
+    known = ["norm_placement=post", "activation=relu", "scale_embeddings=false", "num_heads=4"]
+    for name, tied in (("huang", False), ("lessons", None)):
+        found = tried(name, tmp_path, *known)
+        assert {key for key, origin in found.origins.items() if origin == TRIED} >= {"norm_eps"}
+        assert difference(named(name), found) <= 5e-5
+        assert tied is None or found.config.tie_output is tied
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_no_settings_that_differ_from_the_own_forward_are_taken(name: str, tmp_path: Path) -> None:
+    known = f"num_heads=4 norm_placement=pre scale_embeddings=false norm=rms positions=none {FINAL}"
     with pytest.raises(ConfigError, match="agree with your forward; the nearest differ by") as told:
-        tried("lessons", tmp_path, "num_heads=4")
-    assert "set " in str(told.value)
-    assert re.search(r"norm_placement=\w+, ", str(told.value))
+        tried(name, tmp_path, *known.split())
+    assert "--" not in str(told.value)
+    assert re.search(r"norm_eps=\S+, activation=\w+\)", str(told.value))
+
+
+def test_a_reference_with_another_result_is_named(tmp_path: Path) -> None:
+    path = saved("trevett", tmp_path)
+    settings = ["pad_id=1", "bos_id=2", "eos_id=3"]
+    for reference, message in (
+        (lambda source, target: source, r"returned \(3, 7\), expected \(3, 6, 54\)"),
+        (lambda source, target: 1 / 0, "raised ZeroDivisionError"),
+    ):
+        read = ReadOptions(settings=settings, rename="auto", reference=reference)
+        with pytest.raises(ConfigError, match=message):
+            read.read(path)
+
+
+def test_settings_that_agree_but_differ_are_refused(tmp_path: Path) -> None:
+    """A forward half way between two activations agrees with both as well as with neither."""
+    one = Tried({"activation": "relu"}, 1.0, 1.0, 4e-5, torch.zeros(1, 1, 3))
+    other = Tried({"activation": "gelu"}, 1.0, 1.0, 5e-5, torch.full((1, 1, 3), 6e-5))
+    with pytest.raises(ConfigError, match="several values of activation agree with your forward"):
+        choose("model.pt", [one, other], ["activation"])
+    equal = Tried({"activation": "gelu"}, 1.0, 1.0, 5e-5, torch.full((1, 1, 3), 1e-6))
+    assert choose("model.pt", [one, equal], ["activation"]) is one

@@ -21,7 +21,7 @@ _PACKED = {"qkv": "qkv", "wqkv": "qkv", "kv": "kv", "wkv": "kv"}
 _OUT = {"o", "out", "output", "concat", "mix", "wo"}
 _LINEAR = {
     "w", "fc", "proj", "projection", "projections", "linear", "linears", "lin", "to", "net", "nets",
-    "dense", "c", "layer", "layers", "block", "blocks", "module",
+    "dense", "c", "layer", "layers", "block", "blocks", "module", "head", "heads",
 }  # fmt: skip
 _CROSS = {
     "cross", "src", "source", "enc", "encoder", "memory", "mem", "context", "inter", "ca",
@@ -192,8 +192,8 @@ def _attentions(owners: Sequence[tuple[str, Owner]]) -> list[_Attention]:
             continue
         words = _plain(rest, _OUT)
         _join_heads(found, words)
-        if words in found:
-            found[words].parts.setdefault("out", []).append(owner)
+        if (attention := _owner_of(found, words)) is not None:
+            attention.parts.setdefault("out", []).append(owner)
     for attention in found.values():
         several = attention.parts.get("out", [])
         named = [it for it in several if {*words_of(it.path.rpartition(".")[2])} & _OUT]
@@ -211,6 +211,17 @@ def _join_heads(found: dict[tuple[str, ...], _Attention], words: tuple[str, ...]
     for head in heads:
         for part, owners in found.pop(head).parts.items():
             joined.parts.setdefault(part, []).extend(owners)
+
+
+def _owner_of(
+    found: Mapping[tuple[str, ...], _Attention], words: tuple[str, ...]
+) -> _Attention | None:
+    """The attention whose output has these words: the same, ``to_out.0``, or ``attention.self``."""
+    inside = [it for it in found if words and it[: len(words)] == words]
+    if words in found or len(inside) == 1:
+        return found[words if words in found else inside[0]]
+    shorter = words[:-1] if words and words[-1].isdigit() else ()
+    return found.get(shorter) if shorter else None
 
 
 def _fits(owner: Owner, part: str) -> bool:
@@ -400,7 +411,7 @@ class _Layer:
         for kind, key in owner.keys.items():
             matched.unplaced[key] = why
             if likely:
-                matched.likely[key] = f"{likely}.{kind}"
+                matched.likely[key] = _name_of(owner, kind, likely)
 
 
 def _inputs(owner: Owner) -> int:
@@ -414,9 +425,11 @@ def _outputs(owner: Owner) -> int:
 def place(matched: Matched, owner: Owner, name: str) -> None:
     """Give the tensors of a module their own names."""
     for kind, key in owner.keys.items():
-        matched.names[key] = f"{name}.{kind}"
-    if owner.transposed:
-        matched.names[owner.keys["weight"]] += ".T"
+        matched.names[key] = _name_of(owner, kind, name)
+
+
+def _name_of(owner: Owner, kind: str, name: str) -> str:
+    return f"{name}.{kind}" + (".T" if kind == "weight" and owner.transposed else "")
 
 
 def refuse_square(matched: Matched, owners: Sequence[Owner]) -> None:

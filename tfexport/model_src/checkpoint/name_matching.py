@@ -37,7 +37,7 @@ _TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs"}
 _EMBEDDING = {"emb", "embed", "embedding", "embeddings", "embedder", "lut", "wte"}
 _OUTPUT = {
     "generator", "head", "logits", "prj", "proj", "projection", "classifier", "fc", "linear",
-    "dense", "out", "output",
+    "dense", "out", "output", "final", "prediction", "unembed", "unembedding",
 }  # fmt: skip
 _FINAL = {"final", "last"}
 _LISTED = 12  # lines about keys without a place
@@ -156,6 +156,8 @@ def _place_tables(
         if _is_positional(words) or len(shape) > 2:
             if len([size for size in shape if size != 1]) == 2:
                 positions.setdefault(_side(owner.path), []).append(owner)
+        elif "bias" in owner.keys:  # which no embedding has
+            outputs.append(owner)
         elif words & _EMBEDDING or not words & _OUTPUT:
             tokens.setdefault(_side(owner.path), []).append(owner)
         else:
@@ -266,8 +268,8 @@ def _read_norm(matched: Matched, norms: Sequence[Owner]) -> None:
         matched.values["norm"] = "annotated"
     elif any(word.startswith("rms") for it in norms for word in it.words):
         matched.values["norm"] = "rms"
-    elif leaves - {"weight", "bias"}:
-        matched.required.append("norm")
+    elif leaves == {"weight", "bias"}:
+        matched.values["norm"] = "layer"
 
 
 def _refuse_shared_places(matched: Matched) -> None:
@@ -304,12 +306,14 @@ def describe_unplaced(matched: Matched, tensors: Mapping[str, Tensor]) -> Messag
         head, *lines, "\nThe others are in this table. Correct and complete it, put it into a "
         "file, and pass that with ", Option("config", "FILE"), "; ", Option("rename", AUTO),
         " is then not needed. Keys without a use belong into 'ignore' (docs/checkpoints.md).\n",
-        print_table(table, matched.ignored),
+        _print_config(table, matched),
     )  # fmt: skip
 
 
-def print_table(table: Mapping[str, Any], ignored: Sequence[str] = ()) -> str:
-    """A rename table as JSON of a config, one rule a line."""
+def _print_config(table: Mapping[str, Any], matched: Matched) -> str:
+    """A config as JSON, with one rule of its rename table a line."""
     rules = [f"{json.dumps(key)}: {json.dumps(name)}" for key, name in table.items()]
-    ignore = f',\n "ignore": {json.dumps([*ignored])}' if ignored else ""
-    return '{"rename": {\n  ' + ",\n  ".join(rules) + f"\n}}{ignore}}}"
+    others = {"ignore": matched.ignored, "norm": matched.values.get("norm")}
+    others["tie_output"] = matched.tie_output
+    rest = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in others.items() if value]
+    return ",\n ".join(['{"rename": {\n  ' + ",\n  ".join(rules) + "\n }", *rest]) + "}"

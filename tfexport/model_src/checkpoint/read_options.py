@@ -16,11 +16,11 @@ from tfexport.model_src.checkpoint.checkpoint import Checkpoint, Examination
 from tfexport.model_src.checkpoint.layouts import native
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Source, parse_settings, read_json
 from tfexport.model_src.checkpoint.read import examine, examine_checkpoint, load_checkpoint
+from tfexport.model_src.checkpoint.rename_tables import AUTO
 from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
 from tfexport.model_src.checkpoint.tried_settings import (
     TRIABLE,
     TRIED,
-    scaled_output,
     try_settings,
 )
 from tfexport.model_src.checkpoint.unsupported import with_lines
@@ -197,11 +197,19 @@ class ReadOptions:
                 self.rename,
             )  # fmt: skip
             return dataclasses.replace(found, module=checkpoint)
-        if self.reference is not None and (tried := self._try(checkpoint, require, defaults)):
-            return tried
+        if self.reference is not None and self._matches_names():
+            tried = self._try(checkpoint, require, defaults)
+            if tried is not None:
+                return tried
         return load_checkpoint(
             checkpoint, self.config, self.settings, self.layout, require, defaults, self.rename
         )
+
+    def _matches_names(self) -> bool:
+        """Whether names are matched, by the option or by the config."""
+        if self.rename is not None or self.config is None:
+            return self.rename == AUTO
+        return (self._config_values() or {}).get("rename") == AUTO
 
     def _try(
         self,
@@ -229,14 +237,14 @@ class ReadOptions:
         assert self.reference is not None
         tried = try_settings(plain.checkpoint.name, read, self.reference)
         found = read(tried.values).require_usable()
-        origins = {**found.origins, **dict.fromkeys(tried.values, TRIED)}
-        if tried.logit_scale == 1.0:
-            return dataclasses.replace(found, origins=origins)
+        own = tried.logit_scale == 1.0  # otherwise the output table differs from the target's
+        origins = dict.fromkeys([*tried.values, *(() if own else ("tie_output",))], TRIED)
+        tied = found.config.tie_output and own
         return dataclasses.replace(
             found,
-            origins={**origins, "tie_output": TRIED},
-            config=dataclasses.replace(found.config, tie_output=False),
-            weights=scaled_output(found.weights, tried.logit_scale),
+            origins={**found.origins, **origins},
+            config=dataclasses.replace(found.config, tie_output=tied),
+            weights=tried.scale(found.weights),
         )
 
     def _config_values(self) -> Mapping[str, Any] | None:

@@ -43,6 +43,7 @@ _COMPUTED: Mapping[str, Callable[[int, int], Tensor]] = {
     "sinusoidal": sinusoidal_table, "sinusoidal_halves": halves_table, "sinusoidal_t2t": t2t_table,
 }  # fmt: skip
 _MOST_HEADS = 64
+_QUERY = "_attn.q_proj."
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,25 @@ class Tried:
 
     Attributes:
         values: config key to the value.
-        logit_scale: the factor of the logits.
+        query_scale: a factor of all queries.
+        logit_scale: a factor of the logits.
         difference: the largest difference of log-probabilities.
         output: log-probabilities, (B, T, V).
     """
 
     values: Mapping[str, Any]
+    query_scale: float
     logit_scale: float
     difference: float
     output: Tensor
+
+    def scale(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights whose queries and logits have the factors; the output table is then not tied."""
+        scaled = _scaled_queries(weights, self.query_scale)
+        for name in (OUTPUT_TABLE, OUTPUT_TABLE.replace("weight", "bias")):
+            if name in scaled and self.logit_scale != 1.0:
+                scaled[name] = scaled[name] * self.logit_scale
+        return scaled
 
 
 def try_settings(
@@ -87,27 +98,44 @@ def try_settings(
         ConfigError: no settings agree with the reference, or several that differ.
     """
     plain = read({})
+    config = plain.checkpoint.config
     missing = [key for key in plain.missing if key in TRIABLE]
-    drawn = _draw(name, plain.checkpoint.config, reference)
+    drawn = _draw(name, config, reference)
     finals = [key for key in missing if key in _FINAL_NORMS]
-    readings = [
-        (values, read(values))
-        for values in (dict.fromkeys(finals, it) for it in ((True, False) if finals else (True,)))
-    ]
+    values = [dict.fromkeys(finals, it) for it in ((True, False) if finals else (True,))]
+    readings = [(each, read(each)) for each in values]
+    found = _search(readings, drawn, missing, 1.0)
+    if not found or found[0].difference > _AGREES:
+        # Scores that are divided by something else than the root of the head size.
+        without = [({**each, "scale_scores": False}, reading) for each, reading in readings]
+        for query_scale in (1 / math.sqrt(config.d_model), 1.0):
+            found += _search(without, drawn, missing, query_scale)
+    return choose(name, sorted(found, key=lambda it: it.difference), missing)
+
+
+_Readings = Sequence[tuple[Mapping[str, Any], Examination]]
+
+
+def _search(
+    readings: _Readings, drawn: _Drawn, missing: Sequence[str], query_scale: float
+) -> list[Tried]:
+    """The nearest settings first: coarse ones, then fine ones near the best of these."""
     coarse = [
-        found
+        (found, reading)
         for values, reading in readings
-        for found in _run(reading, drawn, values, _candidates(reading, missing, _COARSE))
+        for found in _run(
+            reading, drawn, values, _candidates(reading, missing, _COARSE), query_scale
+        )
     ]
-    nearest = sorted(coarse, key=lambda it: it.difference)[:_NEAR]
-    by_finals = {str(sorted(values.items())): reading for values, reading in readings}
-    fine: list[Tried] = []
-    for near in nearest:
-        of_finals = {key: near.values[key] for key in finals}
-        reading = by_finals[str(sorted(of_finals.items()))]
-        lists = _candidates(reading, [key for key in missing if key in _FINE], _FINE)
-        fine += _run(reading, drawn, near.values, lists)
-    return _choose(name, sorted([*nearest, *fine], key=lambda it: it.difference), missing)
+    nearest = sorted(coarse, key=lambda it: it[0].difference)[:_NEAR]
+    fine = [
+        found
+        for near, reading in nearest
+        for found in _run(
+            reading, drawn, near.values, _candidates(reading, missing, _FINE), query_scale
+        )
+    ]
+    return sorted([*(near for near, _ in nearest), *fine], key=lambda it: it.difference)
 
 
 def _draw(name: str, config: TransformerConfig, reference: Callable[..., Any]) -> _Drawn:
@@ -158,23 +186,27 @@ def _run(
     drawn: _Drawn,
     fixed: Mapping[str, Any],
     lists: Mapping[str, Sequence[Any]],
+    query_scale: float,
 ) -> Iterator[Tried]:
     """Run a model with each combination of values."""
     width = reading.checkpoint.config.d_model
+    weights = _scaled_queries(reading.checkpoint.weights, query_scale)
     for chosen in itertools.product(*lists.values()):
         values = {**fixed, **dict(zip(lists, chosen, strict=True))}
         try:
-            logits = _logits(reading, drawn, values)
+            logits = _logits(reading, drawn, values, weights)
         except (ConfigError, RuntimeError):  # a combination that cannot be built
             continue
         for factor in (1.0, 1 / math.sqrt(width)):
             output = (logits * factor).log_softmax(-1)
             difference = float((output - drawn.wanted).abs().max())
             if math.isfinite(difference):
-                yield Tried(values, factor, difference, output)
+                yield Tried(values, query_scale, factor, difference, output)
 
 
-def _logits(reading: Examination, drawn: _Drawn, values: Mapping[str, Any]) -> Tensor:
+def _logits(
+    reading: Examination, drawn: _Drawn, values: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> Tensor:
     found = reading.checkpoint
     given = {**found.config.to_dict(), **values}
     if "num_heads" in values:
@@ -182,19 +214,25 @@ def _logits(reading: Examination, drawn: _Drawn, values: Mapping[str, Any]) -> T
     config = TransformerConfig.from_dict(given)
     with torch.device("meta"):  # no weights are drawn
         model = build_transformer(config)
-    weights = dict(found.weights)
-    for name in model.state_dict():
-        if name.endswith("positions.table") and name not in weights:
-            weights[name] = _COMPUTED[config.positions](config.max_positions, config.d_model)
-    model.load_state_dict(weights, assign=True)
+    computed = {
+        name: _COMPUTED[config.positions](config.max_positions, config.d_model)
+        for name in model.state_dict()
+        if name.endswith("positions.table") and name not in weights
+    }
+    model.load_state_dict({**weights, **computed}, assign=True)
     ones = torch.ones_like(drawn.source), torch.ones_like(drawn.target)
     with torch.no_grad():
         logits: Tensor = model.eval()(drawn.source, ones[0], drawn.target, ones[1])
     return logits
 
 
-def _choose(name: str, tried: Sequence[Tried], missing: Sequence[str]) -> Tried:
+def choose(name: str, tried: Sequence[Tried], missing: Sequence[str]) -> Tried:
     """The settings that agree, if all that agree give one output.
+
+    Args:
+        name: the checkpoint, for messages.
+        tried: the nearest first.
+        missing: the keys that were tried.
 
     Raises:
         ConfigError: none agree, or several that differ.
@@ -221,11 +259,6 @@ def _choose(name: str, tried: Sequence[Tried], missing: Sequence[str]) -> Tried:
     return best_one
 
 
-def scaled_output(weights: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
-    """Weights whose logits are multiplied by a factor; the output table is then not tied."""
-    changed = {
-        name: weights[name] * factor
-        for name in (OUTPUT_TABLE, OUTPUT_TABLE.replace("weight", "bias"))
-        if name in weights
-    }
-    return {**weights, **changed}
+def _scaled_queries(weights: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
+    scaled = {} if factor == 1.0 else {k: it * factor for k, it in weights.items() if _QUERY in k}
+    return {**weights, **scaled}

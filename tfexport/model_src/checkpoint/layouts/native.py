@@ -87,7 +87,9 @@ NATIVE = Layout(
     precedence=-1,
 )
 # What names and shapes do not show.
-_NOT_SHOWN = ("num_heads", "norm_placement", "norm_eps", "activation", "scale_embeddings")
+_NOT_SHOWN = (
+    "num_heads", "norm_placement", "norm", "norm_eps", "activation", "scale_embeddings",
+)  # fmt: skip
 
 
 def renamed_layout(
@@ -105,23 +107,25 @@ def renamed_layout(
         tie_output: whether the target's embedding serves as the output table by default.
     """
     names = list(names)
+    notes = ("no output table: the target's embedding serves as it",) if tie_output else ()
     every = [*_NOT_SHOWN, *required]
-    every += [] if any(name.endswith("norm.bias") for name in names) else ["norm"]
     every += [] if any(name.endswith("positions.table") for name in names) else ["positions"]
     return replace(
         NATIVE,
         title="tfexport's own names",
         required=tuple(dict.fromkeys(every)),
-        prepare=functools.partial(_completed, values=values or {}),
+        prepare=functools.partial(_completed, values=values or {}, notes=notes),
         defaults={"tie_output": True} if tie_output else {},
     )
 
 
 def _completed(
-    tensors: Mapping[str, Tensor], config: Mapping[str, Any], values: Mapping[str, Any]
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    values: Mapping[str, Any],
+    notes: tuple[str, ...],
 ) -> Prepared:
     """Tensors that other modules have in another form, which computes the same."""
-    notes = []
     completed = {**tensors, **_zero_biases(tensors)}
     widths = [it.shape[-1] for name, it in tensors.items() if name.endswith("tokens.weight")]
     for name, tensor in tensors.items():
@@ -130,9 +134,10 @@ def _completed(
     tables = {name: POSITION_TABLE(it)[0] for name, it in tensors.items() if _TABLE.search(name)}
     rows = sorted({len(table) for table in tables.values()})
     if len(rows) > 1:
-        notes.append(f"the position tables have {rows} rows; the first {rows[0]} of each are used")
+        cut = f"the position tables have {rows} rows; the first {rows[0]} of each are used"
+        notes = (*notes, cut)
         completed |= {name: table[: rows[0]] for name, table in tables.items()}
-    return Prepared(completed, values=values, notes=tuple(notes))
+    return Prepared(completed, values=values, notes=notes)
 
 
 _NORM = re.compile(r"\bnorm\.(weight|bias)$")
