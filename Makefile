@@ -51,7 +51,7 @@ test test-native: CHOSEN = -m "not exhaustive"
 # costs a third of a trace there. Results are the same; `make test-all` runs with it.
 test: export TORCH_FAKE_TENSOR_DISPATCH_CACHE = 0
 test-all: CHOSEN =
-test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py
+test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/export/recognition
 
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional

@@ -22,7 +22,13 @@ import torch
 from benchmarks.peers import save_ctranslate2
 from tests.export.incremental.own_case import draw_inputs, greedy
 from tests.export.recognition.styles import STYLES, Style
-from tests.export.recognition.test_recognition import KNOWN, LONGEST, bundle_of, recognise
+from tests.export.recognition.test_recognition import (
+    KNOWN,
+    LONGEST,
+    bundle_of,
+    recognise,
+    until_padding,
+)
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime import Translator
 
@@ -83,12 +89,6 @@ def measure(systems: dict[str, Decode], rows: list[list[int]]) -> dict[str, list
         if done >= 2:
             speeds[name].append(count / (time.perf_counter() - begun))
     return speeds
-
-
-def until_padding(rows: list[list[int]], style: Style) -> list[list[int]]:
-    """Rows up to the end token or a padding token, to which some styles attend and some do not."""
-    ends = (style.pad_id, style.eos_id)
-    return [list(itertools.takewhile(lambda i: i not in ends, row)) for row in rows]
 
 
 def row_of(style: Style, folder: Path) -> str:

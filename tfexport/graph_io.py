@@ -405,9 +405,12 @@ class ModuleIO:
             for i, tensor in enumerate(self.state)
         )  # fmt: skip
 
-    def states_graph(self, states: TensorSpec) -> GraphSpec:
-        """The module's inputs to the states that a recognised decoder attends to."""
-        return GraphSpec(STATES, self.inputs, (states,))
+    def states_graph(self, outputs: tuple[TensorSpec, ...]) -> GraphSpec:
+        """The module's inputs to the states that a recognised decoder attends to.
+
+        If it masks some, which are kept is the second output.
+        """
+        return GraphSpec(STATES, self.inputs, outputs)
 
     def encoder_graph(self) -> GraphSpec:
         """The module's inputs to its memory, and its state before the first step."""

@@ -195,7 +195,7 @@ MODULE = record(
         "found": record(
             {name: list_of(_TEXT) for name in ("memory", "state", "again")} | {"portable": _FLAG}
         ),
-        "decoder": record({"config": _CONFIG, "states": _TENSOR}),
+        "decoder": record({"config": _CONFIG, "states": _TENSOR}, {"kept": _TENSOR}),
     },
 )
 _KEYS: dict[str, Check] = {
@@ -258,6 +258,9 @@ def _wrong_decoder(decoder: Mapping[str, Any], values: Mapping[str, Any]) -> Ite
         yield f"module.decoder.states: has axes {shown(states['axes'])}, not (batch, length, size)"
     if states["dtype"] != "float32":
         yield f"module.decoder.states: is {states['dtype']}, not float32"
+    kept = decoder.get("kept", {"axes": states["axes"][:2], "dtype": "bool"})
+    if kept["axes"] != states["axes"][:2] or kept["dtype"] != "bool":
+        yield "module.decoder.kept: is not bool, of the first axes of the states"
     if STATES not in values["graphs"]:
         yield f"graphs: {STATES} is missing"
     side = "source_vocab_size"  # of the decoder's config: nobody's
@@ -482,10 +485,13 @@ class Manifest:
         return config
 
     @property
-    def states(self) -> TensorSpec | None:
-        """What the recognised decoder of a user's module attends to; None if there is none."""
-        decoder = (self.module or {}).get("decoder")
-        return None if decoder is None else tensor_from_dict(decoder["states"])
+    def states(self) -> tuple[TensorSpec, ...]:
+        """What the recognised decoder of a user's module attends to; empty if there is none.
+
+        The second tensor, if there is one, says which positions are not masked.
+        """
+        decoder = (self.module or {}).get("decoder", {})
+        return tuple(tensor_from_dict(decoder[key]) for key in ("states", "kept") if key in decoder)
 
     def require_ids(self) -> None:
         """Refuse ids and text for a user's module that takes something else.

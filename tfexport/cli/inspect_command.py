@@ -442,8 +442,8 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     if manifest.module_io is not None:
         found = (manifest.module or {}).get("found")
         facts |= _module_facts(manifest.module_io, limits.max_target_length, found)
-    if manifest.states is not None:
-        axes = ", ".join(map(str, manifest.states.axes))
+    if manifest.states:
+        axes = ", ".join(map(str, manifest.states[0].axes))
         facts["decoder"] = f"recognised, over states ({axes}) of states.onnx"
     layout = read_layout(Path(path))
     if layout is not None:

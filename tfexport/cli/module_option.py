@@ -118,7 +118,7 @@ def _print_found(made: "ExportResult") -> None:
     if made.layout == RECOGNISED:
         click.echo("Recognised: an ordinary Transformer, exported as such.", err=True)
     manifest = made.bundle_manifest
-    if manifest is not None and manifest.states is not None:
+    if manifest is not None and manifest.states:
         click.echo("Recognised: the decoder of an ordinary Transformer.", err=True)
     module = None if manifest is None else manifest.module
     found = None if module is None else module.get("found")

@@ -124,7 +124,7 @@ MODULE_FORMS = (
 def _export_states(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
     assert build.decoder is not None
     of = build.decoder
-    return export_module_states(build.found, of.encoder, of.memory, build.opset)
+    return export_module_states(build.found, of.encoder, of.outputs, build.opset)
 
 
 # What a recognised decoder needs in the native engine.

@@ -4,6 +4,7 @@ Axes: B batch, S source, T target, V vocabulary.
 """
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tfexport.export.recognition.model import Recognised, recognise_model
 from tfexport.model_src import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime import Translator
+from tfexport.runtime.model.native_engine import why_not_here
 from tfexport.typing import silent
 
 pytestmark = [
@@ -115,6 +117,28 @@ def bundle_of(style: Style, path: Path, **options: Any) -> Any:
     return export(style.build(), path, **arguments(style), pad_id=style.pad_id,
                   bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST, verify="quick",
                   **options)  # fmt: skip
+
+
+def until_padding(rows: list[list[int]], style: Style) -> list[list[int]]:
+    """Rows up to the end token or a padding token, to which some styles attend and some do not."""
+    ends = (style.pad_id, style.eos_id)
+    return [list(itertools.takewhile(lambda i: i not in ends, row)) for row in rows]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KNOWN)
+def test_both_engines_give_the_tokens_of_its_own_loop(name: str, tmp_path: Path) -> None:
+    style = named(name)
+    bundle_of(style, tmp_path / "a.bundle")
+    inputs = draw_inputs(style.case, 4, {"source_length": 6}, 3)
+    rows = inputs[0].movedim(style.inputs[0].axes.index("batch"), 0).tolist()
+    wanted = until_padding(greedy(style.case, style.build(), inputs, LONGEST).tolist(), style)
+    engines: tuple[Any, ...] = ("onnxruntime", *(("native",) if not why_not_here() else ()))
+    for engine in engines:
+        with Translator(tmp_path / "a.bundle", engine=engine) as translator:
+            found = translator.generate(rows, max_length=LONGEST)
+        tokens = [list(each.hypotheses[0].tokens) for each in found]
+        assert until_padding(tokens, style) == wanted
 
 
 def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:

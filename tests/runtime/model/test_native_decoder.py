@@ -12,7 +12,7 @@ import pytest
 from tests.export.incremental.own_case import draw_inputs, greedy
 from tests.export.recognition.test_recognition import LONGEST, arguments, named
 from tests.runtime.model.test_native_model import change_table
-from tfexport.errors import BundleError, ConfigError
+from tfexport.errors import BundleError, ConfigError, InputError
 from tfexport.export import export, verify
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
@@ -125,6 +125,29 @@ def test_a_row_that_the_encoder_refuses_costs_no_other(
                 assert each.future.result(60)
     finally:
         scheduler.close()
+
+
+def test_masked_positions_are_left_out(once: Any) -> None:
+    style = named("parallel")
+
+    def write(path: Path) -> None:
+        export(style.build(), path, **arguments(style), pad_id=style.pad_id, bos_id=style.bos_id,
+               eos_id=style.eos_id, max_length=LONGEST, verify="quick")  # fmt: skip
+
+    path, pad = once("parallel.bundle", write), style.pad_id
+    # Of any length, with padding at the end and in between.
+    rows = [[5], [7, 9, 4], [7, 9, 4, pad, pad], [8, pad, 6, 11, pad], list(range(3, 40))]
+    for beam_size in (1, 3):
+        theirs, ours = (
+            Translator(path, engine=engine).generate(rows, beam_size=beam_size)
+            for engine in ("onnxruntime", "native")
+        )
+        for one, two in zip(theirs, ours, strict=True):
+            assert two.hypotheses[0].tokens == one.hypotheses[0].tokens
+            assert two.hypotheses[0].score == pytest.approx(one.hypotheses[0].score, abs=1e-4)
+        assert ours[1].hypotheses[0].score == ours[2].hypotheses[0].score
+    with pytest.raises(InputError, match="masks all of an input"):
+        Translator(path, engine="native").generate([[5], [pad, pad]])
 
 
 def test_threads_may_share_it(bundle: Path) -> None:

@@ -324,8 +324,9 @@ def _decoder_in(build: ModuleBuild) -> dict[str, Any]:
     """For the manifest: the decoder that was recognised."""
     if build.decoder is None:
         return {}
-    config, states = build.decoder.config, build.decoder.memory
-    return {"decoder": {"config": config.to_dict(), "states": tensor_to_dict(states)}}
+    names = ("states", "kept")
+    tensors = zip(names, map(tensor_to_dict, build.decoder.outputs), strict=False)
+    return {"decoder": {"config": build.decoder.config.to_dict(), **dict(tensors)}}
 
 
 def _found_in(contents: ModuleContents) -> dict[str, Any]:

@@ -6,6 +6,8 @@ what the decoder attends to besides, with which the native engine decodes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,11 +15,12 @@ from tfexport.export.artifacts.module_source import ModuleCall
 from tfexport.export.incremental.find import beyond_rounding, draw_target
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import Examination
-from tfexport.export.modules.inputs import as_tensors, draw_rows
+from tfexport.export.modules.inputs import Input, as_tensors, axes_of, draw_rows
 from tfexport.export.named_code import one_line
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.decoder import RecognisedDecoder, recognise_decoder
 from tfexport.export.rounding import log_probs
+from tfexport.graph_io import ATTENTION_MASK
 from tfexport.module_rows import Row, stack_rows
 
 _MOST_EXAMPLES = 32
@@ -61,32 +64,58 @@ def _prove(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) -> 
     Raises:
         NotRecognisedError: they differ by more than rounding explains.
     """
-    own, most = call.own, call.facts.max_length
+    own, ids, most = call.own, call.facts.special, call.facts.max_length
     assert own is not None
-    model = decoder.build()
-    rows: list[list[Row]] = []
-    for seed, sizes in enumerate(found.settings):
-        rows.append([*draw_rows(found.inputs, found.below, sizes, 2, seed)])
-    largest = max(found.settings, key=lambda sizes: sum(sizes.values()))
-    longer = {axis: _LONGER * size for axis, size in largest.items()}
-    rows.append([*draw_rows(found.inputs, found.below, longer, 1)])
-    rows += [[row] for row in call.examples[:_MOST_EXAMPLES]]
-    for number, batch in enumerate(rows):
-        given = as_tensors(found.inputs, stack_rows(batch))
+    model, hides = decoder.build(), False
+    for number, (rows, needed) in enumerate(_cases(call, found)):
+        given = as_tensors(found.inputs, stack_rows(rows))
         tokens = most if number == 0 else min(most, _LENGTHS[number % len(_LENGTHS)])
-        ids = draw_target(found.vocab_size, (len(batch), tokens), call.facts.special, number)
+        target = draw_target(found.vocab_size, (len(rows), tokens), ids, number)
 
-        def compute(given: tuple[Tensor, ...] = given, ids: Tensor = ids) -> Tensor:
-            return log_probs(own(given, ids))
+        def compute(given: tuple[Tensor, ...] = given, target: Tensor = target) -> Tensor:
+            return log_probs(own(given, target))
 
         try:
             wanted = compute()
         except ModuleError:
-            if len(batch) == 1 and number == len(found.settings):
-                continue  # the module takes no such sizes
-            raise
-        states = decoder.encoder(*given)
-        kept = torch.ones(states.shape[:2], dtype=torch.int64)
-        made = log_probs(model(states, kept, ids, torch.ones_like(ids)))
+            if needed:
+                raise
+            continue  # the module takes no such rows
+        states, kept = decoder.encode(given)
+        hides |= not bool(kept.all())
+        made = log_probs(model(states, kept, target, torch.ones_like(target)))
         if wrong := beyond_rounding(own, compute, wanted, made):
             raise NotRecognisedError(f"what was recognised {wrong}")
+    if len(decoder.outputs) > 1 and not hides:
+        raise NotRecognisedError("its mask of the source hid nothing of what was drawn")
+
+
+def _cases(call: ModuleCall, found: Examination) -> Iterator[tuple[list[Row], bool]]:
+    """Rows that may share a batch, and whether the module has to take them."""
+    for seed, sizes in enumerate(found.settings):
+        rows: list[Row] = [*draw_rows(found.inputs, found.below, sizes, 2, seed)]
+        yield rows, True
+        padded = _padded(found.inputs, rows[0], call.facts.special.pad)
+        yield [padded, rows[1]], False
+    largest = max(found.settings, key=lambda sizes: sum(sizes.values()))
+    longer = {axis: _LONGER * size for axis, size in largest.items()}
+    yield [*draw_rows(found.inputs, found.below, longer, 1)], False
+    for row in call.examples[:_MOST_EXAMPLES]:
+        yield [row], True
+
+
+def _padded(inputs: Sequence[Input], row: Row, pad_id: int) -> Row:
+    """A row, the last third of which is padding: of what varies in length, and of masks."""
+    made = {}
+    varies = next((axis for axis in axes_of(inputs)), None)
+    for each in inputs:
+        array = row[each.name].copy()
+        for axis, size in enumerate(each.axes[1:]):
+            if size == varies or each.name == ATTENTION_MASK:
+                length = array.shape[axis]
+                place = (slice(None),) * axis + (slice(length - length // 3, None),)
+                ids = not each.dtype.startswith("float") and each.name != ATTENTION_MASK
+                array[place] = pad_id if ids else 0
+                break
+        made[each.name] = array
+    return made

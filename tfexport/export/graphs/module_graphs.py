@@ -48,9 +48,9 @@ class StatesEncoder(nn.Module):
         super().__init__()
         self.encoder, self.found = encoder, found
 
-    def forward(self, *tensors: Tensor) -> Tensor:
-        """Inputs -> states."""
-        states: Tensor = self.encoder(*_checked(self.found, tensors))
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Inputs -> states, and which are kept if some are masked."""
+        states: tuple[Tensor, ...] = self.encoder(*_checked(self.found, tensors))
         return states
 
 
@@ -90,17 +90,17 @@ def export_module_encoder(found: Examination, opset: int) -> ir.Model:
 
 
 def export_module_states(
-    found: Examination, encoder: nn.Module, states: TensorSpec, opset: int
+    found: Examination, encoder: nn.Module, outputs: tuple[TensorSpec, ...], opset: int
 ) -> ir.Model:
     """Export ``states``: what a recognised decoder attends to.
 
     Args:
         found: the module.
         encoder: its inputs to the states.
-        states: these as a tensor.
+        outputs: these as tensors, and which are kept if some are masked.
         opset: the opset version of the standard operators.
     """
-    spec = found.io.states_graph(states)
+    spec = found.io.states_graph(outputs)
     return exporter.export_graph_module(StatesEncoder(found, encoder), spec, opset, found.sizes)
 
 

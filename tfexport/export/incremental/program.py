@@ -249,9 +249,11 @@ class Program:
         return min(changed, key=list(self.graph.nodes).index)
 
     @torch.no_grad()
-    def run(self, example: Example) -> dict[fx.Node, Any]:
-        """The values of all nodes, for inputs and target ids."""
-        return self._run(example, set(self.graph.nodes))[0]
+    def run(
+        self, example: Example, known: Mapping[fx.Node, Any] = MappingProxyType({})
+    ) -> dict[fx.Node, Any]:
+        """The values of all nodes, for inputs and target ids; those that are known are taken."""
+        return self._run(example, set(self.graph.nodes), known)[0]
 
     @torch.no_grad()
     def _run(

@@ -361,10 +361,10 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
 
 def compare_states(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
     """Compare what the decoder of ``weights.json`` makes of the states, in our own modules."""
-    states = torch.from_numpy(model.states(run.rows))
-    prefix, kept = torch.from_numpy(run.prefix), torch.ones(states.shape[:2], dtype=torch.int64)
+    states, kept = map(torch.from_numpy, model.states(run.rows))
+    prefix = torch.from_numpy(run.prefix)
     decoder = _stored_decoder(model.folder, model.manifest)
-    made = decoder(states, kept, prefix, torch.ones_like(prefix))
+    made = decoder(states, kept.long(), prefix, torch.ones_like(prefix))
     yield _compare_log_probs(DECODER_OF_STATES, run, made)
 
 
@@ -388,13 +388,11 @@ def _compare_native(
 
 def _stored_decoder(folder: Path, manifest: Manifest) -> Transformer:
     """The recognised decoder of a bundle, as our own modules."""
-    states = manifest.states
-    assert states is not None
     file = np.memmap(folder / WEIGHTS, np.uint8, "r")
     table = read_weight_table(folder, file.size)
     weights = {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
     config = TransformerConfig.from_dict(manifest.transformer or {})
-    model = build_decoder(config, int(states.axes[-1])).eval()
+    model = build_decoder(config, int(manifest.states[0].axes[-1])).eval()
     model.load_state_dict(weights)
     return model
 
@@ -474,7 +472,7 @@ def compare_module_bundle(
         progress: called after every batch.
     """
     model = ModuleModel(*bundle, THREADS)
-    runs_decoder = model.manifest.states is not None and not why_not_native(model.manifest)
+    runs_decoder = model.manifest.states and not why_not_native(model.manifest)
     native = NativeDecoder(*bundle, THREADS) if runs_decoder else None
 
     def compare(run: ModuleRun) -> Iterator[Comparison]:

@@ -20,7 +20,7 @@ from tfexport.export.recognition.dataflow import PRODUCTS, Dataflow, NotRecognis
 
 MOST_DISTANCE = 600  # of relative positions with a bias of their own
 _MOST_OPERATORS = 40  # between a product and the softmax
-_MASKED = -1e3  # a score below has no weight
+MASKED = -1e3  # a score below has no weight
 _PRODUCTS = (aten.matmul.default, aten.bmm.default, aten.einsum.default)
 _SOFTMAX = (aten.softmax.int, aten._softmax.default)
 
@@ -392,7 +392,9 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor, bool]:
     """
     line = flow.program.line_of(heads.result)
     added = _added(flow, heads)
-    masked = ~(added >= _MASKED)
+    masked = ~(added >= MASKED)
+    if masked.all():
+        raise NotRecognisedError(f"{line}: masks all keys")
     adds = bool((added[~masked] != 0).any())
     shared = _alike(masked.flatten(0, -3), line)
     if heads.scores is None:
@@ -457,7 +459,7 @@ def _strip(flow: Dataflow, heads: _Heads, count: int) -> Tensor:
     by_row = added.reshape(-1, count, length, length) if added.shape[-3] % count == 0 else None
     if by_row is None or not torch.equal(by_row, by_row[:1].expand_as(by_row)):
         raise NotRecognisedError(f"{flow.program.line_of(heads.result)}: adds to scores")
-    kept = torch.where(by_row[0] >= _MASKED, by_row[0], torch.nan)
+    kept = torch.where(by_row[0] >= MASKED, by_row[0], torch.nan)
     strip = torch.full((count, 2 * length - 1), torch.nan)
     for distance in range(-length + 1, length):
         diagonal = kept.diagonal(distance, -2, -1)

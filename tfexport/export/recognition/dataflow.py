@@ -20,6 +20,7 @@ from tfexport.export.incremental.program import Program
 
 aten: Any = torch.ops.aten
 Values = Mapping[fx.Node, Any]
+_MOST_PLACES = 16  # of a row, by which a linear map of each of its positions is read
 MOST_POSITIONS = 2048  # of a table that the program computes, so that nothing bounds it
 
 
@@ -458,9 +459,10 @@ class Dataflow:
         return found.transpose(0, 1) if axis == 1 else found
 
     def places(self, node: fx.Node) -> list[tuple[int, int]]:
-        """Batch and position of each of its vectors."""
+        """Batch and position of its vectors; of long rows some, the first and the last too."""
         batch, length = self.canonical(node).shape[:2]
-        return [(b, t) for b in range(batch) for t in range(length)]
+        positions = torch.linspace(0, length - 1, min(length, _MOST_PLACES)).round().int().tolist()
+        return [(b, t) for b in range(batch) for t in positions]
 
     def reached(self, of: Linear, place: tuple[int, int]) -> Tensor:
         """Whether each value of the result depends on the vector at a place."""

@@ -1,7 +1,7 @@
 """A decoder alone, whose memory comes from an encoder of any form.
 
-All that the decoder takes from the source has to come through one tensor, its memory: a mask of the
-source, or a size of it that acts, would be another way.
+All that the decoder takes from the source has to come through one tensor, its memory, but for masks
+of the memory's positions. A size of the source that acts on values would be another way.
 
 Axes: B batch, S memory, T target, E width of the decoder, W width of the memory.
 """
@@ -24,7 +24,7 @@ from tfexport.export.incremental.program import (
     Program,
 )
 from tfexport.export.incremental.step_graphs import build_encoder
-from tfexport.export.recognition.attention import Attention
+from tfexport.export.recognition.attention import MASKED, Attention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
     Dataflow,
@@ -75,32 +75,40 @@ class RecognisedDecoder:
     Attributes:
         config: its config; the settings of an encoder are those of the decoder.
         state_dict: its weights, by the names of ``Transformer``.
-        encoder: the part of the forward that gives its memory: inputs to (B, S, W).
-        memory: the memory as a tensor of a graph.
+        encoder: the part of the forward that gives its memory: inputs to (B, S, W), and if it has
+            masks which positions are kept, (B, S).
+        outputs: these as tensors of a graph.
     """
 
     config: TransformerConfig
     state_dict: dict[str, Tensor]
     encoder: nn.Module
-    memory: TensorSpec
+    outputs: tuple[TensorSpec, ...]
+
+    def encode(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The memory, and which of its positions are kept: (B, S, W) and (B, S) of 0 and 1."""
+        memory, *kept = self.encoder(*inputs)
+        if kept:
+            return memory, kept[0].long()
+        return memory, torch.ones(memory.shape[:2], dtype=torch.int64)
 
     def build(self) -> Transformer:
         """Our own modules with its weights; in place of source ids they take the memory."""
-        model = build_decoder(self.config, int(self.memory.axes[-1])).eval()
+        model = build_decoder(self.config, int(self.outputs[0].axes[-1])).eval()
         model.load_state_dict(self.state_dict)
         return model
 
 
 class _Encoder(nn.Module):
-    def __init__(self, graph: fx.GraphModule, batch: int) -> None:
+    def __init__(self, graph: fx.GraphModule, batch: int, mask: "_Mask | None") -> None:
         super().__init__()
-        self.graph, self.batch = graph, batch
+        self.graph, self.batch, self.mask = graph, batch, mask
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Inputs to the memory (B, S, W)."""
-        (memory,) = self.graph(*inputs)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """See ``RecognisedDecoder.encoder``."""
+        memory, *masks = self.graph(*inputs)
         made: Tensor = memory if self.batch == 0 else memory.movedim(self.batch, 0)
-        return made
+        return (made,) if self.mask is None else (made, self.mask.kept(masks[0]))
 
 
 def recognise_decoder(
@@ -118,27 +126,55 @@ def recognise_decoder(
         NotRecognisedError: naming the first operator that is none of the known forms, and its line.
     """
     with torch.no_grad():
-        reader = _Reader(program, ids, max_length)
-        found = reader.read()
-        encoder = _Encoder(
-            build_encoder(program, [reader.memory], fused), program.batch_axis(reader.memory) or 0
-        )
+        reader, found = _read(program, ids, max_length)
+        masks = [] if reader.mask is None else [reader.mask.node]
+        graph = build_encoder(program, [reader.memory, *masks], fused)
+        encoder = _Encoder(graph, program.batch_axis(reader.memory) or 0, reader.mask)
         weights = {
             name: tensor
             for name, tensor in found.state_dict.items()
             if not name.startswith(_OF_ENCODER)
         }
-        return RecognisedDecoder(found.config, weights, encoder, reader.spec())
+        return RecognisedDecoder(found.config, weights, encoder, reader.specs())
+
+
+def _read(program: Program, ids: SpecialIds, max_length: int) -> "tuple[_Reader, Recognised]":
+    """Read a decoder; a mask is true where positions are kept, or where they are hidden."""
+    reader = _Reader(program, ids, max_length, kept=True)
+    try:
+        return reader, reader.read()
+    except NotRecognisedError:
+        if reader.mask is None or program.dtypes[reader.mask.node] is not torch.bool:
+            raise
+    reader = _Reader(program, ids, max_length, kept=False)
+    return reader, reader.read()
 
 
 class _Reader:
-    def __init__(self, program: Program, ids: SpecialIds, max_length: int) -> None:
+    """Reads the program as it is with nothing masked.
+
+    Attributes:
+        memory: the node of the memory.
+        mask: the first of its masks; None if there are none.
+    """
+
+    def __init__(self, program: Program, ids: SpecialIds, max_length: int, kept: bool) -> None:
         self.program, self.ids, self.max_length = program, ids, max_length
         check_ids(program, program.target, ids.pad)
-        self.memory = find_memory(program)
+        self.memory, self.beside = find_memory(program)
         _check_sizes(program, self.memory)
+        roots = dict.fromkeys(_root(program, self.memory, each) for each in self.beside)
+        of_masks = [
+            _Mask(node, *axes, kept)
+            for node in roots
+            if node is not None and (axes := _mask_axes(program, self.memory, node)) is not None
+        ]
+        self.mask = of_masks[0] if of_masks else None
         values_at = functools.cache(self._values_at)
         values = program.run(program.examples[FIRST])
+        if of_masks:
+            opened = {each.node: each.opened(values[each.node]) for each in of_masks}
+            values = program.run(program.examples[FIRST], opened)
         self.decoder, self.encoder = (
             Dataflow(program, values, values_at, decoder=decoder, memory=self.memory)
             for decoder in (True, False)
@@ -151,7 +187,7 @@ class _Reader:
         stack = StackReader(self.decoder, self.encoder).read(end)
         for node in _taken(self.program):
             # A mask that is made of the memory's values would act on others than the example's.
-            if self.encoder.leaves(node) != [self.memory]:
+            if node not in self.beside and self.encoder.leaves(node) != [self.memory]:
                 raise NotRecognisedError(
                     f"{self.program.line_of(node)}: the decoder takes something else from the "
                     f"source than projections of {_name(self.program, self.memory)}"
@@ -160,14 +196,15 @@ class _Reader:
         assembly = Assembly((_encoder_like(stack), stack), output, shapes, None)
         return assembly.build(self.ids, self.max_length)
 
-    def spec(self) -> TensorSpec:
-        """The memory as a tensor of a graph."""
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The memory, and which positions are kept, as tensors of a graph."""
         sizes = self.program.sizes(self.memory)
         batch = self.program.batch_axis(self.memory)
         length, width = (size for axis, size in enumerate(sizes) if axis != batch)
         fixed = len(set(length)) == 1
-        axes = (BATCH, length[FIRST] if fixed else MEMORY_AXIS, width[FIRST])
-        return TensorSpec("memory.states", "float32", axes)
+        axes = (BATCH, length[FIRST] if fixed else MEMORY_AXIS)
+        states = TensorSpec("memory.states", "float32", (*axes, width[FIRST]))
+        return (states,) if self.mask is None else (states, TensorSpec("memory.kept", "bool", axes))
 
     def _values_at(self, length: int) -> Values:
         """Values for one row with target ids of a length, or of the largest that there may be."""
@@ -197,8 +234,11 @@ def _encoder_like(decoder: Stack) -> Stack:
 # The memory.
 
 
-def find_memory(program: Program) -> fx.Node:
-    """The tensor (B, S, W) through which the decoder takes all that it takes from the source.
+def find_memory(program: Program) -> tuple[fx.Node, list[fx.Node]]:
+    """The tensor (B, S, W) through which the decoder takes what it takes from the source.
+
+    Returns:
+        Its node, and those of masks that the decoder takes besides.
 
     Raises:
         NotRecognisedError: there is none; the message names what else the decoder takes.
@@ -207,8 +247,9 @@ def find_memory(program: Program) -> fx.Node:
     if not taken:
         raise NotRecognisedError("the decoder takes nothing from the source")
     for node in reversed(_of_source(program)):
-        if _is_states(program, node) and _is_cut(program, node, taken):
-            return _before_wider(program, node, taken)
+        if _is_states(program, node) and _is_memory(program, node, taken):
+            node = _before_wider(program, node, taken)
+            return node, _beside(program, node, taken)
     lines = dict.fromkeys(program.line_of(node) for node in taken)
     raise NotRecognisedError(
         "what the decoder takes from the source comes through no single tensor of states: "
@@ -249,18 +290,80 @@ def _is_states(program: Program, node: fx.Node) -> bool:
     )
 
 
-def _is_cut(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> bool:
-    """Whether values of the inputs reach what the decoder takes through a node only."""
-    seen, waiting = set[fx.Node](), [each for each in taken if each is not node]
-    while waiting:
-        each = waiting.pop()
-        if each in program.inputs:
-            return False
-        for before in each.all_input_nodes:
-            if before is not node and before in program.of_source and before not in seen:
-                seen.add(before)
-                waiting.append(before)
-    return True
+def _is_memory(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> bool:
+    """Whether all that the decoder takes besides a tensor of states are masks of it."""
+    beside = _beside(program, node, taken)
+    if len(beside) == len(taken):
+        return False
+    return all(_root(program, node, each) is not None for each in beside)
+
+
+def _beside(program: Program, memory: fx.Node, taken: Sequence[fx.Node]) -> list[fx.Node]:
+    """What the decoder takes that values of the inputs reach without the memory."""
+    reached = set(program.inputs) - {memory}
+    for node in _of_source(program):
+        if node is not memory and any(each in reached for each in node.all_input_nodes):
+            reached.add(node)
+    return [node for node in taken if node in reached]
+
+
+def _mask_axes(program: Program, memory: fx.Node, node: fx.Node) -> tuple[int, int] | None:
+    """The axes of batch and memory of a mask, whose others have one value or one a target id."""
+    if node.op != "call_function" or program.dtypes.get(node) not in (torch.bool, torch.float32):
+        return None
+    sizes = program.sizes(node)
+    _, length = sorted(enumerate(program.sizes(memory)[:2]), key=lambda each: (
+        each[0] != program.batch_axis(memory)))  # fmt: skip
+    batches = [axis for axis, size in enumerate(sizes) if program.is_batch(size)]
+    lengths = [axis for axis, size in enumerate(sizes) if size == length[1]]
+    rest = [size for axis, size in enumerate(sizes) if axis not in (*batches, *lengths[-1:])]
+    if len(batches) != 1 or not lengths:
+        return None
+    if any(set(size) != {1} and not program.is_length(size) for size in rest):
+        return None
+    return batches[0], lengths[-1]
+
+
+def _root(program: Program, memory: fx.Node, node: fx.Node) -> fx.Node | None:
+    """The mask of which alone a node is made; None if there is none."""
+    while node in program.of_target or _mask_axes(program, memory, node) is None:
+        before = [each for each in node.all_input_nodes if each in program.of_source]
+        if len(before) != 1:
+            return None
+        (node,) = before
+    return node
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """A mask of the memory.
+
+    Attributes:
+        node: of the program; it does not depend on the target.
+        batch: the axis of the batch.
+        length: the axis of the memory's positions.
+        value: what keeps a position, of a mask of true and false; others are added to scores.
+    """
+
+    node: fx.Node
+    batch: int
+    length: int
+    value: bool
+
+    def opened(self, value: Tensor) -> Tensor:
+        """The mask where nothing is hidden."""
+        return torch.full_like(value, self.value if value.dtype is torch.bool else 0.0)
+
+    def kept(self, value: Tensor) -> Tensor:
+        """Which positions are kept, (B, S)."""
+        for axis in reversed(range(value.dim())):
+            if axis not in (self.batch, self.length):
+                value = value.select(axis, 0)
+        if self.batch > self.length:
+            value = value.t()
+        if value.dtype is not torch.bool:
+            return value > MASKED
+        return value if self.value else ~value
 
 
 def _before_wider(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> fx.Node:
@@ -270,7 +373,7 @@ def _before_wider(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> 
         if (
             not _is_states(program, before)
             or program.sizes(before)[2] >= program.sizes(node)[2]
-            or not _is_cut(program, before, taken)
+            or not _is_memory(program, before, taken)
         ):
             break
         node = before

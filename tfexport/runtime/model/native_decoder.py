@@ -7,6 +7,7 @@ import numpy as np
 
 from tfexport import graph_io
 from tfexport.bundle import Manifest
+from tfexport.errors import InputError
 from tfexport.module_rows import shape_key
 from tfexport.runtime.model.interface import Floats, Source
 from tfexport.runtime.model.native_model import NativeModel
@@ -35,8 +36,7 @@ class NativeDecoder(NativeModel):
             BundleError: the engine or onnxruntime cannot read it.
         """
         super().__init__(folder, manifest, threads)
-        assert manifest.states is not None
-        self._width = int(manifest.states.axes[-1])
+        self._width = int(manifest.states[0].axes[-1])
         self._of_states = _StatesModel(folder, manifest, threads)
 
     @property
@@ -51,8 +51,11 @@ class NativeDecoder(NativeModel):
             groups.setdefault(_shape(row), []).append(place)
         found: dict[int, Floats] = {}
         for places in groups.values():
-            states = self._of_states.states([rows[place] for place in places])
-            found |= zip(places, states, strict=True)
+            states, kept = self._of_states.states([rows[place] for place in places])
+            for place, row, of_row in zip(places, states, kept, strict=True):
+                if not of_row.any():
+                    raise InputError("the module masks all of an input: there is nothing to decode")
+                found[place] = row if of_row.all() else row[of_row]
         return [found[place] for place in range(len(rows))]
 
     def close(self) -> None:

@@ -88,11 +88,11 @@ def native_config(manifest: Manifest) -> dict[str, object]:
     scale = math.sqrt(config["d_model"])
     scaled: Callable[[bool], float] = lambda yes: scale if yes else 1.0  # noqa: E731
     has_positions = config["positions"] != "none"
-    elsewhere = {} if states is None else {"num_encoder_layers": 0}
+    elsewhere = {"num_encoder_layers": 0} if states else {}
     return {
         **{key: config[key] for key in _AS_THEY_ARE},
         **elsewhere,
-        "memory_width": 0 if states is None else states.axes[-1],
+        "memory_width": states[0].axes[-1] if states else 0,
         "decoder_num_heads": heads,
         "decoder_head_dim": config["num_heads"] * config["head_dim"] // heads,
         "decoder_d_ff": config["decoder_d_ff"] or config["d_ff"],

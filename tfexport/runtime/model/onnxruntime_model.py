@@ -247,7 +247,7 @@ class ModuleModel(OnnxModel):
         assert io is not None
         self._io = io
         of_states = {}
-        if manifest.states is not None:
+        if manifest.states:
             of_states[graph_io.STATES] = io.states_graph(manifest.states)
         return of_states | {
             "encoder": io.encoder_graph(),
@@ -266,11 +266,14 @@ class ModuleModel(OnnxModel):
         ]  # fmt: skip
         return stack_rows(rows, self._pad_id)
 
-    def states(self, rows: Sequence[Source]) -> Floats:
-        """The states (B, S, W) that a recognised decoder attends to, of rows that share a batch."""
-        found = self._session(graph_io.STATES).run(None, self._inputs(rows))
-        states: Floats = found[0]
-        return states
+    def states(self, rows: Sequence[Source]) -> tuple[Floats, NDArray[np.bool_]]:
+        """What a recognised decoder attends to, of rows that share a batch.
+
+        Returns:
+            The states (B, S, W), and which of them are kept (B, S).
+        """
+        states, *kept = self._session(graph_io.STATES).run(None, self._inputs(rows))
+        return states, kept[0] if kept else np.ones(states.shape[:2], bool)
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""
