@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tests.export.incremental.own_case import draw_inputs, draw_target, logits
 from tests.export.recognition.styles import STYLES, Style
 from tests.support.combinations import few_of
+from tests.support.paths import REPOSITORY
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -128,6 +129,12 @@ def test_every_style_is_in_one_of_the_lists() -> None:
     assert {*PLACED, *FACTORS, *ODD, *REFUSED} == {style.name for style in STYLES}
     assert len(PLACED) + len(FACTORS) + len(ODD) + len(REFUSED) == len(STYLES)
     assert len(PLACED) >= 12
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    counts = f"[{len(STYLES)} styles of public code](recognition.md#styles-of-public-code)"
+    assert counts in page
+    assert f"{len(PLACED)} compute the same by their names" in page
+    assert f"{len(FACTORS)} more with `--reference`" in page
+    assert f"and {len(REFUSED)} are refused" in page
 
 
 @pytest.mark.parametrize("name", few_of(tuple(PLACED), "jamil_scalar_norm", "notebook"))
