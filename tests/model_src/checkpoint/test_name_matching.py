@@ -354,7 +354,7 @@ def test_masks_are_ignored_and_values_like_masks_are_not() -> None:
 def test_masks_of_any_type_are_ignored(dtype: torch.dtype, tmp_path: Path) -> None:
     mask = torch.ones(9, 9).tril().to(dtype)
     torch.save(plain(mask=mask), tmp_path / "model.pt")
-    settings = f"num_heads=2 {PRE} norm=rms positions=none".split()
+    settings = f"num_heads=2 {PRE} norm=rms positions=none relative_positions=none".split()
     found = load_checkpoint(tmp_path / "model.pt", settings=settings, rename="auto")
     assert found.key_report["mask"] == ()
     torch.save(plain(mask=mask.to(torch.complex64)), tmp_path / "model.pt")
@@ -417,10 +417,12 @@ def test_factors_of_queries_and_logits_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ODD)
 def test_no_settings_that_differ_from_the_own_forward_are_taken(name: str, tmp_path: Path) -> None:
     known = f"num_heads=4 norm_placement=pre scale_embeddings=false norm=rms positions=none {FINAL}"
+    with pytest.raises(ConfigError, match=r"relative_positions \(none, buckets, "):
+        load_checkpoint(saved(name, tmp_path), settings=known.split(), rename="auto")
     with pytest.raises(ConfigError, match="agree with your forward; the nearest differ by") as told:
         tried(name, tmp_path, *known.split())
     assert "--" not in str(told.value)
-    assert re.search(r"norm_eps=\S+, activation=\w+\)", str(told.value))
+    assert re.search(r"norm_eps=\S+, activation=\w+, relative_positions=\w+\)", str(told.value))
 
 
 def test_a_reference_with_another_result_is_named(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _COARSE: Mapping[str, Sequence[Any]] = {
     "norm_placement": ("post", "pre", "res_post"),
     "scale_embeddings": (False, True),
     "activation": ("relu", "gelu", "silu"),
+    "relative_positions": ("none", "rotary"),
     "positions": ("sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "none"),
     "norm": ("layer", "rms"),
     "norm_eps": (1e-6,),
