@@ -328,7 +328,8 @@ def inspect(
         raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
     values = find_transformers(path, layout)
     if values is not None:
-        _inspect_transformers(path, values, config, settings, as_json)
+        options = {"config": config, "settings": settings, "rename": rename}
+        _inspect_transformers(path, values, options, as_json)
         return
     try:
         found = examine_checkpoint(
@@ -352,17 +353,13 @@ def inspect(
 
 
 def _inspect_transformers(
-    path: str,
-    values: Mapping[str, Any],
-    config: str | None,
-    settings: tuple[str, ...],
-    as_json: bool,
+    path: str, values: Mapping[str, Any], options: Mapping[str, Any], as_json: bool
 ) -> None:
     """Describe a model that no layout reads, which is exported by its own forward."""
     from tfexport.export.artifacts.transformers_model import check_options
     from tfexport.export.artifacts.transformers_source import read_transformers
 
-    given = check_options({"config": config, "settings": settings})
+    given = check_options(options)
     found = read_transformers(path, values, given)
     kind = type(found.model).__name__
     if as_json:

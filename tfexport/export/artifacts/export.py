@@ -164,7 +164,7 @@ def _check_verified(model: CheckpointLike, options: VerifyKeywords) -> None:
         if not isinstance(model, nn.Module):
             text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint does not use "
             problems.append(Message(Option("model"), text, Option("inputs"), "."))
-        for name in ("config", "settings", "layout", "reference", *LANGUAGES):
+        for name in ("config", "settings", "layout", "rename", "reference", *LANGUAGES):
             if options.get(name):
                 text = " applies to checkpoints, not to custom modules."
                 problems.append(Message(Option(name), text))

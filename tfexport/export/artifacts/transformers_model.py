@@ -31,7 +31,7 @@ from tfexport.typing import Progress
 _LENGTH = "max_length"
 # Options of checkpoints that a model without a layout does not have.
 _NOT_THERE = (
-    "config", "reference", "output_attentions", "attention_biases", "log_probs", "text",
+    "config", "rename", "reference", "output_attentions", "attention_biases", "log_probs", "text",
     *LANGUAGES,
 )  # fmt: skip
 

@@ -223,8 +223,8 @@ class ReadOptions:
         """
 
         def read(values: Mapping[str, Any]) -> Examination:
-            words = [*self.settings, *(f"{key}={json.dumps(it)}" for key, it in values.items())]
-            settings = [word.replace('"', "") for word in words]
+            tried = [f"{key}={str(it).lower()}" for key, it in values.items()]
+            settings = (*self.settings, *tried)
             return examine_checkpoint(
                 path, self.config, settings, self.layout, require, defaults, self.rename
             )
