@@ -265,6 +265,12 @@ def checkpoint_options(command: Command) -> Command:
             help=f"Force a checkpoint layout instead of detecting it: {_LAYOUT_NAMES}.",
         ),
         click.option(
+            "--rename",
+            type=click.Choice(["auto"]),
+            help="auto: match the names of a checkpoint that no layout reads with those of "
+            "tfexport's own modules. A config may contain a table of names.",
+        ),
+        click.option(
             "--set",
             "settings",
             metavar="KEY=VALUE",

@@ -353,6 +353,14 @@ def config_keys() -> tuple[str, ...]:
     return tuple(f.name for f in fields(TransformerConfig))
 
 
+def choices(key: str) -> tuple[str, ...]:
+    """The values of a config key that has few; () for one with any."""
+    hint = get_type_hints(TransformerConfig)[key]
+    if hint is bool:
+        return ("true", "false")
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
 def unknown_keys(keys: Iterable[str], known: Iterable[str]) -> list[str]:
     """Name unknown keys, each with the known key that is nearest to it.
 

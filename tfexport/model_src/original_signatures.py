@@ -22,8 +22,8 @@ from tfexport.model_src.transformer import Decoder, Transformer
 
 _MULTIHEAD_ATTENTION = KeyTable(
     {
-        "in_proj_{kind}": ("{part}_proj.{kind}", THIRDS),
-        "{part}_proj_weight": "{part}_proj.weight",
+        "in_proj_{kind}": ("{qkv}_proj.{kind}", THIRDS),
+        "{qkv}_proj_weight": "{qkv}_proj.weight",
         "out_proj.{kind}": "out_proj.{kind}",
     }
 )

@@ -14,13 +14,17 @@ BASE: dict[str, Any] = {
     "num_heads": 2, "pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "add_source_eos": True,
     "norm_placement": "post", "activation": "relu", "positions": "sinusoidal", "norm_eps": 1e-5,
     "mask_fill": "-inf", "scale_embeddings": True, "max_positions": 64, "tie_output": False,
-    "rename": [["^core\\.", "transformer."]], "ignore": ["^criterion\\."],
+    "rename": {"core.{weight}": "transformer.{weight}"}, "ignore": ["criterion.{weight}"],
 }  # fmt: skip
 PATTERNS = (
-    "a{99999999999}", "(" * 5000 + ")" * 5000, "(", "[", "*", "^", "$", ".", "", "\\1", "(?P<a>x)",
-    "(?i)transformer", "transformer", "\\d+", "(.*)", "(?<=a)b", "\\ud800", "\ud800", "x" * 10**5,
+    "a{99999999999}", "{" * 5000 + "}" * 5000, "{", "}", "{}", "{weight}", "{weight}{weight}", "",
+    "transformer.{weight}", "{stack}.{layer}.{weight}", "{layer}{head}", "{layer.x}", "{qkv!r}",
+    "{weight}.{kind}", "{side}", "{0}", "(.*)", "\ud800", "x" * 10**5,
 )  # fmt: skip
-REPLACEMENTS = ("", "x", "\\1", "\\g<1>", "\\g<name>", "\\", "transformer.", "\\2", "\0")
+NAMES: tuple[Any, ...] = (
+    "", "x", "{weight}", "{layer}", "transformer.{weight}", "{stack}.{weight}", "{kind}", "\0", "{",
+    "{weight.__class__}", "{weight!r}", {"encoder": "decoder"}, {"a": 1}, {}, "auto",
+)  # fmt: skip
 
 
 def prepare(bundle: Path) -> None:
@@ -58,7 +62,8 @@ def _change(rng: Random, tree: Any) -> Any:
         if rng.random() < 0.5:
             tree["ignore"] = rules
         else:
-            tree["rename"] = [[rule, rng.choice(REPLACEMENTS)] for rule in rules]
+            named: Any = {rule: rng.choice(NAMES) for rule in rules}
+            tree["rename"] = named if rng.random() < 0.8 else "auto"
         return tree
     if isinstance(tree, dict) and rng.random() < 0.5:
         tree[rng.choice(config_keys())] = rng.choice([odd(rng), number(rng), rng.randrange(10)])

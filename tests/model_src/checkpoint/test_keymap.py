@@ -22,11 +22,11 @@ from tfexport.model_src.checkpoint.keymap import (
 TABLE = KeyTable(
     {
         "{side}_emb": "{side}_embedding.weight",
-        "{prefix}{stack}.{layer}.{attention}.{part}.{kind}": (
-            "{stack}.{layer}.{attention}.{part}.{kind}",
+        "{prefix}{stack}.{layer}.{attention}.{qkv}.{kind}": (
+            "{stack}.{layer}.{attention}.{qkv}.{kind}",
             UNCHANGED,
         ),
-        "{stack}.{layer}.packed_{kind}": ("{stack}.{layer}.self.{part}.{kind}", THIRDS),
+        "{stack}.{layer}.packed_{kind}": ("{stack}.{layer}.self.{qkv}.{kind}", THIRDS),
         "{stack}.{layer}.heads.{head}": "{stack}.{layer}.joined",
     },
     {
@@ -100,7 +100,7 @@ def test_origin_of_a_weight_is_the_first_key_that_becomes_it(
     [(UNCHANGED, (4, 5)), (Split(2), (8, 5)), (THIRDS, (12, 5)), (Transposed(), (5, 4))],
 )
 def test_conversion_knows_the_shape_that_it_comes_from(convert: Convert, original: Shape) -> None:
-    table = KeyTable({"{stack}.x": ("{stack}.y.{part}", convert)})
+    table = KeyTable({"{stack}.x": ("{stack}.y.{qkv}", convert)})
     assert table.origin_of("encoder.y.q", (4, 5)) == ("encoder.x", original)
     assert {tuple(it.shape) for it in convert(torch.zeros(original))} == {(4, 5)}
 
@@ -114,7 +114,7 @@ def test_scalar_has_a_shape_before_any_conversion() -> None:
 def test_packed_tensor_is_split_and_one_for_both_sides_is_shared() -> None:
     table = KeyTable(
         {
-            "qkv": ("{part}_proj", THIRDS),
+            "qkv": ("{qkv}_proj", THIRDS),
             "pos": ("{side}.table", POSITION_TABLE),
         }
     )

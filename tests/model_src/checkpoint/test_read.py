@@ -130,7 +130,9 @@ def test_misspelt_table_is_named_where_no_layout_is_found(tmp_path: Path) -> Non
     torch.save({f"x{i}.{key}": value for i, (key, value) in enumerate(state.items())},
                tmp_path / "net.pt")  # fmt: skip
     with pytest.raises(CheckpointError, match="no known layout") as caught:
-        load_checkpoint(tmp_path / "net.pt", {"renames": [["^net", ""]], "num_heads": 2})
+        load_checkpoint(
+            tmp_path / "net.pt", {"renames": {"net.{weight}": "{weight}"}, "num_heads": 2}
+        )
     assert "Note: config: unknown key 'renames'; did you mean 'rename'?" in str(caught.value)
 
 

@@ -136,9 +136,10 @@ def test_config_maps_a_foreign_checkpoint(block: Block, folder: Path) -> None:
     model = tutorial.make(d_model=16, num_heads=config["num_heads"])
     foreign = {"criterion.weight": torch.ones(3)}
     for key, value in model.state_dict().items():
-        for theirs, ours in config["rename"]:
-            if key.startswith(ours):
-                key = theirs.strip("^").replace("\\.", ".") + key.removeprefix(ours)
+        for theirs, ours in config["rename"].items():
+            rest = ours.removesuffix("{weight}")
+            if key.startswith(rest):
+                key = theirs.removesuffix("{weight}") + key.removeprefix(rest)
                 break
         foreign[key] = value
     torch.save(foreign, folder / "model.pt")

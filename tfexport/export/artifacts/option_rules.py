@@ -40,7 +40,7 @@ CALL = (*DECLARE_INPUTS, "forward", "target")  # how a module is called
 RECOGNISED = "recognised"  # the layout of a module that is recognised
 OF_MODULES = (*NEEDED, "unk_id", "examples", *CALL, *FRAMING, "recognise")
 OF_CHECKPOINTS = (
-    "config", "settings", "layout", "reference", "target_tokenizer", "output_attentions",
+    "config", "settings", "layout", "rename", "reference", "target_tokenizer", "output_attentions",
     "attention_biases", "log_probs", "text", *LANGUAGES,
 )  # fmt: skip
 _MODULE_GOES_WITH: dict[str, tuple[str, ...]] = {

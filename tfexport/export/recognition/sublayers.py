@@ -80,6 +80,8 @@ def find_norm(flow: Dataflow, result: fx.Node) -> Norm | None:
     """The norm that gives a node; None if none does."""
     if result not in flow.side or flow.values[result].dim() != 3:
         return None
+    if flow.values[result].shape[-1] == 1:  # one value has no deviation
+        return None
     for source in flow.dominators(result):
         value = flow.values[source]
         if not isinstance(value, Tensor) or value.shape != flow.values[result].shape:

@@ -1,5 +1,6 @@
 """Detection of the layout of a state dict."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from tfexport.errors import CheckpointError, Message, Option, join_some
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
+from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE, renamed_layout
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import (
     MODULE,
@@ -44,6 +45,7 @@ def detect_layout(
     names: Iterable[str],
     forced: str | None = None,
     config: Mapping[str, Any] | None = None,
+    renamed: bool = False,
 ) -> Detected:
     """The layout whose table knows most of the keys; ``forced`` names one.
 
@@ -53,17 +55,18 @@ def detect_layout(
         forced: the name of a layout, or None.
         config: the config.json next to the file, of any project; a layout with its ``model_type``
             that knows half of the keys is chosen.
+        renamed: whether there is a rename table, which may lead to the modules' own names.
 
     Raises:
         CheckpointError: no table knows half of the keys.
     """
     names = list(names)
-    if not names:
-        raise CheckpointError(f"{raw.path}: 'ignore' matches every tensor.")
-    if (form := describe_form(names)) is not None:
-        raise CheckpointError(f"{raw.path}: {form}")
-    if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
+    refuse_form(raw, names)
+    if METADATA_KEY in raw.metadata and forced in (None, NATIVE.name):
         return Detected(NATIVE, "", len(names))
+    all_ours = renamed and _count_known(NATIVE, names, "") == len(names)
+    if forced == NATIVE.name or (forced is None and all_ours):
+        return Detected(renamed_layout(names), "", len(names))
     config = config or {}
     layouts = [LAYOUTS[forced]] if forced else [v for v in LAYOUTS.values() if v is not NATIVE]
     undecided = [v for v in layouts if v.needs_config and not forced and not v.recognises(config)]
@@ -83,6 +86,18 @@ def detect_layout(
             raise CheckpointError(f"{raw.path}: {other_project}")
         raise CheckpointError(_no_layout(raw, names, found, best))
     return best
+
+
+def refuse_form(raw: StateDict, names: list[str]) -> None:
+    """Refuse weights in a form that no layout reads, such as adapters.
+
+    Raises:
+        CheckpointError: it is one, or there are no names.
+    """
+    if not names:
+        raise CheckpointError(f"{raw.path}: 'ignore' matches every tensor.")
+    if (form := describe_form(names)) is not None:
+        raise CheckpointError(f"{raw.path}: {form}")
 
 
 def _undecided(layouts: list[Layout], names: list[str]) -> Message | None:
@@ -127,7 +142,7 @@ def _count_known(layout: Layout, names: list[str], prefix: str) -> int:
     return len(layout.table.map_keys(inside))
 
 
-def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: Detected) -> str:
+def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: Detected) -> Message:
     known = best.layout.table.map_keys(names)
     unknown = [name for name in names if name not in known]
     text = (
@@ -136,16 +151,17 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
     )
     better = max(found, key=lambda it: it.known)
     if better.prefix and 2 * better.known >= len(names):
-        pattern = "^" + better.prefix.replace(".", "\\\\.")
-        return (
+        return Message(
             f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys match "
-            f'{better.layout.name}: set "rename": [["{pattern}", ""]] in the config.'
+            f'{better.layout.name}: set "rename": {_without(better.prefix)} in the config.'
         )
     if (inner := _inner_model(names)) is not None:
-        return f"{text}\n{inner}"
-    return (
-        f"{text}\n{MODULE.capitalize()}, which needs no layout; or, if it computes what a layout "
-        "does, map its names to that one's with the config's 'rename' table (docs/checkpoints.md)."
+        return Message(f"{text}\n{inner}")
+    return Message(
+        f"{text}\n{MODULE.capitalize()}, which needs no layout; or, if it is an ordinary "
+        "Transformer, map its names with the config's 'rename' table (docs/checkpoints.md), which ",
+        Option("rename", "auto"),
+        " writes as far as the names allow.",
     )
 
 
@@ -164,10 +180,14 @@ def _inner_model(names: list[str]) -> str | None:
         layouts = [it for it in LAYOUTS.values() if it is not NATIVE and not it.needs_config]
         fits = max(_count_known(it, inside, prefix) for it in layouts) == len(inside)
         if fits and len(first) <= 8:
-            pattern = prefix.replace(".", "\\\\.")
-            ignore = ", ".join(f'"^{name}\\\\b"' for name in first)
+            ignore = [name if name in others else f"{name}.{{weight}}" for name in first]
             return (
                 f"The {len(inside)} keys under {prefix!r} are a separate model: give "
-                f'"rename": [["^{pattern}", ""]], "ignore": [{ignore}] in the config.'
+                f'"rename": {_without(prefix)}, "ignore": {json.dumps(ignore)} in the config.'
             )
     return None
+
+
+def _without(prefix: str) -> str:
+    """A rename table that takes a prefix off."""
+    return json.dumps({f"{prefix}{{weight}}": "{weight}"})

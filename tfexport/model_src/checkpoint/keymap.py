@@ -4,11 +4,11 @@ A table is a literal dict from the checkpoint's keys to the model's weights, bot
 
     {layer} {head}    a number; the tensors of all heads are joined along the first axis
     {weight}          any name
-    {stack} {kind} {part} …   a word out of a list; see ``WORDS``
+    {stack} {kind} {qkv} …   a word out of a list; see ``WORDS``
 
 A table may have its own lists, each a dict of the checkpoint's words to the model's. A
 placeholder that only the weight's name has takes all words of its list: a packed projection becomes
-``{part}_proj``.
+``{qkv}_proj``.
 """
 
 import functools
@@ -111,15 +111,17 @@ class SingleRow:
 
 @dataclass(frozen=True)
 class Transposed:
-    """A matrix that is stored as (in, out)."""
+    """A matrix that is stored as (in, out), and converted further as (out, in)."""
+
+    then: Convert = field(default_factory=Unchanged)
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The matrix as (out, in); nothing for a tensor that is not a matrix."""
-        return (tensor.T,) if tensor.dim() == 2 else ()
+        """Convert the matrix as (out, in); nothing for a tensor that is not a matrix."""
+        return self.then(tensor.T) if tensor.dim() == 2 else ()
 
     def original_shape(self, shape: Shape) -> Shape:
         """The shape with its axes exchanged."""
-        return shape[::-1]
+        return self.then.original_shape(shape)[::-1]
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class OneRow:
         return (1, *shape)
 
 
-UNCHANGED, THIRDS, POSITION_TABLE = Unchanged(), Split(3), Squeezed()
+UNCHANGED, THIRDS, HALVES, POSITION_TABLE = Unchanged(), Split(3), Split(2), Squeezed()
 
 
 Words = Mapping[str, Mapping[str, str]]
@@ -144,7 +146,7 @@ Entries = Mapping[str, str | tuple[str, Convert]]
 WORDS: Words = {
     "stack": {"encoder": "encoder", "decoder": "decoder"},
     "kind": {"weight": "weight", "bias": "bias"},
-    "part": {"q": "q", "k": "k", "v": "v"},
+    "qkv": {"q": "q", "k": "k", "v": "v"},
     "side": {"source": "source", "target": "target"},
 }
 _OPEN = {"layer": r"\d{1,6}", "head": r"\d{1,6}", "weight": r".+"}
@@ -156,6 +158,29 @@ _NUMBER = re.compile(r"[0-9]+|\{layer\}|\{head\}")
 def placeholders(text: str) -> list[str]:
     """The names of a key's placeholders."""
     return _PLACEHOLDER.findall(text)
+
+
+def wrong_placeholders(text: str, words: Words) -> str | None:
+    """Why a key cannot be used in a table; None if it can.
+
+    Args:
+        text: the key, with placeholders.
+        words: the lists of words.
+    """
+    names = placeholders(text)
+    if {"{", "}"} & {*_PLACEHOLDER.sub("", text)}:
+        return "a brace that is not part of a {placeholder}"
+    if strange := [name for name in names if name not in words and name not in _OPEN]:
+        known = ", ".join(f"{{{name}}}" for name in (*_OPEN, *words))
+        return f"{{{strange[0]}}} is not known; known are {known}"
+    if twice := [name for name in names if names.count(name) > 1]:
+        return f"{{{twice[0]}}} is in it more than once"
+    return None
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """A key with values in place of its placeholders."""
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
 
 
 def _pattern(text: str, lists: Mapping[str, Iterable[str]]) -> re.Pattern[str]:

@@ -77,5 +77,5 @@ def test_folder_with_something_wrong_says_so_once(tmp_path: Path) -> None:
 def test_weights_alone_need_what_the_options_say(tmp_path: Path) -> None:
     joeynmt.write(1, tmp_path)
     (tmp_path / "config.yaml").unlink()
-    with pytest.raises(ConfigError, match="num_heads, norm_placement, scale_embeddings"):
+    with pytest.raises(ConfigError, match=r"num_heads, norm_placement \(.*\), scale_embeddings"):
         load_checkpoint(tmp_path)

@@ -63,7 +63,7 @@ def test_one_position_table_of_two_is_not_enough(tmp_path: Path, positions: str)
     state, config = native_state(positions)
     table = state.pop("target_embedding.positions.table")
     path = save({**state, "wpe": table}, tmp_path)
-    rename = [["^wpe", "target_embedding.positions.table"]]
+    rename = {"wpe": "target_embedding.positions.table"}
     load_checkpoint(path, {**config, "rename": rename}, layout="native").build()
     with pytest.raises(CheckpointError, match=r"target_embedding\.positions\.table .* is missing"):
         load_checkpoint(path, {**config, "ignore": "wpe"}, layout="native")

@@ -28,8 +28,8 @@ _TABLE: Entries = {
     "{side}.layernorm_embedding.{kind}": "{side}_embedding.norm.{kind}",
     "{stack}.layer_norm.{kind}": "{stack}.norm.{kind}",
     "decoder.output_projection.{kind}": "output_proj.{kind}",
-    "{stack}.layers.{layer}.{attention}.{part}_proj.{kind}":
-        "{stack}.layers.{layer}.{attention}.{part}_proj.{kind}",
+    "{stack}.layers.{layer}.{attention}.{qkv}_proj.{kind}":
+        "{stack}.layers.{layer}.{attention}.{qkv}_proj.{kind}",
     "{stack}.layers.{layer}.{attention}.out_proj.{kind}":
         "{stack}.layers.{layer}.{attention}.out_proj.{kind}",
     "{stack}.layers.{layer}.{linear}.{kind}":
@@ -39,7 +39,7 @@ _TABLE: Entries = {
     # Versions before 0.7.
     "decoder.embed_out": "output_proj.weight",
     "{stack}.layers.{layer}.{attention}.in_proj_{kind}":
-        ("{stack}.layers.{layer}.{attention}.{part}_proj.{kind}", THIRDS),
+        ("{stack}.layers.{layer}.{attention}.{qkv}_proj.{kind}", THIRDS),
     "encoder.layers.{layer}.layer_norms.{encoder_norm}.{kind}":
         "encoder.layers.{layer}.{encoder_norm}_residual.norm.{kind}",
     "decoder.layers.{layer}.layer_norms.{decoder_norm}.{kind}":

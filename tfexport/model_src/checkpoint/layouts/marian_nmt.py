@@ -29,10 +29,10 @@ _TABLE: Entries = {
     "Wpos": "{any}_embedding.positions.table",
     "{side}_emb_{norm}": ("{side}_embedding.norm.{norm}", OneRow()),
     "{stack}_top_{norm}": ("{stack}.norm.{norm}", OneRow()),
-    "{stack}_l{layer}_{attention}_W{part}":
-        ("{stack}.layers.{layer}.{attention}.{part}_proj.weight", Transposed()),
-    "{stack}_l{layer}_{attention}_b{part}":
-        ("{stack}.layers.{layer}.{attention}.{part}_proj.bias", OneRow()),
+    "{stack}_l{layer}_{attention}_W{qkv}":
+        ("{stack}.layers.{layer}.{attention}.{qkv}_proj.weight", Transposed()),
+    "{stack}_l{layer}_{attention}_b{qkv}":
+        ("{stack}.layers.{layer}.{attention}.{qkv}_proj.bias", OneRow()),
     "{stack}_l{layer}_{attention}_Wo":
         ("{stack}.layers.{layer}.{attention}.out_proj.weight", Transposed()),
     "{stack}_l{layer}_{attention}_bo":

@@ -23,9 +23,9 @@ _STOCK: Entries = {
     "generator.{kind}": "output_proj.{kind}",
     "{prefix}{stack}.norm.{kind}": "{stack}.norm.{kind}",
     "{prefix}{stack}.layers.{layer}.{attention}.in_proj_{kind}":
-        ("{stack}.layers.{layer}.{attention}.{part}_proj.{kind}", THIRDS),
-    "{prefix}{stack}.layers.{layer}.{attention}.{part}_proj_{kind}":
-        "{stack}.layers.{layer}.{attention}.{part}_proj.{kind}",
+        ("{stack}.layers.{layer}.{attention}.{qkv}_proj.{kind}", THIRDS),
+    "{prefix}{stack}.layers.{layer}.{attention}.{qkv}_proj_{kind}":
+        "{stack}.layers.{layer}.{attention}.{qkv}_proj.{kind}",
     "{prefix}{stack}.layers.{layer}.{attention}.out_proj.{kind}":
         "{stack}.layers.{layer}.{attention}.out_proj.{kind}",
     "{prefix}{stack}.layers.{layer}.linear1.{kind}":
@@ -70,9 +70,9 @@ _REBUILT: Entries = {
     "generator.{kind}": "output_proj.{kind}",
     "{prefix}{stack}.norm.{kind}": "{stack}.norm.{kind}",
     "{prefix}{stack}.layer.{attention}.in_proj_{kind}":
-        ("{stack}.layers.0.{attention}.{part}_proj.{kind}", THIRDS),
-    "{prefix}{stack}.layer.{attention}.{part}_proj_{kind}":
-        "{stack}.layers.0.{attention}.{part}_proj.{kind}",
+        ("{stack}.layers.0.{attention}.{qkv}_proj.{kind}", THIRDS),
+    "{prefix}{stack}.layer.{attention}.{qkv}_proj_{kind}":
+        "{stack}.layers.0.{attention}.{qkv}_proj.{kind}",
     "{prefix}{stack}.layer.{attention}.out_proj.{kind}":
         "{stack}.layers.0.{attention}.out_proj.{kind}",
     "{prefix}{stack}.layer.linear1.{kind}": "{stack}.layers.0.feed_forward.up_proj.{kind}",

@@ -7,7 +7,7 @@ from tfexport.model_src.checkpoint.layout import Layout
 _WORDS = {
     "side": {"input": "source", "output": "target"},
     "stack": {"encoder_blocks": "encoder", "decoder_blocks": "decoder"},
-    "part": {"Q": "q", "K": "k", "V": "v"},
+    "qkv": {"Q": "q", "K": "k", "V": "v"},
     "attention": {"masked_multi_head_attention": "self_attn", "multi_head_attention": "cross_attn"},
     "encoder_norm": {"rms_norm1": "self_attn", "rms_norm2": "feed_forward"},
     "decoder_norm":
@@ -17,12 +17,12 @@ _WORDS = {
 _TABLE: Entries = {
     "{side}_embedding.weight": "{side}_embedding.tokens.weight",
     "linear.{kind}": "output_proj.{kind}",
-    "encoder_blocks.{layer}.multi_head_attention.attention_blocks.{head}.{part}_net.weight":
-        "encoder.layers.{layer}.self_attn.{part}_proj.weight",
+    "encoder_blocks.{layer}.multi_head_attention.attention_blocks.{head}.{qkv}_net.weight":
+        "encoder.layers.{layer}.self_attn.{qkv}_proj.weight",
     "encoder_blocks.{layer}.multi_head_attention.W_net.weight":
         "encoder.layers.{layer}.self_attn.out_proj.weight",
-    "decoder_blocks.{layer}.{attention}.attention_blocks.{head}.{part}_net.weight":
-        "decoder.layers.{layer}.{attention}.{part}_proj.weight",
+    "decoder_blocks.{layer}.{attention}.attention_blocks.{head}.{qkv}_net.weight":
+        "decoder.layers.{layer}.{attention}.{qkv}_proj.weight",
     "decoder_blocks.{layer}.{attention}.W_net.weight":
         "decoder.layers.{layer}.{attention}.out_proj.weight",
     "{stack}.{layer}.feed_forward.net.0.weight":

@@ -29,7 +29,7 @@ _TABLE: Entries = {
     "{stack}.final_process.layer_norm.{kind}": "{stack}.norm.{kind}",
     "output_layer.{kind}": "output_proj.{kind}",
     "{stack}.layers.{layer}.{attention}.ff_in.weight":
-        ("{stack}.layers.{layer}.{attention}.{part}_proj.weight", THIRDS),
+        ("{stack}.layers.{layer}.{attention}.{qkv}_proj.weight", THIRDS),
     "{stack}.layers.{layer}.{attention}.ff_q.weight":
         "{stack}.layers.{layer}.{attention}.q_proj.weight",
     "{stack}.layers.{layer}.{attention}.ff_kv.weight":

@@ -1,0 +1,449 @@
+"""Matching of the keys of layers: which tensor is a query, which norm is of which sublayer.
+
+A key is split into words, and the words of the field tell what it is: ``slf_attn.w_qs`` makes
+queries. Shapes tell up from down projections. A key without a certain place gets none.
+
+Letters: E the width of the model, F that inside a feed-forward.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_QKV = {
+    "q": {"q", "query", "queries", "qs", "wq"},
+    "k": {"k", "key", "keys", "ks", "wk"},
+    "v": {"v", "value", "values", "vs", "wv"},
+}
+_PACKED = {"qkv": "qkv", "wqkv": "qkv", "kv": "kv", "wkv": "kv"}
+_OUT = {"o", "out", "output", "concat", "mix", "wo"}
+_LINEAR = {
+    "w", "fc", "proj", "projection", "projections", "linear", "linears", "lin", "to", "net", "nets",
+    "dense", "c", "layer", "layers", "block", "blocks", "module", "head", "heads",
+}  # fmt: skip
+_CROSS = {
+    "cross", "src", "source", "enc", "encoder", "memory", "mem", "context", "inter", "ca",
+    "crossattention", "crossattn",
+}  # fmt: skip
+_SELF = {"self", "slf", "tgt", "trg", "target", "masked", "causal", "own", "sa", "selfattention"}
+_ATTENTION = {"attn", "att", "attention", "mha", "multihead"} | _CROSS | _SELF
+_FEED_FORWARD = {
+    "ff", "ffn", "feed", "forward", "feedforward", "mlp", "pwff", "positionwise", "pointwise",
+}  # fmt: skip
+_FIRST, _SECOND = {"in", "up", "inner", "intermediate", "wi"}, {"down", "outer", "wo"}
+
+
+@dataclass
+class Matched:
+    """Keys with their places in the project's own modules.
+
+    Attributes:
+        names: key to the own name.
+        ignored: keys without trained values: masks, and tables that are there twice.
+        unplaced: key to the reason why it has no place.
+        likely: some of these keys to a name that may be right.
+        values: config values that only names or tensors show; None for one that has to be given.
+        required: config keys that have to be given, in addition to those of every renamed file.
+        tie_output: whether the file has no output table, so that the target's serves as it.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    unplaced: dict[str, str] = field(default_factory=dict)
+    likely: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    required: list[str] = field(default_factory=list)
+    tie_output: bool = False
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The tensors of one module of the file, by kind: ``weight``, ``bias``."""
+
+    path: str
+    keys: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    order: int
+
+    @property
+    def words(self) -> list[str]:
+        """The words of its path."""
+        return words_of(self.path)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weight; () if there is a bias alone."""
+        return self.shapes.get("weight", ())
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the length of the bias shows that the matrix is stored as (in, out)."""
+        bias = self.shapes.get("bias", ())
+        return len(self.shape) == 2 and bias == self.shape[1:] and bias != self.shape[:1]
+
+
+def words_of(text: str) -> list[str]:
+    """The words and the numbers of a key: ``selfAttn_1.W_q`` is self, attn, 1, w, q."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text)
+    return re.findall(r"[a-z]+|[0-9]+", spaced.lower())
+
+
+# The layers: two lists of numbered modules, of which the decoder's have two attentions.
+
+
+_Layers = Mapping[str, Mapping[int, Sequence[tuple[str, Owner]]]]
+
+
+def layers_of(owners: Sequence[Owner]) -> tuple[_Layers, list[Owner]]:
+    """The lists of layers, by what is before the number; and the owners that are in none."""
+    lists: dict[str, dict[int, list[tuple[str, Owner]]]] = {}
+    for owner in owners:
+        for number in re.finditer(r"[0-9]{1,6}", owner.path):
+            rest = owner.path[number.end() :]
+            inside = lists.setdefault(owner.path[: number.start()], {})
+            inside.setdefault(int(number[0]), []).append((rest, owner))
+    whole = [prefix for prefix, found in lists.items() if all(map(_is_layer, found.values()))]
+    # Of nested ones, such as "seq2seq.encoder.layers.0", the innermost.
+    inner = {p: lists[p] for p in whole if not any(q != p and q.startswith(p) for q in whole)}
+    taken = {owner.path for it in inner.values() for each in it.values() for _, owner in each}
+    return inner, [owner for owner in owners if owner.path not in taken]
+
+
+def _is_layer(owners: Sequence[tuple[str, Owner]]) -> bool:
+    matrices = [it for _, it in owners if len(it.shape) == 2]
+    norms = [it for _, it in owners if len(it.shape) == 1]
+    return len(matrices) >= 4 and len(norms) >= 2 and bool(_attentions(owners))
+
+
+def place_stacks(matched: Matched, layers: _Layers, width: int) -> None:
+    """Place the keys of two lists of layers, of which the decoder's have two attentions each."""
+    stacks = {prefix: [*found.values()] for prefix, found in layers.items()}
+    counts = {prefix: len(_attentions(found[0])) for prefix, found in stacks.items()}
+    encoder, decoder = sorted(counts, key=lambda prefix: counts[prefix])
+    if (counts[encoder], counts[decoder]) != (1, 2):
+        for prefix, found in layers.items():
+            why = f"each of {prefix}N has {counts[prefix]} attentions; an encoder's has 1, and a "
+            for _, owner in (pair for each in found.values() for pair in each):
+                matched.unplaced |= dict.fromkeys(owner.keys.values(), f"{why}decoder's 2")
+        return
+    for stack, prefix in (("encoder", encoder), ("decoder", decoder)):
+        for place, number in enumerate(sorted(layers[prefix])):
+            layer = _Layer(layers[prefix][number], f"{stack}.layers.{place}", width)
+            layer.place(matched)
+
+
+def _attention_part(rest: str, shape: tuple[int, ...] = ()) -> str | None:
+    """What a path makes by its last word that says so: one of q, k, v, or packed qkv, kv."""
+    for segment in reversed(rest.split(".")):
+        words = words_of(segment)
+        if words == ["c", "attn"] and shape:
+            return {2: "kv", 3: "qkv"}.get(max(shape) // min(shape))
+        for word in words:
+            if word in _PACKED:
+                return _PACKED[word]
+        if words[:2] == ["in", "proj"]:
+            return "qkv"
+        if found := [part for part, known in _QKV.items() if known & {*words}]:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
+def _plain(path: str, without: Iterable[str] = ()) -> tuple[str, ...]:
+    """The words that tell one attention of a layer from another."""
+    every = {*_LINEAR, *without}
+    words = [word for word in words_of(path) if word not in every]
+    return tuple(word for i, word in enumerate(words) if i == 0 or word != words[i - 1])
+
+
+_PARTS = {*_PACKED, *(word for known in _QKV.values() for word in known)}
+
+
+@dataclass
+class _Attention:
+    """The projections of one attention: "q", "k", "v", "qkv", "kv", "out", with their owners."""
+
+    words: tuple[str, ...]
+    parts: dict[str, list[Owner]] = field(default_factory=dict)
+
+    @property
+    def order(self) -> int:
+        return min(it.order for owners in self.parts.values() for it in owners)
+
+
+def _attentions(owners: Sequence[tuple[str, Owner]]) -> list[_Attention]:
+    """The attentions of a layer, found by what makes queries, keys and values."""
+    found: dict[tuple[str, ...], _Attention] = {}
+
+    def add(words: tuple[str, ...], part: str, owner: Owner) -> None:
+        found.setdefault(words, _Attention(words)).parts.setdefault(part, []).append(owner)
+
+    numbered = _numbered(owners)
+    for rest, owner in owners:
+        if rest in numbered:
+            parent, listed = numbered[rest]
+            add(_plain(parent, _PARTS), listed, owner)
+        elif (part := _attention_part(rest, owner.shape)) is not None and _fits(owner, part):
+            add(_plain(rest, {*_PARTS, "in"}), part, owner)
+    for rest, owner in owners:
+        is_input = rest in numbered or _attention_part(rest, owner.shape) is not None
+        if len(owner.shape) != 2 or is_input:
+            continue
+        words = _plain(rest, _OUT)
+        _join_heads(found, words)
+        if (attention := _owner_of(found, words)) is not None:
+            attention.parts.setdefault("out", []).append(owner)
+    for attention in found.values():
+        several = attention.parts.get("out", [])
+        named = [it for it in several if {*words_of(it.path.rpartition(".")[2])} & _OUT]
+        if len(several) > 1 and len(named) == 1:
+            attention.parts["out"] = named
+    return sorted(found.values(), key=lambda it: it.order)
+
+
+def _join_heads(found: dict[tuple[str, ...], _Attention], words: tuple[str, ...]) -> None:
+    """Join attentions that are one Linear for each head: their words end with its number."""
+    heads = [it for it in found if it[:-1] == words and it[-1:] and it[-1].isdigit()]
+    if words in found or not heads:
+        return
+    joined = found.setdefault(words, _Attention(words))
+    for head in heads:
+        for part, owners in found.pop(head).parts.items():
+            joined.parts.setdefault(part, []).extend(owners)
+
+
+def _owner_of(
+    found: Mapping[tuple[str, ...], _Attention], words: tuple[str, ...]
+) -> _Attention | None:
+    """The attention whose output has these words: the same, ``to_out.0``, or ``attention.self``."""
+    inside = [it for it in found if words and it[: len(words)] == words]
+    if words in found or len(inside) == 1:
+        return found[words if words in found else inside[0]]
+    shorter = words[:-1] if words and words[-1].isdigit() else ()
+    return found.get(shorter) if shorter else None
+
+
+def _fits(owner: Owner, part: str) -> bool:
+    return len(owner.shape) == 2 or (part == "qkv" and not owner.shape)
+
+
+def _numbered(owners: Sequence[tuple[str, Owner]]) -> dict[str, tuple[str, str]]:
+    """Lists of three or four matrices of one shape, which are queries, keys, values, output."""
+    lists: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {}
+    for rest, owner in owners:
+        parent, _, number = rest.rpartition(".")
+        if number.isdigit() and len(owner.shape) == 2 and _attention_part(number) is None:
+            lists.setdefault(parent, []).append((int(number), rest, owner.shape))
+    return {
+        rest: (parent, ("q", "k", "v", "out")[number])
+        for parent, found in lists.items()
+        if sorted(number for number, _, _ in found) in ([0, 1, 2], [0, 1, 2, 3])
+        and len({shape for _, _, shape in found}) == 1
+        for number, rest, _ in found
+    }
+
+
+class _Layer:
+    """One layer of a file, and where its tensors go."""
+
+    def __init__(self, owners: Sequence[tuple[str, Owner]], name: str, width: int) -> None:
+        self.owners, self.name, self.width = owners, name, width
+        self.rests = {owner.path: rest for rest, owner in owners}
+        self.attentions = dict(zip(("self_attn", "cross_attn"), self._ordered(), strict=False))
+        inside = {
+            owner.path
+            for attention in self.attentions.values()
+            for its in attention.parts.values()
+            for owner in its
+        }
+        matrices = [it for _, it in owners if len(it.shape) == 2 and it.path not in inside]
+        self.feed_forward = sorted(matrices, key=lambda it: it.order)
+
+    def place(self, matched: Matched) -> None:
+        for name, attention in self.attentions.items():
+            self._place_attention(matched, name, attention)
+        self._place_feed_forward(matched)
+        self._place_norms(matched, [it for _, it in self.owners if is_norm(it, self.width)])
+
+    def _ordered(self) -> list[_Attention]:
+        """The self-attention and the cross-attention: by words, by number, by order."""
+        found = _attentions(self.owners)
+        if len(found) != 2:
+            return found
+        common = {*found[0].words} & {*found[1].words}
+        own = [{*it.words} - common for it in found]
+        cross = [bool(words & _CROSS) for words in own]
+        causal = [bool(words & _SELF) for words in own]
+        if cross[0] != cross[1]:
+            swapped = cross[0]
+        elif causal[0] != causal[1]:
+            swapped = causal[1]
+        else:
+            numbers = [[int(word) for word in it.words if word.isdigit()] for it in found]
+            swapped = all(numbers) and numbers[0] > numbers[1]
+        return found[::-1] if swapped else found
+
+    def _place_attention(self, matched: Matched, name: str, attention: _Attention) -> None:
+        for part, owners in attention.parts.items():
+            target = f"{self.name}.{name}.{part}_proj"
+            if part in ("qkv", "kv") and not all(
+                "in_proj" in it.path.replace("-", "_") for it in owners
+            ):
+                order = (
+                    "all queries, all keys, all values" if part == "qkv" else "all keys, all values"
+                )
+                for owner in owners:
+                    why = f"it is packed, and names do not show how; {part}_proj is {order}"
+                    self._refuse(matched, owner, why, target)
+            elif len(owners) > 1 and part in ("q", "k", "v"):
+                for owner in owners:
+                    head = re.findall(r"[0-9]+", self.rests[owner.path])[-1]
+                    place(matched, owner, f"{target}.{head}")
+            elif len(owners) > 1:
+                for owner in owners:
+                    self._refuse(matched, owner, f"several may be {part}_proj of {name}")
+            else:
+                place(matched, owners[0], target)
+
+    def _place_feed_forward(self, matched: Matched) -> None:
+        found, width = self.feed_forward, self.width
+        name = f"{self.name}.feed_forward"
+        ups = [it for it in found if _inputs(it) == width]
+        downs = [it for it in found if _outputs(it) == width]
+        both = [it for it in ups if it in downs]
+        if both and len(found) == 2:  # F is E
+            ups, downs = self._by_name(found)
+        elif len(downs) == 1 and len(ups) in (1, 2) and len(found) == len(ups) + 1:
+            inner = _inputs(downs[0])
+            if {_outputs(it) for it in ups} == {2 * inner}:
+                why = "it is packed, and names do not show which half is the gate, as in "
+                self._refuse(matched, ups[0], f"{why}gate_up_proj", f"{name}.gate_up_proj")
+                place(matched, downs[0], f"{name}.down_proj")
+                return
+            if len(ups) == 2:
+                gate = [it for it in ups if self._is_gate(it, ups)]
+                if len(gate) == 1:
+                    place(matched, gate[0], f"{name}.gate_proj")
+                    ups.remove(gate[0])
+        if len(ups) != 1 or len(downs) != 1:
+            for owner in found:
+                why = f"{len(found)} matrices are in no attention; 2 of a feed-forward, or 3, fit"
+                self._refuse(matched, owner, why)
+            return
+        if self._rank(ups[0]) > self._rank(downs[0]):
+            for owner in found:
+                why = "its name and its shape contradict each other: it may be stored as (in, out)"
+                self._refuse(matched, owner, why)
+            return
+        place(matched, ups[0], f"{name}.up_proj")
+        place(matched, downs[0], f"{name}.down_proj")
+
+    def _is_gate(self, owner: Owner, both: Sequence[Owner]) -> bool:
+        words = [*map(words_of, (self.rests[it.path].rpartition(".")[2] for it in both))]
+        mine = words_of(self.rests[owner.path].rpartition(".")[2])
+        if any("gate" in each for each in words):
+            return "gate" in mine
+        return words in ([["w", "1"], ["w", "3"]], [["wi", "0"], ["wi", "1"]]) and mine == words[0]
+
+    def _by_name(self, found: Sequence[Owner]) -> tuple[list[Owner], list[Owner]]:
+        first, second = sorted(found, key=lambda it: (self._rank(it), it.order))
+        return [first], [second]
+
+    def _rank(self, owner: Owner) -> int:
+        """0 for what a name says comes first, 2 for what comes second, 1 if it says nothing."""
+        words = self.rests[owner.path].rpartition(".")[2] or self.rests[owner.path]
+        named = {*words_of(words)}
+        if named & _FIRST or "1" in named:
+            return 0
+        return 2 if named & _SECOND or "2" in named else 1
+
+    def _place_norms(self, matched: Matched, norms: Sequence[Owner]) -> None:
+        sublayers = [*self.attentions, "feed_forward"]
+        if len(norms) != len(sublayers):
+            for owner in norms:
+                why = f"a layer has {len(norms)} norms; {len(sublayers)} were expected"
+                self._refuse(matched, owner, why)
+            return
+        placed: dict[str, Owner] = {}
+        left = []
+        for owner in norms:
+            name = self._norm_by_words(owner)
+            if name is None or name in placed:
+                left.append(owner)
+            else:
+                placed[name] = owner
+        rest = [name for name in sublayers if name not in placed]
+        if len(rest) > 1 and not self._in_order(rest, left):
+            for owner in left:
+                self._refuse(matched, owner, "names do not show which sublayer it is of")
+        else:
+            placed |= dict(zip(rest, left, strict=True))
+        for name, owner in placed.items():
+            place(matched, owner, f"{self.name}.{name}_residual.norm")
+
+    def _norm_by_words(self, owner: Owner) -> str | None:
+        rest = self.rests[owner.path]
+        words = {*words_of(rest)}
+        if words & _FEED_FORWARD or rest.endswith(("post_attention_layernorm", "final_layer_norm")):
+            return "feed_forward"
+        if rest.endswith("input_layernorm"):
+            return "self_attn"
+        if not words & _ATTENTION:
+            return None
+        if "cross_attn" not in self.attentions:
+            return "self_attn"
+        common = {*self.attentions["self_attn"].words} & {*self.attentions["cross_attn"].words}
+        if words & _CROSS - common:
+            return "cross_attn"
+        return "self_attn" if words & _SELF or not words & _CROSS else None
+
+    def _in_order(self, sublayers: Sequence[str], norms: Sequence[Owner]) -> bool:
+        """Whether the order in the file is that of the sublayers, and that of any numbers."""
+        firsts = [it.order for name, it in self.attentions.items() if name in sublayers]
+        firsts += [it.order for it in self.feed_forward[:1] if "feed_forward" in sublayers]
+        numbers = [[int(it) for it in re.findall(r"[0-9]+", self.rests[n.path])] for n in norms]
+        return firsts == sorted(firsts) and all(
+            one < two for one, two in itertools.pairwise(numbers) if one and two
+        )
+
+    def _refuse(self, matched: Matched, owner: Owner, why: str, likely: str = "") -> None:
+        for kind, key in owner.keys.items():
+            matched.unplaced[key] = why
+            if likely:
+                matched.likely[key] = _name_of(owner, kind, likely)
+
+
+def _inputs(owner: Owner) -> int:
+    return owner.shape[0 if owner.transposed else 1]
+
+
+def _outputs(owner: Owner) -> int:
+    return owner.shape[1 if owner.transposed else 0]
+
+
+def place(matched: Matched, owner: Owner, name: str) -> None:
+    """Give the tensors of a module their own names."""
+    for kind, key in owner.keys.items():
+        matched.names[key] = _name_of(owner, kind, name)
+
+
+def _name_of(owner: Owner, kind: str, name: str) -> str:
+    return f"{name}.{kind}" + (".T" if kind == "weight" and owner.transposed else "")
+
+
+def refuse_square(matched: Matched, owners: Sequence[Owner]) -> None:
+    """Refuse square matrices of a file that has matrices of both orders, or may have."""
+    for owner in owners:
+        key = owner.keys.get("weight", "")
+        square = len(owner.shape) == 2 and owner.shape[0] == owner.shape[1]
+        if square and (name := matched.names.pop(key, None)) is not None:
+            matched.likely[key] = f"{name}.T"
+            matched.unplaced[key] = (
+                "other matrices are stored as (in, out), as .T says; a square one does not show it"
+            )
+
+
+def is_norm(owner: Owner, width: int) -> bool:
+    """Whether a module has vectors of E values, or one number for all, and no matrix."""
+    return owner.shape in ((width,), (1,)) and {*owner.keys} <= {"weight", "bias"}
