@@ -160,7 +160,9 @@ class _Reader:
 
     def __init__(self, program: Program, ids: SpecialIds, max_length: int, kept: bool) -> None:
         self.program, self.ids, self.max_length = program, ids, max_length
-        check_ids(program, program.target, ids.pad)
+        # The found steps mask padding that the decoder itself writes as the forward does, and the
+        # engine masks none.
+        check_ids(program, program.target, None)
         self.memory, self.beside = find_memory(program)
         _check_sizes(program, self.memory)
         roots = dict.fromkeys(_root(program, self.memory, each) for each in self.beside)
