@@ -5,7 +5,9 @@ Axes: B batch, S source, T target, V vocabulary.
 
 import json
 import re
+import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,9 +20,16 @@ from tests.support.combinations import few_of
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.model_src.checkpoint.name_matching import match_names
+from tfexport.model_src.checkpoint.name_matching import describe_unplaced, match_names
+from tfexport.model_src.checkpoint.overrides import Source
 from tfexport.model_src.checkpoint.read import examine_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
+from tfexport.model_src.checkpoint.rename_tables import (
+    RenameTables,
+    read_tables,
+    rename_keys,
+    write_table,
+)
 from tfexport.model_src.checkpoint.tried_settings import TRIED, Tried, choose
 
 pytestmark = [
@@ -244,6 +253,44 @@ VOCABULARIES = {
         (r"source_embedding\.tokens", "src_emb"), (r"target_embedding\.tokens", "tgt_emb"),
         ("output_proj", "to_logits"),
     ],
+    "i and t": [
+        (r"self_attn_residual\.norm", "self_attention_norm"),
+        (r"cross_attn_residual\.norm", "enc_dec_attention_norm"),
+        (r"feed_forward_residual\.norm", "ffn_norm"),
+        (r"self_attn\.", "self_attention."), (r"cross_attn\.", "enc_dec_attention."),
+        (r"\b([qkv])_proj", r"linear_\1"), ("out_proj", "output_layer"),
+        (r"feed_forward\.up_proj", "ffn.layer1"), (r"feed_forward\.down_proj", "ffn.layer2"),
+        (r"source_embedding\.tokens", "i_vocab_embedding"),
+        (r"target_embedding\.tokens", "t_vocab_embedding"), ("output_proj", "classifier"),
+    ],
+    "sublayers": [
+        (r"(en|de)coder\.layers", r"\1coder.\1coder_layers"),
+        (r"self_attn_residual\.norm\.", "self_attention_layer.layer_normalization."),
+        (r"cross_attn_residual\.norm\.", "memory_attention_layer.layer_normalization."),
+        (r"feed_forward_residual\.norm\.", "pointwise_feedforward_layer.layer_normalization."),
+        (r"normalization\.weight", "normalization.gamma"),
+        (r"normalization\.bias", "normalization.beta"),
+        (r"self_attn\.", "self_attention_layer.sublayer."),
+        (r"cross_attn\.", "memory_attention_layer.sublayer."),
+        ("q_proj", "query_projection"), ("k_proj", "key_projection"),
+        ("v_proj", "value_projection"), ("out_proj", "final_projection"),
+        (r"feed_forward\.up_proj", "pointwise_feedforward_layer.sublayer.feed_forward.0"),
+        (r"feed_forward\.down_proj", "pointwise_feedforward_layer.sublayer.feed_forward.3"),
+        (r"source_embedding\.tokens", "encoder.embedding.token_embedding"),
+        (r"target_embedding\.tokens", "decoder.embedding.token_embedding"),
+        ("output_proj", "decoder.generator"),
+    ],
+    "underscores": [
+        (r"(en|de)coder\.layers", r"_\1coder._layers"),
+        ("self_attn_residual", "_layer_norm_1"), ("cross_attn_residual", "_layer_norm_2"),
+        (r"(_encoder\._layers\.\d+)\.feed_forward_residual", r"\1._layer_norm_2"),
+        ("feed_forward_residual", "_layer_norm_3"), (r"\.norm\.", "."),
+        (r"self_attn\.", "_self_attn._"), (r"cross_attn\.", "_memory_attn._"),
+        (r"_([qkv])_proj", r"_w_\1"), ("_out_proj", "_w_o"),
+        (r"feed_forward\.up_proj", "_ffn._w_1"), (r"feed_forward\.down_proj", "_ffn._w_2"),
+        (r"source_embedding\.tokens", "_word_emb_src"),
+        (r"target_embedding\.tokens", "_word_emb_tgt"), ("output_proj", "_output_projection"),
+    ],
 }  # fmt: skip
 
 
@@ -275,6 +322,11 @@ def test_usual_words_are_known(name: str, layers: int) -> None:
         ({"enc.0.ff.c.weight": torch.zeros(12, 8)}, "enc.0.ff.a.weight", "3 matrices are in no"),
         ({"enc.0.norm9.weight": torch.zeros(8)}, "enc.0.ff_norm.weight", "a layer has 3 norms"),
         ({"rope.inv_freq": torch.zeros(4)}, "rope.inv_freq", "fit no place"),
+        (
+            {"src_emb.ln.weight": torch.zeros(8), "src_emb_norm.weight": torch.zeros(8)},
+            "src_emb_norm.weight",
+            "would both be source_embedding.norm.weight",
+        ),
     ],
 )
 def test_what_has_no_certain_place_has_none(changes: dict[str, Tensor], key: str, why: str) -> None:
@@ -289,6 +341,18 @@ def test_masks_are_ignored_and_values_like_masks_are_not() -> None:
     assert sorted(matched.ignored) == ["dec.0.causal", "mask"]
     mask[3, 1] = 0.5
     assert "mask" in match_names(plain(mask=mask), {}).unplaced
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16])
+def test_masks_of_any_type_are_ignored(dtype: torch.dtype, tmp_path: Path) -> None:
+    mask = torch.ones(9, 9).tril().to(dtype)
+    torch.save(plain(mask=mask), tmp_path / "model.pt")
+    settings = f"num_heads=2 {PRE} norm=rms positions=none".split()
+    found = load_checkpoint(tmp_path / "model.pt", settings=settings, rename="auto")
+    assert found.key_report["mask"] == ()
+    torch.save(plain(mask=mask.to(torch.complex64)), tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match=r"mask \(9, 9\): its words"):
+        load_checkpoint(tmp_path / "model.pt", settings=settings, rename="auto")
 
 
 def test_matrices_stored_the_other_way_round_are_not_guessed() -> None:
@@ -372,3 +436,39 @@ def test_settings_that_agree_but_differ_are_refused(tmp_path: Path) -> None:
         choose("model.pt", [one, other], ["activation"])
     equal = Tried({"activation": "gelu"}, 1.0, 1.0, 5e-5, torch.full((1, 1, 3), 1e-6))
     assert choose("model.pt", [one, equal], ["activation"]) is one
+
+
+WORDS = (
+    "enc", "dec", "0", "1", "q", "k", "w_q", "attn", "out", "qkv", "c_attn", "norm", "ff", "fc1",
+    "weight", "bias", "emb", "pos", "src", "gate", "in_proj", "\u00b2", "", "heads", "{x}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", few_of(tuple(range(40)), 0, 1))
+def test_drawn_keys_have_one_place_or_none(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(20):
+        state = plain()
+        for key in random.sample([*state], random.randrange(9)):
+            tensor = state.pop(key)
+            parts = key.split(".")
+            parts[random.randrange(len(parts))] = random.choice(WORDS)
+            shape = [random.choice((0, 1, 2, 3, 8, 12, 16, 24)) for _ in range(random.randrange(4))]
+            drawn = torch.zeros(shape, dtype=random.choice((torch.float32, torch.bool)))
+            state[".".join(parts)] = random.choice((tensor, drawn))
+        matched = match_names(state, {})
+        places = (*matched.names, *matched.ignored, *matched.unplaced)
+        assert sorted(places) == sorted(state)
+        assert len({*matched.names.values()}) == len(matched.names)
+        describe_unplaced(matched, state)
+        table = write_table(matched.names)
+        tables = read_tables([Source("config", {"rename": table})]) if table else RenameTables()
+        names = rename_keys(matched.names, tables)
+        assert names == matched.names
+
+
+def test_thousands_of_hostile_keys_are_matched_quickly() -> None:
+    state = {f"{'a.1.' * 100}{n}.q{n % 3}.0": torch.zeros(8, 8) for n in range(8000)}
+    start = time.monotonic()
+    assert match_names(state, {}).names == {}
+    assert time.monotonic() - start < 60  # a generous bound on what must not explode

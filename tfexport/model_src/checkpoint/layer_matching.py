@@ -18,7 +18,7 @@ _QKV = {
     "v": {"v", "value", "values", "vs", "wv"},
 }
 _PACKED = {"qkv": "qkv", "wqkv": "qkv", "kv": "kv", "wkv": "kv"}
-_OUT = {"o", "out", "output", "concat", "mix", "wo"}
+_OUT = {"o", "out", "output", "final", "concat", "mix", "wo"}
 _LINEAR = {
     "w", "fc", "proj", "projection", "projections", "linear", "linears", "lin", "to", "net", "nets",
     "dense", "c", "layer", "layers", "block", "blocks", "module", "head", "heads",
@@ -32,6 +32,7 @@ _ATTENTION = {"attn", "att", "attention", "mha", "multihead"} | _CROSS | _SELF
 _FEED_FORWARD = {
     "ff", "ffn", "feed", "forward", "feedforward", "mlp", "pwff", "positionwise", "pointwise",
 }  # fmt: skip
+_MOST_NUMBERS = 6  # numbers of a key that are looked at
 _FIRST, _SECOND = {"in", "up", "inner", "intermediate", "wi"}, {"down", "outer", "wo"}
 
 
@@ -100,7 +101,8 @@ def layers_of(owners: Sequence[Owner]) -> tuple[_Layers, list[Owner]]:
     """The lists of layers, by what is before the number; and the owners that are in none."""
     lists: dict[str, dict[int, list[tuple[str, Owner]]]] = {}
     for owner in owners:
-        for number in re.finditer(r"[0-9]{1,6}", owner.path):
+        numbers = re.finditer(r"(?<![0-9])[0-9]{1,6}(?![0-9])", owner.path)
+        for number in itertools.islice(numbers, _MOST_NUMBERS):
             rest = owner.path[number.end() :]
             inside = lists.setdefault(owner.path[: number.start()], {})
             inside.setdefault(int(number[0]), []).append((rest, owner))
@@ -138,7 +140,7 @@ def _attention_part(rest: str, shape: tuple[int, ...] = ()) -> str | None:
     """What a path makes by its last word that says so: one of q, k, v, or packed qkv, kv."""
     for segment in reversed(rest.split(".")):
         words = words_of(segment)
-        if words == ["c", "attn"] and shape:
+        if words == ["c", "attn"] and shape and min(shape):
             return {2: "kv", 3: "qkv"}.get(max(shape) // min(shape))
         for word in words:
             if word in _PACKED:
@@ -233,7 +235,7 @@ def _numbered(owners: Sequence[tuple[str, Owner]]) -> dict[str, tuple[str, str]]
     lists: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {}
     for rest, owner in owners:
         parent, _, number = rest.rpartition(".")
-        if number.isdigit() and len(owner.shape) == 2 and _attention_part(number) is None:
+        if re.fullmatch("[0-9]", number) and len(owner.shape) == 2:
             lists.setdefault(parent, []).append((int(number), rest, owner.shape))
     return {
         rest: (parent, ("q", "k", "v", "out")[number])
@@ -296,15 +298,20 @@ class _Layer:
                 for owner in owners:
                     why = f"it is packed, and names do not show how; {part}_proj is {order}"
                     self._refuse(matched, owner, why, target)
-            elif len(owners) > 1 and part in ("q", "k", "v"):
-                for owner in owners:
-                    head = re.findall(r"[0-9]+", self.rests[owner.path])[-1]
+            elif part in ("q", "k", "v") and (heads := self._heads(owners)):
+                for owner, head in zip(owners, heads, strict=True):
                     place(matched, owner, f"{target}.{head}")
             elif len(owners) > 1:
                 for owner in owners:
                     self._refuse(matched, owner, f"several may be {part}_proj of {name}")
             else:
                 place(matched, owners[0], target)
+
+    def _heads(self, owners: Sequence[Owner]) -> list[int]:
+        """The number of each of several heads, by the last number in its name; [] for no heads."""
+        numbers = [re.findall("[0-9]+", self.rests[owner.path])[-1:] for owner in owners]
+        heads = [int(number) for last in numbers for number in last]
+        return heads if len(owners) > 1 and sorted(heads) == [*range(len(owners))] else []
 
     def _place_feed_forward(self, matched: Matched) -> None:
         found, width = self.feed_forward, self.width

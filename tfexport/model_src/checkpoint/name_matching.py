@@ -32,8 +32,8 @@ from tfexport.model_src.embedding import halves_table, sinusoidal_table, t2t_tab
 
 _WEIGHT = ("weight", "gamma", "alpha", "a_2", "scale", "g")
 _BIAS = ("bias", "beta", "b_2")
-_SOURCE = {"src", "source", "enc", "encoder", "input", "inputs"}
-_TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs"}
+_SOURCE = {"src", "source", "enc", "encoder", "input", "inputs", "i"}
+_TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs", "t"}
 _EMBEDDING = {"emb", "embed", "embedding", "embeddings", "embedder", "lut", "wte"}
 _OUTPUT = {
     "generator", "head", "logits", "prj", "proj", "projection", "classifier", "fc", "linear",
@@ -61,14 +61,18 @@ def match_names(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Mat
         for key, tensor in tensors.items()
         if key.rpartition(".")[2] in _NO_WEIGHTS or _is_causal_mask(tensor)
     ]
-    owners = _owners({key: it for key, it in tensors.items() if key not in matched.ignored})
+    braces = [key for key in tensors if {"{", "}"} & {*key} and key not in matched.ignored]
+    matched.unplaced |= dict.fromkeys(braces, "a table cannot have a name with braces")
+    left = {*tensors} - {*matched.ignored, *braces}
+    owners = _owners({key: it for key, it in tensors.items() if key in left})
     sizes = Counter(size for it in tensors.values() for size in {*it.shape} if size > 1)
     width = max(sizes, key=lambda size: sizes[size], default=0)
     layers, others = layers_of(owners)
     if len(layers) != 2:
         found = ", ".join(f"{prefix}N" for prefix in layers) or "none"
         why = f"numbered layers of an encoder and a decoder were not found ({found})"
-        return Matched(unplaced={key: why for it in owners for key in it.keys.values()})
+        matched.unplaced |= {key: why for it in owners for key in it.keys.values()}
+        return matched
     place_stacks(matched, layers, width)
     if any(it.transposed for it in owners):
         refuse_square(matched, owners)
@@ -112,6 +116,9 @@ def _is_causal_mask(tensor: Tensor) -> bool:
     while tensor.dim() > 2 and tensor.shape[0] == 1:
         tensor = tensor[0]
     if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1] or tensor.shape[0] < 2:
+        return False
+    corners = (tensor[0, 0], tensor[0, -1], tensor[-1, 0])  # weights are told apart quickly
+    if tensor.is_meta or not {float(it) for it in corners} <= {0.0, 1.0, float("-inf")}:
         return False
     allowed = torch.ones_like(tensor, dtype=torch.bool).tril()
     if tensor.dtype == torch.bool:
@@ -203,7 +210,9 @@ def _ignore_twins(
     ]
     for owner in tokens.get(None, []) if len(sided) == 2 else ():
         mine = tensors[owner.keys["weight"]]
-        if all(it.shape == mine.shape and torch.equal(it, mine) for it in sided):
+        alike = (mine.shape, mine.dtype, False)
+        same = all((it.shape, it.dtype, it.is_meta) == alike for it in (mine, *sided))
+        if same and all(torch.equal(it, mine) for it in sided):
             matched.ignored.append(owner.keys["weight"])
             tokens[None].remove(owner)
     if not tokens.get(None, [0]):
@@ -212,9 +221,9 @@ def _ignore_twins(
 
 def _kind_of_positions(tables: Sequence[Tensor]) -> str:
     """The kind of sinusoids that all tables are; "learned" for other values."""
-    flat = [it.reshape(-1, it.shape[-1]).float() for it in tables]
+    flat = [it.reshape(-1, it.shape[-1]).float() for it in tables if not it.is_meta]
     for kind, make in _TABLES:
-        if all(torch.allclose(it, make(*it.shape), rtol=0, atol=1e-4) for it in flat):
+        if flat and all(torch.allclose(it, make(*it.shape), rtol=0, atol=1e-4) for it in flat):
             return kind
     return "learned"
 

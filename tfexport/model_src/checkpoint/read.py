@@ -385,7 +385,11 @@ def _match(
     if layout_name not in (None, native.NATIVE.name):
         both = (Option("rename", AUTO), " leads to tfexport's own names; omit ", Option("layout"))
         raise ConfigError(Message(*both, "."))
-    tensors = {key: it for key, it in raw.tensors.items() if names[key] is not None}
+    tensors = {
+        key: upcast(it) if it.is_floating_point() or it.is_complex() else it  # masks are not
+        for key, it in raw.tensors.items()
+        if names[key] is not None
+    }
     refuse_form(raw, [*tensors])
     overrides, _ = read_overrides(sources, native.NATIVE)
     matched = match_names(tensors, overrides.values)
