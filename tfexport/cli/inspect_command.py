@@ -126,6 +126,8 @@ _MEANING = {
     "norm_eps": "epsilon of the norms; 1e-5 in torch.nn.LayerNorm",
     "norm": "layer (torch.nn.LayerNorm), annotated (epsilon added to the deviation) or rms",
     "scale_embeddings": "true if embeddings are multiplied by the root of their size",
+    "positions": "sinusoidal (sine, cosine, …), sinusoidal_halves, sinusoidal_t2t, learned or none",
+    "relative_positions": "none, rotary (of neighbours), shaw, buckets or buckets_every_layer",
     "encoder_final_norm": "true if its norm follows the last layer, false if the embeddings",
     "decoder_final_norm": "the same for the decoder",
     "pad_id": "id of padding",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tests.export.incremental.own_case import draw_inputs, draw_target, logits
 from tests.export.recognition.styles import STYLES, Style
 from tests.support.combinations import few_of
+from tests.support.paths import REPOSITORY
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -128,6 +129,12 @@ def test_every_style_is_in_one_of_the_lists() -> None:
     assert {*PLACED, *FACTORS, *ODD, *REFUSED} == {style.name for style in STYLES}
     assert len(PLACED) + len(FACTORS) + len(ODD) + len(REFUSED) == len(STYLES)
     assert len(PLACED) >= 12
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    counts = f"[{len(STYLES)} styles of public code](recognition.md#styles-of-public-code)"
+    assert counts in page
+    assert f"{len(PLACED)} compute the same by their names" in page
+    assert f"{len(FACTORS)} more with `--reference`" in page
+    assert f"and {len(REFUSED)} are refused" in page
 
 
 @pytest.mark.parametrize("name", few_of(tuple(PLACED), "jamil_scalar_norm", "notebook"))
@@ -347,7 +354,7 @@ def test_masks_are_ignored_and_values_like_masks_are_not() -> None:
 def test_masks_of_any_type_are_ignored(dtype: torch.dtype, tmp_path: Path) -> None:
     mask = torch.ones(9, 9).tril().to(dtype)
     torch.save(plain(mask=mask), tmp_path / "model.pt")
-    settings = f"num_heads=2 {PRE} norm=rms positions=none".split()
+    settings = f"num_heads=2 {PRE} norm=rms positions=none relative_positions=none".split()
     found = load_checkpoint(tmp_path / "model.pt", settings=settings, rename="auto")
     assert found.key_report["mask"] == ()
     torch.save(plain(mask=mask.to(torch.complex64)), tmp_path / "model.pt")
@@ -410,10 +417,12 @@ def test_factors_of_queries_and_logits_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ODD)
 def test_no_settings_that_differ_from_the_own_forward_are_taken(name: str, tmp_path: Path) -> None:
     known = f"num_heads=4 norm_placement=pre scale_embeddings=false norm=rms positions=none {FINAL}"
+    with pytest.raises(ConfigError, match=r"relative_positions \(none, buckets, "):
+        load_checkpoint(saved(name, tmp_path), settings=known.split(), rename="auto")
     with pytest.raises(ConfigError, match="agree with your forward; the nearest differ by") as told:
         tried(name, tmp_path, *known.split())
     assert "--" not in str(told.value)
-    assert re.search(r"norm_eps=\S+, activation=\w+\)", str(told.value))
+    assert re.search(r"norm_eps=\S+, activation=\w+, relative_positions=\w+\)", str(told.value))
 
 
 def test_a_reference_with_another_result_is_named(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tfexport.export.incremental.program import (
     Program,
 )
 from tfexport.export.incremental.step_graphs import build_encoder
-from tfexport.export.recognition.attention import MASKED, Attention
+from tfexport.export.recognition.attention import MASKED, AllMaskedError, Attention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
     Dataflow,
@@ -143,11 +143,15 @@ def _read(program: Program, ids: SpecialIds, max_length: int) -> "tuple[_Reader,
     reader = _Reader(program, ids, max_length, kept=True)
     try:
         return reader, reader.read()
-    except NotRecognisedError:
+    except NotRecognisedError as error:
         if reader.mask is None or program.dtypes[reader.mask.node] is not torch.bool:
             raise
+        first = error
     reader = _Reader(program, ids, max_length, kept=False)
-    return reader, reader.read()
+    try:
+        return reader, reader.read()
+    except AllMaskedError:
+        raise first from None
 
 
 class _Reader:

@@ -78,6 +78,8 @@ def match_names(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Mat
         refuse_square(matched, owners)
     _place_tables(matched, others, tensors, width)
     _place_norms(matched, [it for it in others if is_norm(it, width)], stated)
+    if stated.get("positions") == "none" and "positions" not in matched.values:
+        matched.required.append("relative_positions")
     _read_norm(matched, [it for it in owners if is_norm(it, width)])
     for owner in owners:
         for key in owner.keys.values():

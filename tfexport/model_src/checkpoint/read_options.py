@@ -236,9 +236,12 @@ class ReadOptions:
             return None
         assert self.reference is not None
         tried = try_settings(plain.checkpoint.name, read, self.reference)
-        found = read(tried.values).require_usable()
+        values = {**tried.values}
+        if values.get("positions") == "none":
+            values["relative_positions"] = "none"
+        found = read(values).require_usable()
         own = tried.logit_scale == 1.0  # otherwise the output table differs from the target's
-        origins = dict.fromkeys([*tried.values, *(() if own else ("tie_output",))], TRIED)
+        origins = dict.fromkeys([*values, *(() if own else ("tie_output",))], TRIED)
         tied = found.config.tie_output and own
         return dataclasses.replace(
             found,

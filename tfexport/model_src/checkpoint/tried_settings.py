@@ -28,6 +28,7 @@ _COARSE: Mapping[str, Sequence[Any]] = {
     "norm_placement": ("post", "pre", "res_post"),
     "scale_embeddings": (False, True),
     "activation": ("relu", "gelu", "silu"),
+    "relative_positions": ("none", "rotary"),
     "positions": ("sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "none"),
     "norm": ("layer", "rms"),
     "norm_eps": (1e-6,),
@@ -97,6 +98,20 @@ def try_settings(
     Raises:
         ConfigError: no settings agree with the reference, or several that differ.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a few tokens, many times: threads would wait for each other
+    try:
+        with torch.no_grad():
+            return _find(name, read, reference)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _find(
+    name: str,
+    read: Callable[[Mapping[str, Any]], Examination],
+    reference: Callable[..., Any],
+) -> Tried:
     plain = read({})
     config = plain.checkpoint.config
     missing = [key for key in plain.missing if key in TRIABLE]
@@ -153,8 +168,7 @@ def _draw(name: str, config: TransformerConfig, reference: Callable[..., Any]) -
     if config.bos_id is not None:
         target[:, 0] = config.bos_id
     try:
-        with torch.no_grad():
-            wanted = reference(source, target)
+        wanted = reference(source, target)
     except Exception as error:
         raise ConfigError(
             Message(f"{name}: ", Option("reference"), f" raised {type(error).__name__}: {error}")
@@ -221,8 +235,7 @@ def _logits(
     }
     model.load_state_dict({**weights, **computed}, assign=True)
     ones = torch.ones_like(drawn.source), torch.ones_like(drawn.target)
-    with torch.no_grad():
-        logits: Tensor = model.eval()(drawn.source, ones[0], drawn.target, ones[1])
+    logits: Tensor = model.eval()(drawn.source, ones[0], drawn.target, ones[1])
     return logits
 
 
