@@ -30,6 +30,9 @@ def test_page_goes_from_a_module_to_tokens(tmp_path: Path) -> None:
     assert len(decoding.splitlines()) == 2
 
 
+FOUND = "max_length=9, recognise=False"
+
+
 def of_training_script(heading: str) -> list[Block]:
     return [block for block in read_blocks(TRAINING_SCRIPT) if block.heading == heading]
 
@@ -42,19 +45,19 @@ def test_a_training_script_is_exported_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "my_training.py").write_text(module.text, encoding="utf-8")
     (tmp_path / "block.py").write_text(making.text, encoding="utf-8")
     printed = run_in_shell(f"python block.py\n{commands.text}", tmp_path)
-    assert printed.count("equal to the code of Translator") == 2  # exported, inspected
-    assert "cache: " in printed
+    assert printed.count("equal to your Translator.forward") == 2  # exported, inspected
     script = (
         "import torch\nfrom my_training import Translator\nPAD_IDX, BOS_IDX, EOS_IDX = 0, 1, 2\n"
         f"{lines.text}"
         "src, tgt = torch.randint(3, 32, (3, 7)), torch.randint(3, 32, (3, 5))\n"
         f"{example.text.replace('model.bundle', 'example.bundle')}"
     )
-    (tmp_path / "script.py").write_text(script.replace("max_length=100", "max_length=9"))
+    (tmp_path / "script.py").write_text(script.replace("max_length=100", FOUND))
     run_in_shell("python script.py", tmp_path)
     one, two = ((tmp_path / f"{name}.bundle" / "manifest.json").read_text()
                 for name in ("model", "example"))  # fmt: skip
     assert json.loads(one)["module"] == json.loads(two)["module"]
+    assert "cache: " in run_in_shell("tfexport inspect example.bundle", tmp_path)
 
 
 def test_the_lines_of_the_page_are_those_of_the_messages() -> None:

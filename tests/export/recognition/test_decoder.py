@@ -241,6 +241,7 @@ OTHERS = (
     (made("window", lambda: Masked(the_first)), r"py:\d.* depends on the length of the source"),
     (made("bias", lambda: Masked(fewer_of_many)), r"py:\d.* depends on the length of the source"),
     (made("two norms", TwoNorms), "keys and values of different tensors"),
+    (named("gordic"), r"trg != PAD.* an id of its own meaning"),  # the target's padding is masked
 )
 
 

@@ -70,7 +70,7 @@ from tfexport.export.quantization.bundle import quantize_bundle
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
-from tfexport.graph_io import tensor_to_dict
+from tfexport.graph_io import INPUT_IDS, tensor_to_dict
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.typing import PathLike, Progress
 
@@ -111,7 +111,10 @@ def export_known(
         real = options.get("samples"), options.get("expect")
         if note is not None:
             try:
-                return _write(_with_decoder(call, contents), output, real)
+                made = _write(_with_decoder(call, contents), output, real)
+                if call.inputs[0].name != INPUT_IDS:  # then nobody expects more
+                    return made
+                return replace(made, notes=(*made.notes, f"{note}; its decoder is recognised"))
             except NotRecognisedError as error:
                 note = f"{note}; nor is its decoder: {error}"
             except (ParityError, ExportError) as error:

@@ -25,6 +25,10 @@ _PRODUCTS = (aten.matmul.default, aten.bmm.default, aten.einsum.default)
 _SOFTMAX = (aten.softmax.int, aten._softmax.default)
 
 
+class AllMaskedError(NotRecognisedError):
+    """Attention to nothing, as where a mask is taken for its opposite."""
+
+
 @dataclass(frozen=True)
 class Attention:
     """An attention sublayer.
@@ -394,7 +398,7 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor, bool]:
     added = _added(flow, heads)
     masked = ~(added >= MASKED)
     if masked.all():
-        raise NotRecognisedError(f"{line}: masks all keys")
+        raise AllMaskedError(f"{line}: masks all keys")
     adds = bool((added[~masked] != 0).any())
     shared = _alike(masked.flatten(0, -3), line)
     if heads.scores is None:

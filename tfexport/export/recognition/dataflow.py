@@ -254,11 +254,14 @@ class Dataflow:
         if not others:
             return None
         value: Any = self.values[others[0]] if isinstance(others[0], fx.Node) else others[0]
-        if isinstance(value, Tensor) and value.numel() != 1:
+        if isinstance(value, Tensor):
+            if value.numel() != 1:
+                return None
+            value = value.detach()
+        number = float(value)
+        if not number:
             return None
-        if not float(value):
-            return None
-        return float(value) if "mul" in str(node.target) else 1 / float(value)
+        return number if "mul" in str(node.target) else 1 / number
 
     # Linear maps.
 

@@ -24,7 +24,7 @@ from tfexport.export.incremental.program import (
     Program,
 )
 from tfexport.export.incremental.step_graphs import build_encoder
-from tfexport.export.recognition.attention import MASKED, Attention
+from tfexport.export.recognition.attention import MASKED, AllMaskedError, Attention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
     Dataflow,
@@ -143,11 +143,15 @@ def _read(program: Program, ids: SpecialIds, max_length: int) -> "tuple[_Reader,
     reader = _Reader(program, ids, max_length, kept=True)
     try:
         return reader, reader.read()
-    except NotRecognisedError:
+    except NotRecognisedError as error:
         if reader.mask is None or program.dtypes[reader.mask.node] is not torch.bool:
             raise
+        first = error
     reader = _Reader(program, ids, max_length, kept=False)
-    return reader, reader.read()
+    try:
+        return reader, reader.read()
+    except AllMaskedError:
+        raise first from None
 
 
 class _Reader:
@@ -160,7 +164,9 @@ class _Reader:
 
     def __init__(self, program: Program, ids: SpecialIds, max_length: int, kept: bool) -> None:
         self.program, self.ids, self.max_length = program, ids, max_length
-        check_ids(program, program.target, ids.pad)
+        # The found steps mask padding that the decoder itself writes as the forward does, and the
+        # engine masks none.
+        check_ids(program, program.target, None)
         self.memory, self.beside = find_memory(program)
         _check_sizes(program, self.memory)
         roots = dict.fromkeys(_root(program, self.memory, each) for each in self.beside)

@@ -161,8 +161,8 @@ def read_output(flow: Dataflow) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
     return ends[0], flow.read(of, indices)
 
 
-def check_ids(program: Program, ids: fx.Node, pad_id: int) -> None:
-    """Check that ids are embedded and compared with that of padding, and nothing else.
+def check_ids(program: Program, ids: fx.Node, pad_id: int | None) -> None:
+    """Check that ids are embedded and compared with that of padding, if any, and nothing else.
 
     Raises:
         NotRecognisedError: naming the operator; other ids would have a meaning of their own.
@@ -185,7 +185,7 @@ def check_ids(program: Program, ids: fx.Node, pad_id: int) -> None:
                     other = other.args[0]
                 held = program.tensors.get(other) if isinstance(other, fx.Node) else None
                 value = other if held is None else held.item() if held.numel() == 1 else None
-                if value != pad_id:
+                if pad_id is None or value != pad_id:
                     raise NotRecognisedError(f"{program.line_of(user)}: an id of its own meaning")
             else:
                 raise NotRecognisedError(f"{program.line_of(user)}: ids that are not embedded")

@@ -68,7 +68,8 @@ def _with_epsilon(args: Args, kwargs: Kwargs) -> bool:
 
 def _number(value: Any) -> float | None:
     if isinstance(value, Tensor):
-        return float(value) if value.numel() == 1 and value.is_floating_point() else None
+        is_number = value.numel() == 1 and value.is_floating_point()
+        return float(value.detach()) if is_number else None
     return float(value) if isinstance(value, int | float) else None
 
 
