@@ -298,7 +298,11 @@ def test_mutations_are_recognised_as_what_they_are_or_not() -> None:
             seen["not"] += 1
         else:
             seen["recognised"] += 1
-            assert difference(mutation.style, found) <= 5e-5, mutation.name
+            if difference(mutation.style, found) > 5e-5:  # such as layers with other masks
+                call = call_of(mutation.style)
+                steps = read_module(call, "", {}).build.found
+                with pytest.raises(NotRecognisedError, match="differs from forward"):
+                    artifacts.recognised_decoder(call, steps)
     assert min(seen.values()) > 3
 
 

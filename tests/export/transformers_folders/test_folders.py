@@ -21,7 +21,9 @@ TOKENS = 12
 REFUSED = ("prophetnet",)
 EXPORTED = [family for family in FAMILIES if family not in REFUSED]
 # Their decoders are recognised.
-DECODERS = ("whisper", "trocr", "donut")
+DECODERS = (
+    "whisper", "trocr", "donut", "pix2struct", "led", "longt5", "longt5_global", "bigbird_pegasus",
+)  # fmt: skip
 
 
 def generate(model: Any, row: Row, **options: Any) -> list[int]:
