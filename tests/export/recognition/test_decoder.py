@@ -155,14 +155,14 @@ class OfIds(Over):
 class Masked(Over):
     """Attention to the memory with a mask (B or 1, 1, 1, S), made of the frames or the memory."""
 
-    def __init__(self, mask: Callable[[Tensor], Tensor], of_memory: bool = False) -> None:
+    def __init__(self, *masks: Callable[[Tensor], Tensor], of_memory: bool = False) -> None:
         super().__init__()
-        self.mask, self.of_memory = mask, of_memory
+        self.masks, self.of_memory = (masks * 2)[:2], of_memory
 
     def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
         memory = self.memory(frames)
-        keep = self.mask(memory if self.of_memory else frames)
-        for layer in self.decoder.cross:
+        for layer, mask in zip(self.decoder.cross, self.masks, strict=True):
+            keep = mask(memory if self.of_memory else frames)
             layer.forward = MaskedForward(layer, keep)
         made: Tensor = self.decoder(ids, memory)
         return made
@@ -187,6 +187,10 @@ def all_of_them(frames: Tensor) -> Tensor:
 
 def those_that_sound(frames: Tensor) -> Tensor:
     return (frames.abs().sum(-1) != 0)[:, None, None]
+
+
+def those_that_are_loud(frames: Tensor) -> Tensor:
+    return ((frames.abs().sum(-1) != 0) & (frames[..., 0] > -9))[:, None, None]
 
 
 def loudness(frames: Tensor) -> Tensor:
@@ -238,6 +242,10 @@ OTHERS = (
         made("mask of memory", lambda: Masked(those_that_sound, of_memory=True)),
         r"py:\d.* something else from the source than projections of tanh",
     ),
+    (
+        made("two masks", lambda: Masked(those_that_sound, those_that_are_loud)),
+        r"another mask than \w+ at .*py:\d",
+    ),
     (made("window", lambda: Masked(the_first)), r"py:\d.* depends on the length of the source"),
     (made("bias", lambda: Masked(fewer_of_many)), r"py:\d.* depends on the length of the source"),
     (made("two norms", TwoNorms), "keys and values of different tensors"),
@@ -266,7 +274,7 @@ def test_decoders_of_the_styles_compute_the_same(name: str) -> None:
     assert len(found.outputs) == 1 + (style.name in MASKED)
 
 
-@pytest.mark.parametrize(("style", "wrong"), few_of(OTHERS, OTHERS[0], OTHERS[1]), ids=name_of)
+@pytest.mark.parametrize(("style", "wrong"), few_of(OTHERS, *OTHERS[:3]), ids=name_of)
 def test_what_else_the_decoder_takes_of_the_source_is_named(style: Style, wrong: str) -> None:
     with pytest.raises(NotRecognisedError, match=wrong):
         recognise(style)

@@ -176,6 +176,10 @@ class _Reader:
             if node is not None and (axes := _mask_axes(program, self.memory, node)) is not None
         ]
         self.mask = of_masks[0] if of_masks else None
+        for each in of_masks[1:]:
+            if not _same(program, each.node, of_masks[0].node):
+                first, other = (program.line_of(mask.node) for mask in (of_masks[0], each))
+                raise NotRecognisedError(f"{other}: another mask than {first}")
         values_at = functools.cache(self._values_at)
         values = program.run(program.examples[FIRST])
         if of_masks:
@@ -331,13 +335,36 @@ def _mask_axes(program: Program, memory: fx.Node, node: fx.Node) -> tuple[int, i
 
 
 def _root(program: Program, memory: fx.Node, node: fx.Node) -> fx.Node | None:
-    """The mask of which alone a node is made; None if there is none."""
-    while node in program.of_target or _mask_axes(program, memory, node) is None:
+    """The mask of which alone a node is made, of true and false if possible; None if none is."""
+    nearest: fx.Node | None = None
+    first: fx.Node | None = None
+    while True:
+        if node not in program.of_target and _mask_axes(program, memory, node) is not None:
+            nearest = nearest or node
+            if program.dtypes[node] is torch.bool:
+                first = node
         before = [each for each in node.all_input_nodes if each in program.of_source]
         if len(before) != 1:
-            return None
+            return first or nearest
         (node,) = before
-    return node
+
+
+def _same(program: Program, one: Any, two: Any) -> bool:
+    """Whether two nodes compute the same in the same way, or two arguments are equal."""
+    if isinstance(one, list | tuple) and isinstance(two, list | tuple):
+        return len(one) == len(two) and all(
+            _same(program, *each) for each in zip(one, two, strict=True)
+        )
+    if not isinstance(one, fx.Node) or not isinstance(two, fx.Node):
+        return bool(one == two)
+    if one in program.tensors and two in program.tensors:
+        return torch.equal(program.tensors[one], program.tensors[two])
+    return one is two or (
+        one.op == two.op == "call_function"
+        and one.target is two.target
+        and one.kwargs == two.kwargs
+        and _same(program, one.args, two.args)
+    )
 
 
 @dataclass(frozen=True)
