@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.export.incremental.own_case import draw_inputs, draw_target, greedy, logits
 from tests.export.recognition.styles import STYLES, Style, drawn_mutations
-from tests.export.recognition.styles.style import DECODER
+from tests.export.recognition.styles.style import DECODER, trained
 from tests.support.combinations import few_of
 from tfexport.bundle import SpecialIds
 from tfexport.errors import BundleError, InputError
@@ -193,6 +193,33 @@ def test_no_model_of_another_form_is_recognised(tmp_path: Path) -> None:
     assert made.manifest.module is not None
     assert "not recognised" in made.notes[0]
     assert ".py:" in made.notes[0]  # the line
+
+
+class MaskedByValues(nn.Module):
+    """A decoder that leaves out states of the encoder by their values, which seldom acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(32, 16), nn.Embedding(64, 16)
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True)
+        self.decoder = nn.TransformerDecoderLayer(16, 2, 24, 0.0, batch_first=True)
+        self.out = nn.Linear(16, 32)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        length = target.size(1)
+        memory = self.encoder(self.tokens(source) + self.places.weight[: source.size(1)])
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        hidden = self.tokens(target) + self.places.weight[:length]
+        dull = memory.abs().amax(-1) < 1e-3
+        hidden = self.decoder(hidden, memory, future, memory_key_padding_mask=dull)
+        return self.out(hidden)  # type: ignore[no-any-return]
+
+
+def test_a_mask_of_values_is_not_recognised() -> None:
+    """It hides nothing of what is drawn, so that no comparison shows it."""
+    style = Style("masked", lambda: trained(MaskedByValues, 5), "", pads_source=False)
+    with pytest.raises(NotRecognisedError, match="a mask of its own values"):
+        recognise(style)
 
 
 @pytest.mark.exhaustive

@@ -395,6 +395,8 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor, bool]:
         NotRecognisedError: something else is done to the scores.
     """
     line = flow.program.line_of(heads.result)
+    if flow.is_of_values(_beside_product(flow, heads)):
+        raise NotRecognisedError(f"{line}: a mask of its own values")
     added = _added(flow, heads)
     masked = ~(added >= MASKED)
     if masked.all():
@@ -426,6 +428,19 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor, bool]:
 def _usual_scale(flow: Dataflow, heads: _Heads) -> float:
     """One divided by the root of the size of a head."""
     return float(flow.values[heads.query].shape[heads.letters[0].index("d")] ** -0.5)
+
+
+def _beside_product(flow: Dataflow, heads: _Heads) -> list[fx.Node]:
+    """What else than the product of queries and keys the scores are computed from."""
+    if heads.scores is None:
+        return [] if heads.bias is None else [heads.bias]
+    product, scores = heads.scores
+    reached = {product}
+    for node in flow.between(product, scores):
+        if any(each in reached for each in node.all_input_nodes):
+            reached.add(node)
+    return [each for node in reached - {product} for each in node.all_input_nodes
+            if each not in reached]  # fmt: skip
 
 
 def _added(flow: Dataflow, heads: _Heads) -> Tensor:

@@ -47,6 +47,12 @@ _ARRANGES = (
     aten.unflatten.int, aten.movedim.int, aten.index_select.default, aten.neg.default,
     aten.view_as_complex.default, aten.view_as_real.default, operator.getitem,
 )  # fmt: skip
+# Operators that take the shape of a tensor, and none of its values.
+OF_SHAPES = (
+    aten.sym_size.int, aten._assert_tensor_metadata.default, aten.ones_like.default,
+    aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default,
+    aten.new_full.default, aten.new_empty.default, aten.empty_like.default,
+)  # fmt: skip
 _JOINS = (aten.cat.default, aten.concat.default, aten.stack.default)
 _ADDS = (aten.add.Tensor, aten.sub.Tensor)
 _SCALES = (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar)
@@ -138,6 +144,20 @@ class Dataflow:
             if embeds or any(each in found for each in node.all_input_nodes):
                 found.add(node)
         return found
+
+    def is_of_values(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether nodes are computed from values of activations, not from ids and shapes alone."""
+        waiting, seen = list(nodes), set[fx.Node]()
+        while waiting:
+            node = waiting.pop()
+            if node in seen or node.target in OF_SHAPES or self.program.is_number(node):
+                continue
+            seen.add(node)
+            embeds = node.target is aten.embedding.default and node.args[1] in self._of_ids
+            if embeds or node is self._memory:
+                return True
+            waiting += node.all_input_nodes
+        return False
 
     @cached_property
     def side(self) -> set[fx.Node]:

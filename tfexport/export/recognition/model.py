@@ -18,6 +18,7 @@ from tfexport.export.recognition.attention import MOST_DISTANCE, Attention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
     MOST_POSITIONS,
+    OF_SHAPES,
     Dataflow,
     NotRecognisedError,
     Values,
@@ -36,11 +37,6 @@ from tfexport.model_src.relative import bucket_lookup
 
 _COMPARES = (aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor, aten.ne.Tensor)
 _LIFTS = (aten.clone.default, aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
-_OF_SHAPES = (
-    aten.sym_size.int, aten._assert_tensor_metadata.default, aten.ones_like.default,
-    aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default,
-    aten.new_full.default, aten.new_empty.default, aten.empty_like.default,
-)  # fmt: skip
 _LOG_SOFTMAX = (aten.log_softmax.int, aten._log_softmax.default)
 
 
@@ -172,7 +168,7 @@ def check_ids(program: Program, ids: fx.Node, pad_id: int | None) -> None:
         node = waiting.pop()
         for user in node.users:
             args: Any = user.args
-            if user in seen or user.target in _OF_SHAPES:
+            if user in seen or user.target in OF_SHAPES:
                 continue
             seen.add(user)
             if user.target in ARRANGES_ALL:
