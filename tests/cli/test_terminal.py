@@ -79,7 +79,7 @@ def test_tables_fold_to_a_narrow_terminal(verb: list[str]) -> None:
     assert max(map(len, tables)) <= 44
 
 
-@pytest.mark.parametrize(("width", "shapes"), [(240, True), (100, False), (60, False)])
+@pytest.mark.parametrize(("width", "shapes"), [(260, True), (100, False), (60, False)])
 def test_a_parity_table_that_is_too_wide_shows_its_stages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, shapes: bool
 ) -> None:
