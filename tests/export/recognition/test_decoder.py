@@ -23,11 +23,17 @@ from tests.export.incremental.own_case import draw_inputs, draw_target, logits
 from tests.export.recognition.styles import STYLES, Style, drawn_mutations
 from tests.export.recognition.styles.other_kin import FRAMES, CaptionDecoder
 from tests.export.recognition.styles.style import DECODER, SOURCE, trained
-from tests.export.recognition.test_recognition import LONGEST, arguments, ids_of, named
+from tests.export.recognition.test_recognition import (
+    LONGEST,
+    arguments,
+    bundle_of,
+    ids_of,
+    named,
+)
 from tests.support.combinations import few_of
 from tests.support.manifests import rewrite
 from tfexport.bundle import open_bundle
-from tfexport.errors import BundleError
+from tfexport.errors import BundleError, InputError
 from tfexport.export import ExportResult, Input, export, verify
 from tfexport.export.artifacts import recognised_decoder as artifacts
 from tfexport.export.artifacts.module_source import (
@@ -240,7 +246,7 @@ MASKED = ("mask", "two_epsilons", "parallel")
 OTHERS = (
     (
         made("mask of memory", lambda: Masked(those_that_sound, of_memory=True)),
-        r"py:\d.* something else from the source than projections of tanh",
+        r"py:\d.* a mask of its own values",
     ),
     (
         made("two masks", lambda: Masked(those_that_sound, those_that_are_loud)),
@@ -255,6 +261,33 @@ OTHERS = (
 
 def name_of(value: object) -> str:
     return value.name if isinstance(value, Style) else ""
+
+
+def some_quieter(frames: Tensor) -> Tensor:
+    """Hides silence, and lowers the scores of what is quiet."""
+    loudness = frames.abs().sum(-1)
+    return ((loudness == 0).float() * -1e9 + (loudness < 0.5).float() * -2.0)[:, None, None]
+
+
+def test_rows_with_numbers_that_hide_nothing_are_not_decoded_by_the_engine(tmp_path: Path) -> None:
+    style = made("quieter", lambda: Masked(some_quieter))
+    drawn, silent_frames, quiet = torch.ones(3, 6, 10).unbind()
+    silent_frames[3:], quiet[3:] = 0, 0.01
+    rows = [row.numpy() for row in (drawn, silent_frames, quiet)]
+    _, kept = recognise(style).encode((torch.stack([drawn, silent_frames, quiet]),))
+    assert kept.sum(dim=1).tolist() == [6, 3, 0]
+    bundle_of(style, tmp_path / "a.bundle")
+    for engine in ("onnxruntime", *(["native"] if find_spec("tfexport_native") else [])):
+        with Translator(tmp_path / "a.bundle", engine=engine) as translator:  # type: ignore[arg-type]
+            translator.generate_from([{"frames": row} for row in rows[:2]])
+            if engine == "native":
+                with pytest.raises(InputError, match="mask none"):
+                    translator.generate_from([{"frames": rows[2]}])
+
+
+def test_a_state_axis_has_a_name_of_its_own() -> None:
+    frames = Input("frames", "float32", ("batch", "memory_length", 10))
+    assert recognise(made("axis", Over, (frames,))).outputs[0].axes[1] == "memory_length_"
 
 
 @pytest.mark.parametrize("style", few_of(OVER, OVER[3], OVER[6]), ids=name_of)
@@ -347,7 +380,7 @@ def test_the_bundle_has_the_decoder_besides_its_found_steps(tmp_path: Path) -> N
     failed = verify(path, style.build(), **called, level="quick")
     wrong = {each.stage for each in failed.comparisons if not each.passed}
     assert wrong - {"native", "native tokens"} == {"decoder of states"}
-    with pytest.raises(BundleError, match=r"a known decoder; in this one.* something else"):
+    with pytest.raises(BundleError, match=r"a known decoder; in this one.* of its own values"):
         verify(path, OTHERS[0][0].build(), **called, level="quick")
 
     def spoil(values: dict[str, Any]) -> None:

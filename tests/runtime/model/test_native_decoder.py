@@ -146,7 +146,7 @@ def test_masked_positions_are_left_out(once: Any) -> None:
             assert two.hypotheses[0].tokens == one.hypotheses[0].tokens
             assert two.hypotheses[0].score == pytest.approx(one.hypotheses[0].score, abs=1e-4)
         assert ours[1].hypotheses[0].score == ours[2].hypotheses[0].score
-    with pytest.raises(InputError, match="masks all of an input"):
+    with pytest.raises(InputError, match="masks all positions"):
         Translator(path, engine="native").generate([[5], [pad, pad]])
 
 

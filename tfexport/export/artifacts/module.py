@@ -25,7 +25,9 @@ from tfexport.errors import (
     ConfigError,
     ExportError,
     InputError,
+    OutputExistsError,
     ParityError,
+    TfexportError,
     join_problems,
     shown,
 )
@@ -117,7 +119,9 @@ def export_known(
                 return replace(made, notes=(*made.notes, f"{note}; its decoder is recognised"))
             except NotRecognisedError as error:
                 note = f"{note}; nor is its decoder: {error}"
-            except (ParityError, ExportError) as error:
+            except OutputExistsError:
+                raise
+            except TfexportError as error:  # the found steps are as good, or fail in the same way
                 note = f"its decoder is recognised, but {error}"
         made = _write(contents, output, real)
         return replace(made, notes=(*made.notes, *([] if note is None else [note])))

@@ -211,8 +211,10 @@ class _Reader:
         sizes = self.program.sizes(self.memory)
         batch = self.program.batch_axis(self.memory)
         length, width = (size for axis, size in enumerate(sizes) if axis != batch)
-        fixed = len(set(length)) == 1
-        axes = (BATCH, length[FIRST] if fixed else MEMORY_AXIS)
+        name = MEMORY_AXIS
+        while any(name in each.axes for each in self.program.own.batch_first):
+            name += "_"
+        axes = (BATCH, length[FIRST] if len(set(length)) == 1 else name)
         states = TensorSpec("memory.states", "float32", (*axes, width[FIRST]))
         return (states,) if self.mask is None else (states, TensorSpec("memory.kept", "bool", axes))
 
@@ -388,14 +390,15 @@ class _Mask:
         return torch.full_like(value, self.value if value.dtype is torch.bool else 0.0)
 
     def kept(self, value: Tensor) -> Tensor:
-        """Which positions are kept, (B, S)."""
+        """Which positions are kept, (B, S); none of a row with numbers that hide nothing."""
         for axis in reversed(range(value.dim())):
             if axis not in (self.batch, self.length):
                 value = value.select(axis, 0)
         if self.batch > self.length:
             value = value.t()
         if value.dtype is not torch.bool:
-            return value > MASKED
+            hidden = value <= MASKED
+            return ~hidden & (hidden | (value == 0)).all(dim=1, keepdim=True)
         return value if self.value else ~value
 
 

@@ -54,7 +54,11 @@ class NativeDecoder(NativeModel):
             states, kept = self._of_states.states([rows[place] for place in places])
             for place, row, of_row in zip(places, states, kept, strict=True):
                 if not of_row.any():
-                    raise InputError("the module masks all of an input: there is nothing to decode")
+                    raise InputError(
+                        "an input of which the module masks all positions, or for which it adds "
+                        "numbers to its scores that mask none; open the bundle with the engine "
+                        "'onnxruntime'"
+                    )
                 found[place] = row if of_row.all() else row[of_row]
         return [found[place] for place in range(len(rows))]
 

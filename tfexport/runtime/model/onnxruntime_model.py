@@ -15,6 +15,7 @@ from onnxruntime import OrtValue
 
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
+from tfexport.errors import BundleError
 from tfexport.graph_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
 from tfexport.runtime.model.interface import BeamRecord, Floats, Generated, Ids, ModelShape, Source
@@ -273,7 +274,13 @@ class ModuleModel(OnnxModel):
             The states (B, S, W), and which of them are kept (B, S).
         """
         states, *kept = self._session(graph_io.STATES).run(None, self._inputs(rows))
-        return states, kept[0] if kept else np.ones(states.shape[:2], bool)
+        found = kept[0] if kept else np.ones(states.shape[:2], bool)
+        if len(states) != len(rows) or found.shape != states.shape[:2]:
+            raise BundleError(
+                f"{self.folder}: {graph_io.STATES}.onnx gives {states.shape} and {found.shape} for "
+                f"{len(rows)} rows. Export the model again."
+            )
+        return states, found
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""
