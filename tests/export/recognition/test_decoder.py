@@ -34,7 +34,7 @@ from tests.support.combinations import few_of
 from tests.support.manifests import rewrite
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError, InputError
-from tfexport.export import ExportResult, Input, export, verify
+from tfexport.export import Input, verify
 from tfexport.export.artifacts import recognised_decoder as artifacts
 from tfexport.export.artifacts.module_source import (
     ModuleCall,
@@ -348,12 +348,6 @@ def test_mutations_are_recognised_as_what_they_are_or_not() -> None:
 
 
 # Bundles.
-
-
-def bundle_of(style: Style, path: Path, **options: Any) -> ExportResult:
-    return export(style.build(), path, **arguments(style), pad_id=style.pad_id,
-                  bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST, verify="quick",
-                  **options)  # fmt: skip
 
 
 @pytest.mark.usefixtures("no_beam_graph")
