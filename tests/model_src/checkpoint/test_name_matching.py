@@ -383,6 +383,37 @@ def test_norms_numbered_in_another_order_than_the_sublayers_are_refused() -> Non
     assert "which sublayer" in matched.unplaced["dec.0.norm2.weight"]
 
 
+@pytest.mark.parametrize(
+    ("renamed", "refused"),
+    [
+        ({"self_attn": "mmha", "cross_attn": "mha"}, "dec.0.mha.w_q.weight"),
+        ({"ff.a": "ff.expand", "ff.b": "ff.contract"}, "enc.0.ff.expand.weight"),
+        ({"self_attn_norm": "ln_1", "ff_norm": "ln_2", "cross_attn_norm": "ln_3"},
+         "dec.0.ln_2.weight"),
+        ({"self_attn_norm": "norm1", "enc.0.ff_norm": "enc.0.norm2", "cross_attn_norm": "norm2",
+          "dec.0.ff_norm": "dec.0.norm3"}, None),
+    ],
+)  # fmt: skip
+def test_the_order_of_sorted_keys_shows_nothing(
+    renamed: dict[str, str], refused: str | None
+) -> None:
+    state = {}
+    for key, tensor in plain().items():
+        name = key
+        for ours, theirs in renamed.items():
+            name = name.replace(ours, theirs)
+        state[name] = torch.zeros(8, 8) if "expand" in name or "contract" in name else tensor
+    matched = match_names(dict(sorted(state.items())), {})
+    if refused is not None:
+        assert "the keys are sorted" in matched.unplaced[refused]
+        assert refused not in matched.names
+        return
+    assert not matched.unplaced
+    for number, sublayer in enumerate(("self_attn", "cross_attn", "feed_forward"), 1):
+        name = f"decoder.layers.0.{sublayer}_residual.norm.weight"
+        assert matched.names[f"dec.0.norm{number}.weight"] == name
+
+
 def reference_of(name: str) -> Any:
     style = named(name)
     model = style.build()

@@ -8,7 +8,7 @@ Letters: E the width of the model, F that inside a feed-forward.
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +25,19 @@ _LINEAR = {
 }  # fmt: skip
 _CROSS = {
     "cross", "src", "source", "enc", "encoder", "memory", "mem", "context", "inter", "ca",
-    "crossattention", "crossattn",
+    "crossattention", "crossattn", "crossatt",
 }  # fmt: skip
-_SELF = {"self", "slf", "tgt", "trg", "target", "masked", "causal", "own", "sa", "selfattention"}
+_SELF = {
+    "self", "slf", "tgt", "trg", "target", "masked", "causal", "own", "sa", "selfattention",
+    "selfattn", "selfatt",
+}  # fmt: skip
 _ATTENTION = {"attn", "att", "attention", "mha", "multihead"} | _CROSS | _SELF
 _FEED_FORWARD = {
     "ff", "ffn", "feed", "forward", "feedforward", "mlp", "pwff", "positionwise", "pointwise",
 }  # fmt: skip
 _MOST_NUMBERS = 6  # numbers of a key that are looked at
+_DIGITS = 6  # of the numbers of layers
+_SORTED = "the keys are sorted, so that their order shows nothing"
 _FIRST, _SECOND = {"in", "up", "inner", "intermediate", "wi"}, {"down", "outer", "wo"}
 
 
@@ -130,10 +135,22 @@ def place_stacks(matched: Matched, layers: _Layers, width: int) -> None:
             for _, owner in (pair for each in found.values() for pair in each):
                 matched.unplaced |= dict.fromkeys(owner.keys.values(), f"{why}decoder's 2")
         return
+    ordered = not any(_are_sorted(each) for found in stacks.values() for each in found)
     for stack, prefix in (("encoder", encoder), ("decoder", decoder)):
         for place, number in enumerate(sorted(layers[prefix])):
-            layer = _Layer(layers[prefix][number], f"{stack}.layers.{place}", width)
+            layer = _Layer(layers[prefix][number], f"{stack}.layers.{place}", width, ordered)
             layer.place(matched)
+
+
+def _are_sorted(owners: Sequence[tuple[str, Owner]]) -> bool:
+    """Whether the matrices of a layer are in alphabetical order, as in safetensors files."""
+    keys = [it.keys["weight"] for _, it in owners if len(it.shape) == 2]
+    ways: tuple[Callable[[str], Any], ...] = (
+        str,
+        lambda key: key.split("."),
+        lambda key: [word.zfill(_DIGITS) if word.isdigit() else word for word in words_of(key)],
+    )
+    return any(keys == sorted(keys, key=way) for way in ways)
 
 
 def _attention_part(rest: str, shape: tuple[int, ...] = ()) -> str | None:
@@ -249,9 +266,13 @@ def _numbered(owners: Sequence[tuple[str, Owner]]) -> dict[str, tuple[str, str]]
 class _Layer:
     """One layer of a file, and where its tensors go."""
 
-    def __init__(self, owners: Sequence[tuple[str, Owner]], name: str, width: int) -> None:
+    def __init__(
+        self, owners: Sequence[tuple[str, Owner]], name: str, width: int, ordered: bool
+    ) -> None:
         self.owners, self.name, self.width = owners, name, width
+        self.ordered = ordered  # whether the order of the file is that of the modules
         self.rests = {owner.path: rest for rest, owner in owners}
+        self.told_apart = True  # the attentions; see ``_ordered``
         self.attentions = dict(zip(("self_attn", "cross_attn"), self._ordered(), strict=False))
         inside = {
             owner.path
@@ -263,10 +284,17 @@ class _Layer:
         self.feed_forward = sorted(matrices, key=lambda it: it.order)
 
     def place(self, matched: Matched) -> None:
-        for name, attention in self.attentions.items():
-            self._place_attention(matched, name, attention)
+        norms = [it for _, it in self.owners if is_norm(it, self.width)]
         self._place_feed_forward(matched)
-        self._place_norms(matched, [it for _, it in self.owners if is_norm(it, self.width)])
+        if self.told_apart:
+            for name, attention in self.attentions.items():
+                self._place_attention(matched, name, attention)
+            self._place_norms(matched, norms)
+            return
+        parts = [it for each in self.attentions.values() for it in each.parts.values()]
+        for owner in (*itertools.chain(*parts), *norms):
+            why = f"names do not show which of two attentions comes first, and {_SORTED}"
+            self._refuse(matched, owner, why)
 
     def _ordered(self) -> list[_Attention]:
         """The self-attention and the cross-attention: by words, by number, by order."""
@@ -284,6 +312,7 @@ class _Layer:
         else:
             numbers = [[int(word) for word in it.words if word.isdigit()] for it in found]
             swapped = all(numbers) and numbers[0] > numbers[1]
+            self.told_apart = self.ordered or (all(numbers) and numbers[0] != numbers[1])
         return found[::-1] if swapped else found
 
     def _place_attention(self, matched: Matched, name: str, attention: _Attention) -> None:
@@ -320,7 +349,14 @@ class _Layer:
         downs = [it for it in found if _outputs(it) == width]
         both = [it for it in ups if it in downs]
         if both and len(found) == 2:  # F is E
-            ups, downs = self._by_name(found)
+            order = self._compare(*found)
+            if not order and not self.ordered:
+                for owner in found:
+                    why = f"names do not show which of two comes first, and {_SORTED}"
+                    self._refuse(matched, owner, why)
+                return
+            first, second = found[::-1] if order > 0 else found
+            ups, downs = [first], [second]
         elif len(downs) == 1 and len(ups) in (1, 2) and len(found) == len(ups) + 1:
             inner = _inputs(downs[0])
             if {_outputs(it) for it in ups} == {2 * inner}:
@@ -338,7 +374,7 @@ class _Layer:
                 why = f"{len(found)} matrices are in no attention; 2 of a feed-forward, or 3, fit"
                 self._refuse(matched, owner, why)
             return
-        if self._rank(ups[0]) > self._rank(downs[0]):
+        if self._compare(ups[0], downs[0]) > 0:
             for owner in found:
                 why = "its name and its shape contradict each other: it may be stored as (in, out)"
                 self._refuse(matched, owner, why)
@@ -353,17 +389,22 @@ class _Layer:
             return "gate" in mine
         return words in ([["w", "1"], ["w", "3"]], [["wi", "0"], ["wi", "1"]]) and mine == words[0]
 
-    def _by_name(self, found: Sequence[Owner]) -> tuple[list[Owner], list[Owner]]:
-        first, second = sorted(found, key=lambda it: (self._rank(it), it.order))
-        return [first], [second]
+    def _compare(self, one: Owner, other: Owner) -> int:
+        """Below 0 if the first is named as the first of two, above 0 for the second, else 0."""
+        if ranks := self._rank(one) - self._rank(other):
+            return ranks
+        mine, others = self._numbers(one), self._numbers(other)
+        return (mine > others) - (mine < others) if mine and others else 0
+
+    def _numbers(self, owner: Owner) -> list[int]:
+        """The numbers of a name."""
+        return [int(number) for number in re.findall("[0-9]+", self.rests[owner.path])]
 
     def _rank(self, owner: Owner) -> int:
         """0 for what a name says comes first, 2 for what comes second, 1 if it says nothing."""
         words = self.rests[owner.path].rpartition(".")[2] or self.rests[owner.path]
         named = {*words_of(words)}
-        if named & _FIRST or "1" in named:
-            return 0
-        return 2 if named & _SECOND or "2" in named else 1
+        return 0 if named & _FIRST else 2 if named & _SECOND else 1
 
     def _place_norms(self, matched: Matched, norms: Sequence[Owner]) -> None:
         sublayers = [*self.attentions, "feed_forward"]
@@ -381,9 +422,12 @@ class _Layer:
             else:
                 placed[name] = owner
         rest = [name for name in sublayers if name not in placed]
+        if len(rest) > 1 and not self.ordered:
+            left.sort(key=self._numbers)
         if len(rest) > 1 and not self._in_order(rest, left):
             for owner in left:
-                self._refuse(matched, owner, "names do not show which sublayer it is of")
+                why = "names do not show which sublayer it is of"
+                self._refuse(matched, owner, why if self.ordered else f"{why}, and {_SORTED}")
         else:
             placed |= dict(zip(rest, left, strict=True))
         for name, owner in placed.items():
@@ -406,10 +450,16 @@ class _Layer:
         return "self_attn" if words & _SELF or not words & _CROSS else None
 
     def _in_order(self, sublayers: Sequence[str], norms: Sequence[Owner]) -> bool:
-        """Whether the order in the file is that of the sublayers, and that of any numbers."""
+        """Whether norms are in the order of the sublayers, by their numbers or in the file."""
+        numbers = [self._numbers(it) for it in norms]
+        if not self.ordered:
+            # GPT-2 has ln_1 and ln_2 without a cross-attention, whose norm may be added as ln_3.
+            added = len(sublayers) > 2 and any(
+                "ln" in words_of(self.rests[it.path]) for it in norms
+            )
+            return not added and all(numbers) and len({*map(tuple, numbers)}) == len(numbers)
         firsts = [it.order for name, it in self.attentions.items() if name in sublayers]
         firsts += [it.order for it in self.feed_forward[:1] if "feed_forward" in sublayers]
-        numbers = [[int(it) for it in re.findall(r"[0-9]+", self.rests[n.path])] for n in norms]
         return firsts == sorted(firsts) and all(
             one < two for one, two in itertools.pairwise(numbers) if one and two
         )
