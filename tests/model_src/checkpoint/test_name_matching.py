@@ -414,6 +414,52 @@ def test_the_order_of_sorted_keys_shows_nothing(
         assert matched.names[f"dec.0.norm{number}.weight"] == name
 
 
+def with_norms(encoder: tuple[str, ...], decoder: tuple[str, ...]) -> dict[str, Tensor]:
+    """A state dict with norms of these names, for each sublayer in order."""
+    state = plain()
+    for stack, names in (("enc", encoder), ("dec", decoder)):
+        sublayers = ("self_attn", "ff") if stack == "enc" else ("self_attn", "cross_attn", "ff")
+        for sublayer, name in zip(sublayers, names, strict=True):
+            state[f"{stack}.0.{name}.weight"] = state.pop(f"{stack}.0.{sublayer}_norm.weight")
+    return state
+
+
+AFTER_EACH = (
+    ("post_attention_layernorm", "post_ffn_layernorm"),
+    ("post_self_attention_norm", "post_cross_attention_norm", "post_ffn_norm"),
+)
+BEFORE_EACH = (
+    ("input_layernorm", "post_attention_layernorm"),
+    ("input_layernorm", "post_self_attention_norm", "post_cross_attention_norm"),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "placement", "wrong"),
+    [(AFTER_EACH, "post", "pre"), (BEFORE_EACH, "pre", "post"), (AFTER_EACH, "res_post", None)],
+)
+def test_norms_after_a_sublayer_are_placed_by_the_stated_placement(
+    names: tuple[tuple[str, ...], tuple[str, ...]], placement: str, wrong: str | None
+) -> None:
+    state = with_norms(*names)
+    matched = match_names(state, {"norm_placement": placement})
+    for stack, its in zip(("encoder", "decoder"), names, strict=True):
+        sublayers = ["self_attn", "cross_attn", "feed_forward"][:: 2 if stack == "encoder" else 1]
+        for name, sublayer in zip(its, sublayers, strict=True):
+            place = f"{stack}.layers.0.{sublayer}_residual.norm.weight"
+            assert matched.names[f"{stack[:3]}.0.{name}.weight"] == place
+    refused = match_names(state, {} if wrong is None else {"norm_placement": wrong})
+    for stack, its in zip(("enc", "dec"), names, strict=True):
+        assert all("norm_placement" in refused.unplaced[f"{stack}.0.{it}.weight"] for it in its)
+
+
+def test_the_last_norm_has_to_fit_by_words_too() -> None:
+    state = with_norms(("norm_a", "ff_norm"), ("self_attn_norm", "attn_norm", "ff_norm"))
+    matched = match_names(state, {})
+    assert matched.names["enc.0.norm_a.weight"].startswith("encoder.layers.0.self_attn_residual")
+    assert "words of the norms" in matched.unplaced["dec.0.attn_norm.weight"]
+
+
 def reference_of(name: str) -> Any:
     style = named(name)
     model = style.build()

@@ -38,6 +38,7 @@ _FEED_FORWARD = {
 _MOST_NUMBERS = 6  # numbers of a key that are looked at
 _DIGITS = 6  # of the numbers of layers
 _SORTED = "the keys are sorted, so that their order shows nothing"
+_BEFORE, _AFTER = {"pre", "before", "input"}, {"post", "after"}
 _FIRST, _SECOND = {"in", "up", "inner", "intermediate", "wi"}, {"down", "outer", "wo"}
 
 
@@ -124,8 +125,17 @@ def _is_layer(owners: Sequence[tuple[str, Owner]]) -> bool:
     return len(matrices) >= 4 and len(norms) >= 2 and bool(_attentions(owners))
 
 
-def place_stacks(matched: Matched, layers: _Layers, width: int) -> None:
-    """Place the keys of two lists of layers, of which the decoder's have two attentions each."""
+def place_stacks(
+    matched: Matched, layers: _Layers, width: int, placements: Mapping[str, str | None]
+) -> None:
+    """Place the keys of two lists of layers, of which the decoder's have two attentions each.
+
+    Args:
+        matched: the keys with their places.
+        layers: the lists of layers.
+        width: E.
+        placements: where the norms of each stack are, if it is given.
+    """
     stacks = {prefix: [*found.values()] for prefix, found in layers.items()}
     counts = {prefix: len(_attentions(found[0])) for prefix, found in stacks.items()}
     encoder, decoder = sorted(counts, key=lambda prefix: counts[prefix])
@@ -138,8 +148,8 @@ def place_stacks(matched: Matched, layers: _Layers, width: int) -> None:
     ordered = not any(_are_sorted(each) for found in stacks.values() for each in found)
     for stack, prefix in (("encoder", encoder), ("decoder", decoder)):
         for place, number in enumerate(sorted(layers[prefix])):
-            layer = _Layer(layers[prefix][number], f"{stack}.layers.{place}", width, ordered)
-            layer.place(matched)
+            name, inside = f"{stack}.layers.{place}", layers[prefix][number]
+            _Layer(inside, name, width, ordered, placements[stack]).place(matched)
 
 
 def _are_sorted(owners: Sequence[tuple[str, Owner]]) -> bool:
@@ -267,10 +277,16 @@ class _Layer:
     """One layer of a file, and where its tensors go."""
 
     def __init__(
-        self, owners: Sequence[tuple[str, Owner]], name: str, width: int, ordered: bool
+        self,
+        owners: Sequence[tuple[str, Owner]],
+        name: str,
+        width: int,
+        ordered: bool,
+        placement: str | None,
     ) -> None:
         self.owners, self.name, self.width = owners, name, width
         self.ordered = ordered  # whether the order of the file is that of the modules
+        self.placement = placement  # of the norms, if it is given
         self.rests = {owner.path: rest for rest, owner in owners}
         self.told_apart = True  # the attentions; see ``_ordered``
         self.attentions = dict(zip(("self_attn", "cross_attn"), self._ordered(), strict=False))
@@ -374,7 +390,9 @@ class _Layer:
                 why = f"{len(found)} matrices are in no attention; 2 of a feed-forward, or 3, fit"
                 self._refuse(matched, owner, why)
             return
-        if self._compare(ups[0], downs[0]) > 0:
+        # Of w1, w2 and w3 the second is the last one that is applied.
+        compare = self._compare if len(found) == 2 else self._compare_words
+        if compare(ups[0], downs[0]) > 0:
             for owner in found:
                 why = "its name and its shape contradict each other: it may be stored as (in, out)"
                 self._refuse(matched, owner, why)
@@ -391,10 +409,13 @@ class _Layer:
 
     def _compare(self, one: Owner, other: Owner) -> int:
         """Below 0 if the first is named as the first of two, above 0 for the second, else 0."""
-        if ranks := self._rank(one) - self._rank(other):
-            return ranks
+        if by_words := self._compare_words(one, other):
+            return by_words
         mine, others = self._numbers(one), self._numbers(other)
         return (mine > others) - (mine < others) if mine and others else 0
+
+    def _compare_words(self, one: Owner, other: Owner) -> int:
+        return self._rank(one) - self._rank(other)
 
     def _numbers(self, owner: Owner) -> list[int]:
         """The numbers of a name."""
@@ -415,12 +436,22 @@ class _Layer:
             return
         placed: dict[str, Owner] = {}
         left = []
-        for owner in norms:
-            name = self._norm_by_words(owner)
-            if name is None or name in placed:
+        for owner in sorted(norms, key=lambda it: bool(_AFTER & self._words(it))):
+            name = self._norm_by_words(owner, placed)
+            if name is None:
                 left.append(owner)
-            else:
+            elif name in sublayers and name not in placed:
                 placed[name] = owner
+            else:
+                why = "words of the norms do not show which sublayer each is of"
+                why += (
+                    ", without norm_placement"
+                    if self.placement is None
+                    else (f", with norm_placement {self.placement}")
+                )
+                for each in norms:
+                    self._refuse(matched, each, why)
+                return
         rest = [name for name in sublayers if name not in placed]
         if len(rest) > 1 and not self.ordered:
             left.sort(key=self._numbers)
@@ -433,21 +464,46 @@ class _Layer:
         for name, owner in placed.items():
             place(matched, owner, f"{self.name}.{name}_residual.norm")
 
-    def _norm_by_words(self, owner: Owner) -> str | None:
-        rest = self.rests[owner.path]
-        words = {*words_of(rest)}
-        if words & _FEED_FORWARD or rest.endswith(("post_attention_layernorm", "final_layer_norm")):
-            return "feed_forward"
-        if rest.endswith("input_layernorm"):
+    def _words(self, owner: Owner) -> set[str]:
+        return {*words_of(self.rests[owner.path])}
+
+    def _norm_by_words(self, owner: Owner, placed: Mapping[str, Owner]) -> str | None:
+        """The sublayer that words say; None if they say nothing, "" if they leave it open."""
+        words = self._words(owner)
+        if words & _FEED_FORWARD or owner.path.endswith("final_layer_norm"):
+            sublayer = "feed_forward"
+        elif words & _ATTENTION:
+            sublayer = self._attention_of(words)
+        else:
+            sublayer = None
+        is_post = self.placement in ("post", "res_post")
+        if words & _AFTER:
+            if self.placement is None or not sublayer:
+                return ""
+            if is_post:
+                return sublayer
+            following = self._following(sublayer)
+            named = following in placed and not words & _SELF  # after both attentions
+            return self._following(following) if named else following
+        if words & _BEFORE and is_post:
+            return ""
+        if sublayer is None and "input" in words:
             return "self_attn"
-        if not words & _ATTENTION:
-            return None
+        return sublayer
+
+    def _attention_of(self, words: set[str]) -> str:
+        """The attention that words say; "" if they leave it open."""
         if "cross_attn" not in self.attentions:
             return "self_attn"
         common = {*self.attentions["self_attn"].words} & {*self.attentions["cross_attn"].words}
         if words & _CROSS - common:
             return "cross_attn"
-        return "self_attn" if words & _SELF or not words & _CROSS else None
+        return "self_attn" if words & _SELF or not words & _CROSS else ""
+
+    def _following(self, sublayer: str) -> str:
+        """The sublayer that comes after another one; "" after the last."""
+        order = [*self.attentions, "feed_forward", ""]
+        return order[order.index(sublayer) + 1] if sublayer else ""
 
     def _in_order(self, sublayers: Sequence[str], norms: Sequence[Owner]) -> bool:
         """Whether norms are in the order of the sublayers, by their numbers or in the file."""

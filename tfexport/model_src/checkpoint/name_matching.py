@@ -73,7 +73,7 @@ def match_names(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Mat
         why = f"numbered layers of an encoder and a decoder were not found ({found})"
         matched.unplaced |= {key: why for it in owners for key in it.keys.values()}
         return matched
-    place_stacks(matched, layers, width)
+    place_stacks(matched, layers, width, _placements(stated))
     if any(it.transposed for it in owners):
         refuse_square(matched, owners)
     _place_tables(matched, others, tensors, width)
@@ -87,6 +87,13 @@ def match_names(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Mat
                 matched.unplaced.setdefault(key, "its words and its shape fit no place")
     _refuse_shared_places(matched)
     return matched
+
+
+def _placements(stated: Mapping[str, Any]) -> dict[str, str | None]:
+    """Where the norms of each stack are, if config values say it."""
+    encoder = stated.get("norm_placement")
+    decoder = stated.get("decoder_norm_placement", "same")
+    return {"encoder": encoder, "decoder": encoder if decoder == "same" else decoder}
 
 
 def _owners(tensors: Mapping[str, Tensor]) -> list[Owner]:
