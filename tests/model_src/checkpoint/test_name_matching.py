@@ -414,6 +414,38 @@ def test_the_order_of_sorted_keys_shows_nothing(
         assert matched.names[f"dec.0.norm{number}.weight"] == name
 
 
+def with_leaves(leaf: str, ups: str, downs: str) -> dict[str, Tensor]:
+    """A state dict whose layers' matrices are (in, out), and called in another way."""
+    state = {}
+    for key, tensor in plain().items():
+        name = key.replace("ff.a", ups).replace("ff.b", downs)
+        inside = name[3:5] == ".0" and tensor.dim() == 2
+        state[name.replace(".weight", leaf) if inside else name] = tensor.T if inside else tensor
+    return state
+
+
+def test_kernels_are_stored_as_in_and_out() -> None:
+    matched = match_names(with_leaves(".kernel", "ff.a", "ff.b"), {})
+    assert not matched.unplaced
+    assert matched.names["enc.0.self_attn.w_q.kernel"] == (
+        "encoder.layers.0.self_attn.q_proj.weight.T"
+    )
+    assert matched.names["dec.0.ff.a.kernel"] == "decoder.layers.0.feed_forward.up_proj.weight.T"
+
+
+def test_parameters_of_an_unknown_order_are_refused() -> None:
+    state = with_leaves("", "ff.expand", "ff.contract")
+    matched = match_names(state, {})
+    for key in ("enc.0.self_attn.w_q", "dec.0.ff.expand", "dec.0.ff.contract"):
+        assert "nothing shows whether it is (out, in)" in matched.unplaced[key]
+    state = with_leaves("", "ff.w_in", "ff.w_out")
+    assert "enc.0.self_attn.w_q" in match_names(state, {}).unplaced
+    for stack in ("enc", "dec"):
+        for name in ("w_in", "w_out"):
+            state[f"{stack}.0.ff.{name}"] = state[f"{stack}.0.ff.{name}"].T
+    assert not match_names(state, {}).unplaced  # (out, in), as the feed-forward shows
+
+
 def with_norms(encoder: tuple[str, ...], decoder: tuple[str, ...]) -> dict[str, Tensor]:
     """A state dict with norms of these names, for each sublayer in order."""
     state = plain()

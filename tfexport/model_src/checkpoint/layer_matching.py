@@ -38,6 +38,7 @@ _FEED_FORWARD = {
 _MOST_NUMBERS = 6  # numbers of a key that are looked at
 _DIGITS = 6  # of the numbers of layers
 _SORTED = "the keys are sorted, so that their order shows nothing"
+KERNEL = "kernel"  # the weight of a Dense of Flax or Keras, which is (in, out)
 _BEFORE, _AFTER = {"pre", "before", "input"}, {"post", "after"}
 _FIRST, _SECOND = {"in", "up", "inner", "intermediate", "wi"}, {"down", "outer", "wo"}
 
@@ -85,10 +86,22 @@ class Owner:
         return self.shapes.get("weight", ())
 
     @property
-    def transposed(self) -> bool:
-        """Whether the length of the bias shows that the matrix is stored as (in, out)."""
+    def leaf(self) -> str:
+        """The last part of the key of the weight."""
+        return self.keys.get("weight", "").rpartition(".")[2]
+
+    @property
+    def shows_order(self) -> bool:
+        """Whether the length of the bias shows how the matrix is stored."""
         bias = self.shapes.get("bias", ())
-        return len(self.shape) == 2 and bias == self.shape[1:] and bias != self.shape[:1]
+        return len(self.shape) == 2 and (bias == self.shape[1:]) != (bias == self.shape[:1])
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the matrix is stored as (in, out), by its bias or as the kernel of a Dense."""
+        if self.shows_order:
+            return self.shapes["bias"] == self.shape[1:]
+        return len(self.shape) == 2 and self.leaf == KERNEL
 
 
 def words_of(text: str) -> list[str]:
@@ -145,11 +158,35 @@ def place_stacks(
             for _, owner in (pair for each in found.values() for pair in each):
                 matched.unplaced |= dict.fromkeys(owner.keys.values(), f"{why}decoder's 2")
         return
+    shown = False
     ordered = not any(_are_sorted(each) for found in stacks.values() for each in found)
     for stack, prefix in (("encoder", encoder), ("decoder", decoder)):
         for place, number in enumerate(sorted(layers[prefix])):
             name, inside = f"{stack}.layers.{place}", layers[prefix][number]
-            _Layer(inside, name, width, ordered, placements[stack]).place(matched)
+            layer = _Layer(inside, name, width, ordered, placements[stack])
+            layer.place(matched)
+            shown = shown or layer.shows_order()
+    if not shown:
+        _refuse_parameters(
+            matched, [it for each in layers.values() for its in each.values() for _, it in its]
+        )
+
+
+def _is_parameter(owner: Owner) -> bool:
+    """Whether a matrix is no weight of a module, which would be (out, in) or a kernel."""
+    return len(owner.shape) == 2 and not owner.leaf.endswith("weight") and owner.leaf != KERNEL
+
+
+def _refuse_parameters(matched: Matched, owners: Iterable[Owner]) -> None:
+    """Refuse matrices that may be stored either way."""
+    for owner in filter(_is_parameter, owners):
+        key = owner.keys["weight"]
+        if (name := matched.names.pop(key, None)) is not None:
+            matched.likely[key] = name
+            matched.unplaced[key] = (
+                "it is not the weight of a Linear, and nothing shows whether it is (out, in); "
+                "end its name with .T if it is (in, out)"
+            )
 
 
 def _are_sorted(owners: Sequence[tuple[str, Owner]]) -> bool:
@@ -311,6 +348,15 @@ class _Layer:
         for owner in (*itertools.chain(*parts), *norms):
             why = f"names do not show which of two attentions comes first, and {_SORTED}"
             self._refuse(matched, owner, why)
+
+    def shows_order(self) -> bool:
+        """Whether a bias or names show how the parameters of this layer are stored."""
+        if any(it.shows_order for _, it in self.owners if _is_parameter(it)):
+            return True
+        pair = [it for it in self.feed_forward if _is_parameter(it) and it.shape != it.shape[::-1]]
+        if len(pair) != 2 or not (order := self._compare(*pair)):
+            return False
+        return _inputs(pair[0 if order < 0 else 1]) == self.width
 
     def _ordered(self) -> list[_Attention]:
         """The self-attention and the cross-attention: by words, by number, by order."""
@@ -550,7 +596,7 @@ def refuse_square(matched: Matched, owners: Sequence[Owner]) -> None:
     for owner in owners:
         key = owner.keys.get("weight", "")
         square = len(owner.shape) == 2 and owner.shape[0] == owner.shape[1]
-        if square and (name := matched.names.pop(key, None)) is not None:
+        if square and owner.leaf != KERNEL and (name := matched.names.pop(key, None)) is not None:
             matched.likely[key] = f"{name}.T"
             matched.unplaced[key] = (
                 "other matrices are stored as (in, out), as .T says; a square one does not show it"

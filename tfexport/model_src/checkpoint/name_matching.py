@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tfexport.errors import Message, Option
 from tfexport.model_src.checkpoint.layer_matching import (
+    KERNEL,
     Matched,
     Owner,
     is_norm,
@@ -30,7 +31,7 @@ from tfexport.model_src.checkpoint.layer_matching import (
 from tfexport.model_src.checkpoint.rename_tables import AUTO, write_table
 from tfexport.model_src.embedding import halves_table, sinusoidal_table, t2t_table
 
-_WEIGHT = ("weight", "gamma", "alpha", "a_2", "scale", "g")
+_WEIGHT = ("weight", KERNEL, "gamma", "alpha", "a_2", "scale", "g")
 _BIAS = ("bias", "beta", "b_2")
 _SOURCE = {"src", "source", "enc", "encoder", "input", "inputs", "i"}
 _TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs", "t"}
