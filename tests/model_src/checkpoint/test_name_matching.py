@@ -414,6 +414,16 @@ def test_the_order_of_sorted_keys_shows_nothing(
         assert matched.names[f"dec.0.norm{number}.weight"] == name
 
 
+def test_an_output_embedding_without_an_output_table_may_be_either() -> None:
+    state = plain()
+    del state["head.weight"]
+    state["output_embedding.weight"] = state.pop("tgt_emb.weight")
+    why = match_names(state, {}).unplaced["output_embedding.weight"]
+    assert "it may be the output table" in why
+    matched = match_names(state, {"tie_output": True})
+    assert matched.names["output_embedding.weight"] == "target_embedding.tokens.weight"
+
+
 def with_leaves(leaf: str, ups: str, downs: str) -> dict[str, Tensor]:
     """A state dict whose layers' matrices are (in, out), and called in another way."""
     state = {}

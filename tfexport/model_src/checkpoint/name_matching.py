@@ -77,7 +77,7 @@ def match_names(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Mat
     place_stacks(matched, layers, width, _placements(stated))
     if any(it.transposed for it in owners):
         refuse_square(matched, owners)
-    _place_tables(matched, others, tensors, width)
+    _place_tables(matched, others, tensors, width, stated)
     _place_norms(matched, [it for it in others if is_norm(it, width)], stated)
     if stated.get("positions") == "none" and "positions" not in matched.values:
         matched.required.append("relative_positions")
@@ -161,7 +161,11 @@ def _is_positional(words: Iterable[str]) -> bool:
 
 
 def _place_tables(
-    matched: Matched, owners: Sequence[Owner], tensors: Mapping[str, Tensor], width: int
+    matched: Matched,
+    owners: Sequence[Owner],
+    tensors: Mapping[str, Tensor],
+    width: int,
+    stated: Mapping[str, Any],
 ) -> None:
     tokens: dict[str | None, list[Owner]] = {}
     positions: dict[str | None, list[Owner]] = {}
@@ -182,6 +186,11 @@ def _place_tables(
     _ignore_twins(matched, tokens, tensors)
     _place_sides(matched, tokens, "tokens", "tokens.weight")
     _place_sides(matched, positions, "positions", "positions.table")
+    for owner in tokens.get("target", ()) if not outputs else ():
+        if {*owner.words} & {"output", "outputs"} and stated.get("tie_output") is not True:
+            why = "it may be the output table, or that of the target's tokens with tie_output=true"
+            matched.unplaced |= dict.fromkeys(owner.keys.values(), why)
+            matched.names.pop(owner.keys["weight"], None)
     if len(outputs) == 1:
         place(matched, outputs[0], "output_proj")
     for owner in outputs if len(outputs) > 1 else ():
