@@ -20,7 +20,9 @@ from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
+from tfexport.model_src.checkpoint import read
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.detect import OtherProjectError
 from tfexport.model_src.checkpoint.name_matching import describe_unplaced, match_names
 from tfexport.model_src.checkpoint.overrides import Source
 from tfexport.model_src.checkpoint.read import examine_checkpoint
@@ -422,6 +424,24 @@ def test_an_output_embedding_without_an_output_table_may_be_either() -> None:
     assert "it may be the output table" in why
     matched = match_names(state, {"tie_output": True})
     assert matched.names["output_embedding.weight"] == "target_embedding.tokens.weight"
+
+
+def test_a_file_that_is_not_read_is_not_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError
+
+    torch.save(plain(extra=torch.zeros(3)), tmp_path / "model.pt")
+    monkeypatch.setattr(read, "upcast", refuse)
+    with pytest.raises(CheckpointError, match="no known layout"):
+        load_checkpoint(tmp_path / "model.pt")
+    names = [f"a.{part}_proj" for part in "qkvo"] + ["m.up", "m.down"]
+    decoder = {f"model.layers.{i}.{it}.weight": torch.zeros(8, 8) for i in (0, 1) for it in names}
+    torch.save(decoder, tmp_path / "model.pt")
+    monkeypatch.setattr(read, "match_names", refuse)
+    with pytest.raises(OtherProjectError, match="a decoder-only language model"):
+        load_checkpoint(tmp_path / "model.pt")
 
 
 def with_leaves(leaf: str, ups: str, downs: str) -> dict[str, Tensor]:

@@ -123,6 +123,8 @@ def _split_kind(key: str) -> tuple[str, str]:
 
 def _is_causal_mask(tensor: Tensor) -> bool:
     """Whether a tensor is a constant mask of later positions."""
+    if tensor.is_complex():
+        return False
     while tensor.dim() > 2 and tensor.shape[0] == 1:
         tensor = tensor[0]
     if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1] or tensor.shape[0] < 2:
@@ -130,6 +132,8 @@ def _is_causal_mask(tensor: Tensor) -> bool:
     corners = (tensor[0, 0], tensor[0, -1], tensor[-1, 0])  # weights are told apart quickly
     if tensor.is_meta or not {float(it) for it in corners} <= {0.0, 1.0, float("-inf")}:
         return False
+    if tensor.is_floating_point():
+        tensor = tensor.float()
     allowed = torch.ones_like(tensor, dtype=torch.bool).tril()
     if tensor.dtype == torch.bool:
         return torch.equal(tensor, allowed) or torch.equal(tensor, ~allowed)
@@ -240,7 +244,8 @@ def _ignore_twins(
 
 def _kind_of_positions(tables: Sequence[Tensor]) -> str:
     """The kind of sinusoids that all tables are; "learned" for other values."""
-    flat = [it.reshape(-1, it.shape[-1]).float() for it in tables if not it.is_meta]
+    real = [it for it in tables if not it.is_meta and not it.is_complex()]
+    flat = [it.reshape(-1, it.shape[-1]).float() for it in real]
     for kind, make in _TABLES:
         if flat and all(torch.allclose(it, make(*it.shape), rtol=0, atol=1e-4) for it in flat):
             return kind
