@@ -20,7 +20,9 @@ from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
+from tfexport.model_src.checkpoint import read
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.detect import OtherProjectError
 from tfexport.model_src.checkpoint.name_matching import describe_unplaced, match_names
 from tfexport.model_src.checkpoint.overrides import Source
 from tfexport.model_src.checkpoint.read import examine_checkpoint
@@ -381,6 +383,143 @@ def test_norms_numbered_in_another_order_than_the_sublayers_are_refused() -> Non
         state[f"dec.0.cross_attn.w_{part}.weight"] = state.pop(f"dec.0.cross_attn.w_{part}.weight")
     matched = match_names(state, {})
     assert "which sublayer" in matched.unplaced["dec.0.norm2.weight"]
+
+
+@pytest.mark.parametrize(
+    ("renamed", "refused"),
+    [
+        ({"self_attn": "mmha", "cross_attn": "mha"}, "dec.0.mha.w_q.weight"),
+        ({"ff.a": "ff.expand", "ff.b": "ff.contract"}, "enc.0.ff.expand.weight"),
+        ({"self_attn_norm": "ln_1", "ff_norm": "ln_2", "cross_attn_norm": "ln_3"},
+         "dec.0.ln_2.weight"),
+        ({"self_attn_norm": "norm1", "enc.0.ff_norm": "enc.0.norm2", "cross_attn_norm": "norm2",
+          "dec.0.ff_norm": "dec.0.norm3"}, None),
+    ],
+)  # fmt: skip
+def test_the_order_of_sorted_keys_shows_nothing(
+    renamed: dict[str, str], refused: str | None
+) -> None:
+    state = {}
+    for key, tensor in plain().items():
+        name = key
+        for ours, theirs in renamed.items():
+            name = name.replace(ours, theirs)
+        state[name] = torch.zeros(8, 8) if "expand" in name or "contract" in name else tensor
+    matched = match_names(dict(sorted(state.items())), {})
+    if refused is not None:
+        assert "the keys are sorted" in matched.unplaced[refused]
+        assert refused not in matched.names
+        return
+    assert not matched.unplaced
+    for number, sublayer in enumerate(("self_attn", "cross_attn", "feed_forward"), 1):
+        name = f"decoder.layers.0.{sublayer}_residual.norm.weight"
+        assert matched.names[f"dec.0.norm{number}.weight"] == name
+
+
+def test_an_output_embedding_without_an_output_table_may_be_either() -> None:
+    state = plain()
+    del state["head.weight"]
+    state["output_embedding.weight"] = state.pop("tgt_emb.weight")
+    why = match_names(state, {}).unplaced["output_embedding.weight"]
+    assert "it may be the output table" in why
+    matched = match_names(state, {"tie_output": True})
+    assert matched.names["output_embedding.weight"] == "target_embedding.tokens.weight"
+
+
+def test_a_file_that_is_not_read_is_not_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise AssertionError
+
+    torch.save(plain(extra=torch.zeros(3)), tmp_path / "model.pt")
+    monkeypatch.setattr(read, "upcast", refuse)
+    with pytest.raises(CheckpointError, match="no known layout"):
+        load_checkpoint(tmp_path / "model.pt")
+    names = [f"a.{part}_proj" for part in "qkvo"] + ["m.up", "m.down"]
+    decoder = {f"model.layers.{i}.{it}.weight": torch.zeros(8, 8) for i in (0, 1) for it in names}
+    torch.save(decoder, tmp_path / "model.pt")
+    monkeypatch.setattr(read, "match_names", refuse)
+    with pytest.raises(OtherProjectError, match="a decoder-only language model"):
+        load_checkpoint(tmp_path / "model.pt")
+
+
+def with_leaves(leaf: str, ups: str, downs: str) -> dict[str, Tensor]:
+    """A state dict whose layers' matrices are (in, out), and called in another way."""
+    state = {}
+    for key, tensor in plain().items():
+        name = key.replace("ff.a", ups).replace("ff.b", downs)
+        inside = name[3:5] == ".0" and tensor.dim() == 2
+        state[name.replace(".weight", leaf) if inside else name] = tensor.T if inside else tensor
+    return state
+
+
+def test_kernels_are_stored_as_in_and_out() -> None:
+    matched = match_names(with_leaves(".kernel", "ff.a", "ff.b"), {})
+    assert not matched.unplaced
+    assert matched.names["enc.0.self_attn.w_q.kernel"] == (
+        "encoder.layers.0.self_attn.q_proj.weight.T"
+    )
+    assert matched.names["dec.0.ff.a.kernel"] == "decoder.layers.0.feed_forward.up_proj.weight.T"
+
+
+def test_parameters_of_an_unknown_order_are_refused() -> None:
+    state = with_leaves("", "ff.expand", "ff.contract")
+    matched = match_names(state, {})
+    for key in ("enc.0.self_attn.w_q", "dec.0.ff.expand", "dec.0.ff.contract"):
+        assert "nothing shows whether it is (out, in)" in matched.unplaced[key]
+    state = with_leaves("", "ff.w_in", "ff.w_out")
+    assert "enc.0.self_attn.w_q" in match_names(state, {}).unplaced
+    for stack in ("enc", "dec"):
+        for name in ("w_in", "w_out"):
+            state[f"{stack}.0.ff.{name}"] = state[f"{stack}.0.ff.{name}"].T
+    assert not match_names(state, {}).unplaced  # (out, in), as the feed-forward shows
+
+
+def with_norms(encoder: tuple[str, ...], decoder: tuple[str, ...]) -> dict[str, Tensor]:
+    """A state dict with norms of these names, for each sublayer in order."""
+    state = plain()
+    for stack, names in (("enc", encoder), ("dec", decoder)):
+        sublayers = ("self_attn", "ff") if stack == "enc" else ("self_attn", "cross_attn", "ff")
+        for sublayer, name in zip(sublayers, names, strict=True):
+            state[f"{stack}.0.{name}.weight"] = state.pop(f"{stack}.0.{sublayer}_norm.weight")
+    return state
+
+
+AFTER_EACH = (
+    ("post_attention_layernorm", "post_ffn_layernorm"),
+    ("post_self_attention_norm", "post_cross_attention_norm", "post_ffn_norm"),
+)
+BEFORE_EACH = (
+    ("input_layernorm", "post_attention_layernorm"),
+    ("input_layernorm", "post_self_attention_norm", "post_cross_attention_norm"),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "placement", "wrong"),
+    [(AFTER_EACH, "post", "pre"), (BEFORE_EACH, "pre", "post"), (AFTER_EACH, "res_post", None)],
+)
+def test_norms_after_a_sublayer_are_placed_by_the_stated_placement(
+    names: tuple[tuple[str, ...], tuple[str, ...]], placement: str, wrong: str | None
+) -> None:
+    state = with_norms(*names)
+    matched = match_names(state, {"norm_placement": placement})
+    for stack, its in zip(("encoder", "decoder"), names, strict=True):
+        sublayers = ["self_attn", "cross_attn", "feed_forward"][:: 2 if stack == "encoder" else 1]
+        for name, sublayer in zip(its, sublayers, strict=True):
+            place = f"{stack}.layers.0.{sublayer}_residual.norm.weight"
+            assert matched.names[f"{stack[:3]}.0.{name}.weight"] == place
+    refused = match_names(state, {} if wrong is None else {"norm_placement": wrong})
+    for stack, its in zip(("enc", "dec"), names, strict=True):
+        assert all("norm_placement" in refused.unplaced[f"{stack}.0.{it}.weight"] for it in its)
+
+
+def test_the_last_norm_has_to_fit_by_words_too() -> None:
+    state = with_norms(("norm_a", "ff_norm"), ("self_attn_norm", "attn_norm", "ff_norm"))
+    matched = match_names(state, {})
+    assert matched.names["enc.0.norm_a.weight"].startswith("encoder.layers.0.self_attn_residual")
+    assert "words of the norms" in matched.unplaced["dec.0.attn_norm.weight"]
 
 
 def reference_of(name: str) -> Any:

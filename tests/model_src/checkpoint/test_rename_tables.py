@@ -102,6 +102,7 @@ def test_no_part_of_a_key_is_a_pattern() -> None:
         ({"rename": {"stack": {"enc": "encoder"}}}, "'stack' is not a {placeholder} with its"),
         ({"rename": {"{stack}": {"enc": 1}}}, "is not a {placeholder} with its words"),
         ({"rename": {"{stack}": {}}}, "is not a {placeholder} with its words"),
+        ({"rename": {"{1}": {"a": "b"}, "x{1}": "y"}}, "'{1}' is not a {placeholder} with its"),
         ({"ignore": [1]}, "ignore: expected a list of keys"),
         ({"ignore": ["{x}"]}, "ignore: '{x}': {x} is not known"),
         ({"rename": {"generator.{kind}": "same"}}, "both become same"),
@@ -247,7 +248,7 @@ def test_a_written_table_has_few_rules_and_the_same_names(count: int) -> None:
 def test_hostile_tables_are_read_quickly() -> None:
     keys = [f"{'a.' * 200}{number}.weight" for number in range(4000)]
     start = time.monotonic()
-    words = {f"w{number}": "x" for number in range(5000)}
+    words = {f"w{number}": "x" for number in range(256)}
     rules = {f"{'a.' * n}{{weight}}.{{layer}}{{head}}.b": "c" for n in range(60)}
     rules |= {"{x}": words, "{x}{weight}{layer}": "d"}  # type: ignore[dict-item]
     assert len(rename_keys(keys, tables_of(rename=rules, ignore=["{weight}b{layer}"]))) == 4000
@@ -264,6 +265,21 @@ def test_hostile_tables_are_read_quickly() -> None:
             ["a" * 300 + "." + "b" * 5],
             tables_of(rename={"{weight}.bbbbb": "{weight}" + "c" * 300}),
         )
+
+
+def test_words_that_could_be_read_in_many_ways_are_refused() -> None:
+    lists: dict[str, Any] = {f"{{p{number}}}": {"a": "b", "aa": "b"} for number in range(9)}
+    many = "".join(lists)
+    with pytest.raises(ConfigError, match="too many words of its placeholders begin with each"):
+        tables_of(rename={**lists, "{p0}{p1}{p2}{p3}{p4}{p5}{p6}z": "x"})
+    with pytest.raises(ConfigError, match="9 placeholders, more than 8"):
+        tables_of(rename={**lists, f"{many}z": "x"})
+    with pytest.raises(ConfigError, match=r"'\{w\}': 257 words, more than 256"):
+        tables_of(rename={"{w}": {f"{number:03}": "x" for number in range(257)}})
+    with pytest.raises(ConfigError, match="too many words of its placeholders begin with each"):
+        tables_of(rename={"{w}": {"a" * n: "x" for n in range(1, 66)}, "{w}z": "x"})
+    few = tables_of(rename={"{w}": {"norm1": "a", "norm": "b", "norm10": "c"}, "{w}.x": "{w}"})
+    assert rename_keys(["norm10.x", "norm.x"], few) == {"norm10.x": "c", "norm.x": "b"}
 
 
 def test_values_are_filled_in_as_they_are() -> None:

@@ -19,6 +19,10 @@ from tfexport.model_src.checkpoint.unsupported import (
 )
 
 
+class OtherProjectError(CheckpointError):
+    """A file is that of a project or of a kind of model that no layout reads."""
+
+
 @dataclass(frozen=True)
 class Detected:
     """The layout of a state dict.
@@ -58,6 +62,7 @@ def detect_layout(
         renamed: whether there is a rename table, which may lead to the modules' own names.
 
     Raises:
+        OtherProjectError: names or the config tell which project it is of.
         CheckpointError: no table knows half of the keys.
     """
     names = list(names)
@@ -83,7 +88,7 @@ def detect_layout(
         if other_project is None and (several := _undecided(undecided, names)):
             raise CheckpointError(Message(f"{raw.path}: ", several))
         if (other_project := other_project or describe_names(names)) is not None:
-            raise CheckpointError(f"{raw.path}: {other_project}")
+            raise OtherProjectError(f"{raw.path}: {other_project}")
         raise CheckpointError(_no_layout(raw, names, found, best))
     return best
 

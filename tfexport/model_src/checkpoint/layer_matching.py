@@ -8,7 +8,7 @@ Letters: E the width of the model, F that inside a feed-forward.
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +25,21 @@ _LINEAR = {
 }  # fmt: skip
 _CROSS = {
     "cross", "src", "source", "enc", "encoder", "memory", "mem", "context", "inter", "ca",
-    "crossattention", "crossattn",
+    "crossattention", "crossattn", "crossatt",
 }  # fmt: skip
-_SELF = {"self", "slf", "tgt", "trg", "target", "masked", "causal", "own", "sa", "selfattention"}
+_SELF = {
+    "self", "slf", "tgt", "trg", "target", "masked", "causal", "own", "sa", "selfattention",
+    "selfattn", "selfatt",
+}  # fmt: skip
 _ATTENTION = {"attn", "att", "attention", "mha", "multihead"} | _CROSS | _SELF
 _FEED_FORWARD = {
     "ff", "ffn", "feed", "forward", "feedforward", "mlp", "pwff", "positionwise", "pointwise",
 }  # fmt: skip
 _MOST_NUMBERS = 6  # numbers of a key that are looked at
+_DIGITS = 6  # of the numbers of layers
+_SORTED = "the keys are sorted, so that their order shows nothing"
+KERNEL = "kernel"  # the weight of a Dense of Flax or Keras, which is (in, out)
+_BEFORE, _AFTER = {"pre", "before", "input"}, {"post", "after"}
 _FIRST, _SECOND = {"in", "up", "inner", "intermediate", "wi"}, {"down", "outer", "wo"}
 
 
@@ -79,10 +86,22 @@ class Owner:
         return self.shapes.get("weight", ())
 
     @property
-    def transposed(self) -> bool:
-        """Whether the length of the bias shows that the matrix is stored as (in, out)."""
+    def leaf(self) -> str:
+        """The last part of the key of the weight."""
+        return self.keys.get("weight", "").rpartition(".")[2]
+
+    @property
+    def shows_order(self) -> bool:
+        """Whether the length of the bias shows how the matrix is stored."""
         bias = self.shapes.get("bias", ())
-        return len(self.shape) == 2 and bias == self.shape[1:] and bias != self.shape[:1]
+        return len(self.shape) == 2 and (bias == self.shape[1:]) != (bias == self.shape[:1])
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the matrix is stored as (in, out), by its bias or as the kernel of a Dense."""
+        if self.shows_order:
+            return self.shapes["bias"] == self.shape[1:]
+        return len(self.shape) == 2 and self.leaf == KERNEL
 
 
 def words_of(text: str) -> list[str]:
@@ -119,8 +138,17 @@ def _is_layer(owners: Sequence[tuple[str, Owner]]) -> bool:
     return len(matrices) >= 4 and len(norms) >= 2 and bool(_attentions(owners))
 
 
-def place_stacks(matched: Matched, layers: _Layers, width: int) -> None:
-    """Place the keys of two lists of layers, of which the decoder's have two attentions each."""
+def place_stacks(
+    matched: Matched, layers: _Layers, width: int, placements: Mapping[str, str | None]
+) -> None:
+    """Place the keys of two lists of layers, of which the decoder's have two attentions each.
+
+    Args:
+        matched: the keys with their places.
+        layers: the lists of layers.
+        width: E.
+        placements: where the norms of each stack are, if it is given.
+    """
     stacks = {prefix: [*found.values()] for prefix, found in layers.items()}
     counts = {prefix: len(_attentions(found[0])) for prefix, found in stacks.items()}
     encoder, decoder = sorted(counts, key=lambda prefix: counts[prefix])
@@ -130,10 +158,46 @@ def place_stacks(matched: Matched, layers: _Layers, width: int) -> None:
             for _, owner in (pair for each in found.values() for pair in each):
                 matched.unplaced |= dict.fromkeys(owner.keys.values(), f"{why}decoder's 2")
         return
+    shown = False
+    ordered = not any(_are_sorted(each) for found in stacks.values() for each in found)
     for stack, prefix in (("encoder", encoder), ("decoder", decoder)):
         for place, number in enumerate(sorted(layers[prefix])):
-            layer = _Layer(layers[prefix][number], f"{stack}.layers.{place}", width)
+            name, inside = f"{stack}.layers.{place}", layers[prefix][number]
+            layer = _Layer(inside, name, width, ordered, placements[stack])
             layer.place(matched)
+            shown = shown or layer.shows_order()
+    if not shown:
+        _refuse_parameters(
+            matched, [it for each in layers.values() for its in each.values() for _, it in its]
+        )
+
+
+def _is_parameter(owner: Owner) -> bool:
+    """Whether a matrix is no weight of a module, which would be (out, in) or a kernel."""
+    return len(owner.shape) == 2 and not owner.leaf.endswith("weight") and owner.leaf != KERNEL
+
+
+def _refuse_parameters(matched: Matched, owners: Iterable[Owner]) -> None:
+    """Refuse matrices that may be stored either way."""
+    for owner in filter(_is_parameter, owners):
+        key = owner.keys["weight"]
+        if (name := matched.names.pop(key, None)) is not None:
+            matched.likely[key] = name
+            matched.unplaced[key] = (
+                "it is not the weight of a Linear, and nothing shows whether it is (out, in); "
+                "end its name with .T if it is (in, out)"
+            )
+
+
+def _are_sorted(owners: Sequence[tuple[str, Owner]]) -> bool:
+    """Whether the matrices of a layer are in alphabetical order, as in safetensors files."""
+    keys = [it.keys["weight"] for _, it in owners if len(it.shape) == 2]
+    ways: tuple[Callable[[str], Any], ...] = (
+        str,
+        lambda key: key.split("."),
+        lambda key: [word.zfill(_DIGITS) if word.isdigit() else word for word in words_of(key)],
+    )
+    return any(keys == sorted(keys, key=way) for way in ways)
 
 
 def _attention_part(rest: str, shape: tuple[int, ...] = ()) -> str | None:
@@ -249,9 +313,19 @@ def _numbered(owners: Sequence[tuple[str, Owner]]) -> dict[str, tuple[str, str]]
 class _Layer:
     """One layer of a file, and where its tensors go."""
 
-    def __init__(self, owners: Sequence[tuple[str, Owner]], name: str, width: int) -> None:
+    def __init__(
+        self,
+        owners: Sequence[tuple[str, Owner]],
+        name: str,
+        width: int,
+        ordered: bool,
+        placement: str | None,
+    ) -> None:
         self.owners, self.name, self.width = owners, name, width
+        self.ordered = ordered  # whether the order of the file is that of the modules
+        self.placement = placement  # of the norms, if it is given
         self.rests = {owner.path: rest for rest, owner in owners}
+        self.told_apart = True  # the attentions; see ``_ordered``
         self.attentions = dict(zip(("self_attn", "cross_attn"), self._ordered(), strict=False))
         inside = {
             owner.path
@@ -263,10 +337,26 @@ class _Layer:
         self.feed_forward = sorted(matrices, key=lambda it: it.order)
 
     def place(self, matched: Matched) -> None:
-        for name, attention in self.attentions.items():
-            self._place_attention(matched, name, attention)
+        norms = [it for _, it in self.owners if is_norm(it, self.width)]
         self._place_feed_forward(matched)
-        self._place_norms(matched, [it for _, it in self.owners if is_norm(it, self.width)])
+        if self.told_apart:
+            for name, attention in self.attentions.items():
+                self._place_attention(matched, name, attention)
+            self._place_norms(matched, norms)
+            return
+        parts = [it for each in self.attentions.values() for it in each.parts.values()]
+        for owner in (*itertools.chain(*parts), *norms):
+            why = f"names do not show which of two attentions comes first, and {_SORTED}"
+            self._refuse(matched, owner, why)
+
+    def shows_order(self) -> bool:
+        """Whether a bias or names show how the parameters of this layer are stored."""
+        if any(it.shows_order for _, it in self.owners if _is_parameter(it)):
+            return True
+        pair = [it for it in self.feed_forward if _is_parameter(it) and it.shape != it.shape[::-1]]
+        if len(pair) != 2 or not (order := self._compare(*pair)):
+            return False
+        return _inputs(pair[0 if order < 0 else 1]) == self.width
 
     def _ordered(self) -> list[_Attention]:
         """The self-attention and the cross-attention: by words, by number, by order."""
@@ -284,6 +374,7 @@ class _Layer:
         else:
             numbers = [[int(word) for word in it.words if word.isdigit()] for it in found]
             swapped = all(numbers) and numbers[0] > numbers[1]
+            self.told_apart = self.ordered or (all(numbers) and numbers[0] != numbers[1])
         return found[::-1] if swapped else found
 
     def _place_attention(self, matched: Matched, name: str, attention: _Attention) -> None:
@@ -320,7 +411,14 @@ class _Layer:
         downs = [it for it in found if _outputs(it) == width]
         both = [it for it in ups if it in downs]
         if both and len(found) == 2:  # F is E
-            ups, downs = self._by_name(found)
+            order = self._compare(*found)
+            if not order and not self.ordered:
+                for owner in found:
+                    why = f"names do not show which of two comes first, and {_SORTED}"
+                    self._refuse(matched, owner, why)
+                return
+            first, second = found[::-1] if order > 0 else found
+            ups, downs = [first], [second]
         elif len(downs) == 1 and len(ups) in (1, 2) and len(found) == len(ups) + 1:
             inner = _inputs(downs[0])
             if {_outputs(it) for it in ups} == {2 * inner}:
@@ -338,7 +436,9 @@ class _Layer:
                 why = f"{len(found)} matrices are in no attention; 2 of a feed-forward, or 3, fit"
                 self._refuse(matched, owner, why)
             return
-        if self._rank(ups[0]) > self._rank(downs[0]):
+        # Of w1, w2 and w3 the second is the last one that is applied.
+        compare = self._compare if len(found) == 2 else self._compare_words
+        if compare(ups[0], downs[0]) > 0:
             for owner in found:
                 why = "its name and its shape contradict each other: it may be stored as (in, out)"
                 self._refuse(matched, owner, why)
@@ -353,17 +453,25 @@ class _Layer:
             return "gate" in mine
         return words in ([["w", "1"], ["w", "3"]], [["wi", "0"], ["wi", "1"]]) and mine == words[0]
 
-    def _by_name(self, found: Sequence[Owner]) -> tuple[list[Owner], list[Owner]]:
-        first, second = sorted(found, key=lambda it: (self._rank(it), it.order))
-        return [first], [second]
+    def _compare(self, one: Owner, other: Owner) -> int:
+        """Below 0 if the first is named as the first of two, above 0 for the second, else 0."""
+        if by_words := self._compare_words(one, other):
+            return by_words
+        mine, others = self._numbers(one), self._numbers(other)
+        return (mine > others) - (mine < others) if mine and others else 0
+
+    def _compare_words(self, one: Owner, other: Owner) -> int:
+        return self._rank(one) - self._rank(other)
+
+    def _numbers(self, owner: Owner) -> list[int]:
+        """The numbers of a name."""
+        return [int(number) for number in re.findall("[0-9]+", self.rests[owner.path])]
 
     def _rank(self, owner: Owner) -> int:
         """0 for what a name says comes first, 2 for what comes second, 1 if it says nothing."""
         words = self.rests[owner.path].rpartition(".")[2] or self.rests[owner.path]
         named = {*words_of(words)}
-        if named & _FIRST or "1" in named:
-            return 0
-        return 2 if named & _SECOND or "2" in named else 1
+        return 0 if named & _FIRST else 2 if named & _SECOND else 1
 
     def _place_norms(self, matched: Matched, norms: Sequence[Owner]) -> None:
         sublayers = [*self.attentions, "feed_forward"]
@@ -374,42 +482,86 @@ class _Layer:
             return
         placed: dict[str, Owner] = {}
         left = []
-        for owner in norms:
-            name = self._norm_by_words(owner)
-            if name is None or name in placed:
+        for owner in sorted(norms, key=lambda it: bool(_AFTER & self._words(it))):
+            name = self._norm_by_words(owner, placed)
+            if name is None:
                 left.append(owner)
-            else:
+            elif name in sublayers and name not in placed:
                 placed[name] = owner
+            else:
+                why = "words of the norms do not show which sublayer each is of"
+                why += (
+                    ", without norm_placement"
+                    if self.placement is None
+                    else (f", with norm_placement {self.placement}")
+                )
+                for each in norms:
+                    self._refuse(matched, each, why)
+                return
         rest = [name for name in sublayers if name not in placed]
+        if len(rest) > 1 and not self.ordered:
+            left.sort(key=self._numbers)
         if len(rest) > 1 and not self._in_order(rest, left):
             for owner in left:
-                self._refuse(matched, owner, "names do not show which sublayer it is of")
+                why = "names do not show which sublayer it is of"
+                self._refuse(matched, owner, why if self.ordered else f"{why}, and {_SORTED}")
         else:
             placed |= dict(zip(rest, left, strict=True))
         for name, owner in placed.items():
             place(matched, owner, f"{self.name}.{name}_residual.norm")
 
-    def _norm_by_words(self, owner: Owner) -> str | None:
-        rest = self.rests[owner.path]
-        words = {*words_of(rest)}
-        if words & _FEED_FORWARD or rest.endswith(("post_attention_layernorm", "final_layer_norm")):
-            return "feed_forward"
-        if rest.endswith("input_layernorm"):
+    def _words(self, owner: Owner) -> set[str]:
+        return {*words_of(self.rests[owner.path])}
+
+    def _norm_by_words(self, owner: Owner, placed: Mapping[str, Owner]) -> str | None:
+        """The sublayer that words say; None if they say nothing, "" if they leave it open."""
+        words = self._words(owner)
+        if words & _FEED_FORWARD or owner.path.endswith("final_layer_norm"):
+            sublayer = "feed_forward"
+        elif words & _ATTENTION:
+            sublayer = self._attention_of(words)
+        else:
+            sublayer = None
+        is_post = self.placement in ("post", "res_post")
+        if words & _AFTER:
+            if self.placement is None or not sublayer:
+                return ""
+            if is_post:
+                return sublayer
+            following = self._following(sublayer)
+            named = following in placed and not words & _SELF  # after both attentions
+            return self._following(following) if named else following
+        if words & _BEFORE and is_post:
+            return ""
+        if sublayer is None and "input" in words:
             return "self_attn"
-        if not words & _ATTENTION:
-            return None
+        return sublayer
+
+    def _attention_of(self, words: set[str]) -> str:
+        """The attention that words say; "" if they leave it open."""
         if "cross_attn" not in self.attentions:
             return "self_attn"
         common = {*self.attentions["self_attn"].words} & {*self.attentions["cross_attn"].words}
         if words & _CROSS - common:
             return "cross_attn"
-        return "self_attn" if words & _SELF or not words & _CROSS else None
+        return "self_attn" if words & _SELF or not words & _CROSS else ""
+
+    def _following(self, sublayer: str) -> str:
+        """The sublayer that comes after another one; "" after the last."""
+        order = [*self.attentions, "feed_forward", ""]
+        return order[order.index(sublayer) + 1] if sublayer else ""
 
     def _in_order(self, sublayers: Sequence[str], norms: Sequence[Owner]) -> bool:
-        """Whether the order in the file is that of the sublayers, and that of any numbers."""
+        """Whether norms are in the order of the sublayers, by their numbers or in the file."""
+        numbers = [self._numbers(it) for it in norms]
+        if not self.ordered:
+            # GPT-2 has ln_1 and ln_2 without a cross-attention, whose norm may be added as ln_3.
+            added = len(sublayers) > 2 and any(
+                "ln" in words_of(self.rests[it.path]) for it in norms
+            )
+            return not added and all(numbers) and len({*map(tuple, numbers)}) == len(numbers)
         firsts = [it.order for name, it in self.attentions.items() if name in sublayers]
         firsts += [it.order for it in self.feed_forward[:1] if "feed_forward" in sublayers]
-        numbers = [[int(it) for it in re.findall(r"[0-9]+", self.rests[n.path])] for n in norms]
         return firsts == sorted(firsts) and all(
             one < two for one, two in itertools.pairwise(numbers) if one and two
         )
@@ -444,7 +596,7 @@ def refuse_square(matched: Matched, owners: Sequence[Owner]) -> None:
     for owner in owners:
         key = owner.keys.get("weight", "")
         square = len(owner.shape) == 2 and owner.shape[0] == owner.shape[1]
-        if square and (name := matched.names.pop(key, None)) is not None:
+        if square and owner.leaf != KERNEL and (name := matched.names.pop(key, None)) is not None:
             matched.likely[key] = f"{name}.T"
             matched.unplaced[key] = (
                 "other matrices are stored as (in, out), as .T says; a square one does not show it"

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tfexport.errors import Message, Option
 from tfexport.model_src.checkpoint.layer_matching import (
+    KERNEL,
     Matched,
     Owner,
     is_norm,
@@ -30,7 +31,7 @@ from tfexport.model_src.checkpoint.layer_matching import (
 from tfexport.model_src.checkpoint.rename_tables import AUTO, write_table
 from tfexport.model_src.embedding import halves_table, sinusoidal_table, t2t_table
 
-_WEIGHT = ("weight", "gamma", "alpha", "a_2", "scale", "g")
+_WEIGHT = ("weight", KERNEL, "gamma", "alpha", "a_2", "scale", "g")
 _BIAS = ("bias", "beta", "b_2")
 _SOURCE = {"src", "source", "enc", "encoder", "input", "inputs", "i"}
 _TARGET = {"tgt", "trg", "target", "dec", "decoder", "output", "outputs", "t"}
@@ -73,10 +74,10 @@ def match_names(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Mat
         why = f"numbered layers of an encoder and a decoder were not found ({found})"
         matched.unplaced |= {key: why for it in owners for key in it.keys.values()}
         return matched
-    place_stacks(matched, layers, width)
+    place_stacks(matched, layers, width, _placements(stated))
     if any(it.transposed for it in owners):
         refuse_square(matched, owners)
-    _place_tables(matched, others, tensors, width)
+    _place_tables(matched, others, tensors, width, stated)
     _place_norms(matched, [it for it in others if is_norm(it, width)], stated)
     if stated.get("positions") == "none" and "positions" not in matched.values:
         matched.required.append("relative_positions")
@@ -87,6 +88,13 @@ def match_names(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Mat
                 matched.unplaced.setdefault(key, "its words and its shape fit no place")
     _refuse_shared_places(matched)
     return matched
+
+
+def _placements(stated: Mapping[str, Any]) -> dict[str, str | None]:
+    """Where the norms of each stack are, if config values say it."""
+    encoder = stated.get("norm_placement")
+    decoder = stated.get("decoder_norm_placement", "same")
+    return {"encoder": encoder, "decoder": encoder if decoder == "same" else decoder}
 
 
 def _owners(tensors: Mapping[str, Tensor]) -> list[Owner]:
@@ -115,6 +123,8 @@ def _split_kind(key: str) -> tuple[str, str]:
 
 def _is_causal_mask(tensor: Tensor) -> bool:
     """Whether a tensor is a constant mask of later positions."""
+    if tensor.is_complex():
+        return False
     while tensor.dim() > 2 and tensor.shape[0] == 1:
         tensor = tensor[0]
     if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1] or tensor.shape[0] < 2:
@@ -122,6 +132,8 @@ def _is_causal_mask(tensor: Tensor) -> bool:
     corners = (tensor[0, 0], tensor[0, -1], tensor[-1, 0])  # weights are told apart quickly
     if tensor.is_meta or not {float(it) for it in corners} <= {0.0, 1.0, float("-inf")}:
         return False
+    if tensor.is_floating_point():
+        tensor = tensor.float()
     allowed = torch.ones_like(tensor, dtype=torch.bool).tril()
     if tensor.dtype == torch.bool:
         return torch.equal(tensor, allowed) or torch.equal(tensor, ~allowed)
@@ -153,7 +165,11 @@ def _is_positional(words: Iterable[str]) -> bool:
 
 
 def _place_tables(
-    matched: Matched, owners: Sequence[Owner], tensors: Mapping[str, Tensor], width: int
+    matched: Matched,
+    owners: Sequence[Owner],
+    tensors: Mapping[str, Tensor],
+    width: int,
+    stated: Mapping[str, Any],
 ) -> None:
     tokens: dict[str | None, list[Owner]] = {}
     positions: dict[str | None, list[Owner]] = {}
@@ -174,6 +190,11 @@ def _place_tables(
     _ignore_twins(matched, tokens, tensors)
     _place_sides(matched, tokens, "tokens", "tokens.weight")
     _place_sides(matched, positions, "positions", "positions.table")
+    for owner in tokens.get("target", ()) if not outputs else ():
+        if {*owner.words} & {"output", "outputs"} and stated.get("tie_output") is not True:
+            why = "it may be the output table, or that of the target's tokens with tie_output=true"
+            matched.unplaced |= dict.fromkeys(owner.keys.values(), why)
+            matched.names.pop(owner.keys["weight"], None)
     if len(outputs) == 1:
         place(matched, outputs[0], "output_proj")
     for owner in outputs if len(outputs) > 1 else ():
@@ -223,7 +244,8 @@ def _ignore_twins(
 
 def _kind_of_positions(tables: Sequence[Tensor]) -> str:
     """The kind of sinusoids that all tables are; "learned" for other values."""
-    flat = [it.reshape(-1, it.shape[-1]).float() for it in tables if not it.is_meta]
+    real = [it for it in tables if not it.is_meta and not it.is_complex()]
+    flat = [it.reshape(-1, it.shape[-1]).float() for it in real]
     for kind, make in _TABLES:
         if flat and all(torch.allclose(it, make(*it.shape), rtol=0, atol=1e-4) for it in flat):
             return kind

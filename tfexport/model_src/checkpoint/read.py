@@ -20,7 +20,12 @@ from tfexport.model_src.checkpoint.checkpoint import (
     share_tied_tables,
     stated_values,
 )
-from tfexport.model_src.checkpoint.detect import Detected, detect_layout, refuse_form
+from tfexport.model_src.checkpoint.detect import (
+    Detected,
+    OtherProjectError,
+    detect_layout,
+    refuse_form,
+)
 from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
 from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
@@ -219,6 +224,8 @@ def examine(
     """Read a flat state dict: its layout, then its config and its weights."""
     try:
         found = _find_layout(raw, sources, layout_name)
+    except OtherProjectError:
+        raise
     except CheckpointError as error:
         matched = match_automatically(raw, sources, require, defaults)
         raise CheckpointError(Message(error.message, _advice(matched))) from None
@@ -365,7 +372,7 @@ def _find_layout(raw: StateDict, sources: Sequence[Source], layout_name: str | N
         # A table under a misspelt name may be why; a config of another kind has other keys.
         given = [it for it in sources if not it.optional and "model_type" not in it.values]
         unknown = [Message("\nNote: ", problem, ".") for problem in unknown_config_keys(given)]
-        raise CheckpointError(Message(error.message, *unknown)) from None
+        raise type(error)(Message(error.message, *unknown)) from None
     if tables.automatic and detected.known < len(known):
         return _match(raw, sources, names, layout_name)
     stripped = {
@@ -385,11 +392,7 @@ def _match(
     if layout_name not in (None, native.NATIVE.name):
         both = (Option("rename", AUTO), " leads to tfexport's own names; omit ", Option("layout"))
         raise ConfigError(Message(*both, "."))
-    tensors = {
-        key: upcast(it) if it.is_floating_point() or it.is_complex() else it  # masks are not
-        for key, it in raw.tensors.items()
-        if names[key] is not None
-    }
+    tensors = {key: it for key, it in raw.tensors.items() if names[key] is not None}
     refuse_form(raw, [*tensors])
     overrides, _ = read_overrides(sources, native.NATIVE)
     matched = match_names(tensors, overrides.values)

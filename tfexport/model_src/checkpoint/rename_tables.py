@@ -1,6 +1,7 @@
 """A config's ``rename`` and ``ignore`` tables: keys with placeholders, as in layouts' tables."""
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from tfexport.model_src.config import config_keys, unknown_keys
 
 AUTO = "auto"  # in place of a table: names are matched; see ``name_matching``
 _MAX_RULES = 2**10
+_MAX_WORDS = 2**8  # of one placeholder
+_MAX_PLACEHOLDERS = 2**3  # of one key
+_MAX_WAYS = 2**6  # to read one key
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,11 @@ def _read_rename(table: Any, problems: list[Text]) -> tuple[tuple[Rule, ...], Wo
     for key, value in table.items():
         if isinstance(value, Mapping):  # the words of a placeholder
             name = placeholders(str(key))
-            if len(name) != 1 or key != f"{{{name[0]}}}" or not _are_words(value):
+            simple = len(name) == 1 and key == f"{{{name[0]}}}" and name[0].isidentifier()
+            if not simple or not _are_words(value):
                 problems.append(f"rename: {shown(key)} is not a {{placeholder}} with its words")
+            elif len(value) > _MAX_WORDS:
+                problems.append(f"rename: {shown(key)}: {len(value)} words, more than {_MAX_WORDS}")
             else:
                 words[name[0]] = value
     rules = []
@@ -117,8 +124,26 @@ def _wrong_rule(key: str, target: str, words: Words) -> str | None:
             return f"more than {MAX_KEY_LENGTH} characters"
         if (wrong := wrong_placeholders(text, words)) is not None:
             return wrong
-    lost = [name for name in placeholders(target) if name not in placeholders(key)]
+    names = placeholders(key)
+    if len(names) > _MAX_PLACEHOLDERS:
+        return f"{len(names)} placeholders, more than {_MAX_PLACEHOLDERS}"
+    ways = math.prod(_most_prefixes(words[name]) for name in names if name in words)
+    if ways > _MAX_WAYS:
+        return "too many words of its placeholders begin with each other; write several rules"
+    lost = [name for name in placeholders(target) if name not in names]
     return f"{{{lost[0]}}} is in the name, but not in the key" if lost else None
+
+
+def _most_prefixes(words: Iterable[str]) -> int:
+    """How many words of a list one text can begin with: in how many ways it is read."""
+    begun: list[str] = []  # words that each begin with the one before
+    most = 1
+    for word in sorted(words):
+        while begun and not word.startswith(begun[-1]):
+            begun.pop()
+        begun.append(word)
+        most = max(most, len(begun))
+    return most
 
 
 def _read_ignore(table: Any, words: Words, problems: list[Text]) -> tuple[Rule, ...]:
