@@ -320,6 +320,7 @@ def test_usual_words_are_known(name: str, layers: int) -> None:
     matched = match_names(state, {})
     assert matched.unplaced == {}
     assert matched.names == wanted
+    assert match_names(dict(sorted(state.items())), {}).names == wanted
 
 
 @pytest.mark.parametrize(
@@ -392,8 +393,8 @@ def test_norms_numbered_in_another_order_than_the_sublayers_are_refused() -> Non
         ({"ff.a": "ff.expand", "ff.b": "ff.contract"}, "enc.0.ff.expand.weight"),
         ({"self_attn_norm": "ln_1", "ff_norm": "ln_2", "cross_attn_norm": "ln_3"},
          "dec.0.ln_2.weight"),
-        ({"self_attn_norm": "norm1", "enc.0.ff_norm": "enc.0.norm2", "cross_attn_norm": "norm2",
-          "dec.0.ff_norm": "dec.0.norm3"}, None),
+        ({"self_attn_norm": "norm1.ln", "enc.0.ff_norm": "enc.0.norm2.ln",
+          "cross_attn_norm": "norm2.ln", "dec.0.ff_norm": "dec.0.norm3.ln"}, None),
     ],
 )  # fmt: skip
 def test_the_order_of_sorted_keys_shows_nothing(
@@ -413,7 +414,7 @@ def test_the_order_of_sorted_keys_shows_nothing(
     assert not matched.unplaced
     for number, sublayer in enumerate(("self_attn", "cross_attn", "feed_forward"), 1):
         name = f"decoder.layers.0.{sublayer}_residual.norm.weight"
-        assert matched.names[f"dec.0.norm{number}.weight"] == name
+        assert matched.names[f"dec.0.norm{number}.ln.weight"] == name
 
 
 def test_an_output_embedding_without_an_output_table_may_be_either() -> None:

@@ -556,10 +556,11 @@ class _Layer:
         numbers = [self._numbers(it) for it in norms]
         if not self.ordered:
             # GPT-2 has ln_1 and ln_2 without a cross-attention, whose norm may be added as ln_3.
-            added = len(sublayers) > 2 and any(
-                "ln" in words_of(self.rests[it.path]) for it in norms
-            )
-            return not added and all(numbers) and len({*map(tuple, numbers)}) == len(numbers)
+            paths = [self.rests[it.path].lower() for it in norms]
+            added = any(re.search(r"(?<![a-z])ln[\W_]*[0-9]", path) for path in paths)
+            if added and len(sublayers) > 2:
+                return False
+            return all(numbers) and len({*map(tuple, numbers)}) == len(numbers)
         firsts = [it.order for name, it in self.attentions.items() if name in sublayers]
         firsts += [it.order for it in self.feed_forward[:1] if "feed_forward" in sublayers]
         return firsts == sorted(firsts) and all(
