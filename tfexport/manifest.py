@@ -486,7 +486,7 @@ class Manifest:
 
     @property
     def states(self) -> tuple[TensorSpec, ...]:
-        """What the recognised decoder of a user's module attends to; empty if there is none.
+        """The tensors that the recognised decoder of a user's module takes; empty if there is none.
 
         The second tensor, if there is one, says which positions are not masked.
         """

@@ -137,7 +137,7 @@ _MEANING = {
 
 
 def proposal_facts(found: "Examination") -> dict[str, Any]:
-    """What names that no layout knows were matched with, as JSON values."""
+    """Matched names of a file that no layout reads, as JSON values."""
     from tfexport.model_src.checkpoint.checkpoint import describe_values
 
     name = found.checkpoint.name

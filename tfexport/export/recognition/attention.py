@@ -431,7 +431,7 @@ def _usual_scale(flow: Dataflow, heads: _Heads) -> float:
 
 
 def _beside_product(flow: Dataflow, heads: _Heads) -> list[fx.Node]:
-    """What else than the product of queries and keys the scores are computed from."""
+    """The nodes besides the product of queries and keys from which scores are computed."""
     if heads.scores is None:
         return [] if heads.bias is None else [heads.bias]
     product, scores = heads.scores

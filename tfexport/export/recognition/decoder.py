@@ -311,7 +311,7 @@ def _is_memory(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> boo
 
 
 def _beside(program: Program, memory: fx.Node, taken: Sequence[fx.Node]) -> list[fx.Node]:
-    """What the decoder takes that values of the inputs reach without the memory."""
+    """The nodes of the decoder's input that inputs reach without the memory."""
     reached = set(program.inputs) - {memory}
     for node in _of_source(program):
         if node is not memory and any(each in reached for each in node.all_input_nodes):
@@ -403,7 +403,7 @@ class _Mask:
 
 
 def _before_wider(program: Program, node: fx.Node, taken: Sequence[fx.Node]) -> fx.Node:
-    """What a projection to more values takes, such as to the keys and values of an only layer."""
+    """The node before a projection to more values, such as keys and values of an only layer."""
     while node.target is aten.linear.default:
         before: Any = node.args[0]
         if (

@@ -201,7 +201,7 @@ def _are_sorted(owners: Sequence[tuple[str, Owner]]) -> bool:
 
 
 def _attention_part(rest: str, shape: tuple[int, ...] = ()) -> str | None:
-    """What a path makes by its last word that says so: one of q, k, v, or packed qkv, kv."""
+    """The part that a path makes, by its last word for one: q, k, v, or packed qkv, kv."""
     for segment in reversed(rest.split(".")):
         words = words_of(segment)
         if words == ["c", "attn"] and shape and min(shape):

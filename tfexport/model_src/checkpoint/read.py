@@ -281,7 +281,7 @@ def match_automatically(
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Examination | None:
-    """What ``rename="auto"`` makes of a file that no layout reads.
+    """Match the names of a file that no layout reads, as ``rename="auto"`` does.
 
     Returns:
         None if some keys have no place, if a layout reads all of them, or if it has been tried.
@@ -303,7 +303,7 @@ def match_checkpoint(
     settings: Iterable[str] = (),
     require: Iterable[str] = (),
 ) -> Examination | None:
-    """What ``rename="auto"`` makes of a checkpoint; see ``match_automatically``."""
+    """Match the names of a checkpoint; see ``match_automatically``."""
     try:
         found = examine_checkpoint(path, config, settings, None, require, rename=AUTO)
     except (CheckpointError, ConfigError):

@@ -268,7 +268,7 @@ class ModuleModel(OnnxModel):
         return stack_rows(rows, self._pad_id)
 
     def states(self, rows: Sequence[Source]) -> tuple[Floats, NDArray[np.bool_]]:
-        """What a recognised decoder attends to, of rows that share a batch.
+        """Compute the states that a recognised decoder attends to, of rows that share a batch.
 
         Returns:
             The states (B, S, W), and which of them are kept (B, S).
