@@ -497,7 +497,7 @@ def translate_stream(
         source: UTF-8 lines: a path, or a binary stream.
         sink: flushed after every line.
         task: how to decode and write the lines.
-        on_result: called with every result, before it is written.
+        on_result: called with every result, after it is written.
 
     Returns:
         How many lines could not be decoded.
@@ -518,9 +518,9 @@ def translate_stream(
             chunk=1 if at_once else rows_ahead(task.options),
         ):  # fmt: skip
             bad += line.problem is not None
-            on_result(line)
             sink.writelines(f"{text}\n" for text in task.line_format.write(line))
             sink.flush()
+            on_result(line)
     return bad
 
 
