@@ -1,5 +1,6 @@
 """Workers that are threads of this process."""
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -54,19 +55,22 @@ def test_outputs_are_those_of_any_other_run(folder: Path) -> None:
 
 
 class Together(Marking):
-    """Decodes a piece when another is decoded as well."""
+    """Decodes no piece before ``expected`` are being decoded at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int) -> None:
         super().__init__(JOB)
-        self.meeting = threading.Barrier(2, timeout=30)
+        self.expected, self.started = expected, itertools.count(1)
+        self.have_met = threading.Event()
 
     def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
-        self.meeting.wait()
+        if next(self.started) >= self.expected:
+            self.have_met.set()
+        assert self.have_met.wait(30)
         return marked(rows)
 
 
 def test_a_piece_is_decoded_while_another_is(folder: Path) -> None:
-    steps = pieces(folder, Together(), ("text", "jsonl"))
+    steps = pieces(folder, Together(2), ("text", "jsonl"))
     assert [step.piece for step in steps] == [None] * 6
     assert [step.outcome is not None for step in steps] == [True] * 6
 
@@ -178,13 +182,6 @@ def test_arrow_lacking_memory_is_no_fault_of_the_rows(folder: Path) -> None:
 
 
 def test_small_files_are_decoded_as_many_at_a_time_as_there_are_cores(tmp_path: Path) -> None:
-    meeting = threading.Barrier(4, timeout=30)
-
-    class Meeting(Marking):
-        def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
-            meeting.wait()
-            return marked(rows)
-
     found = []
     for number in range(8):
         folder = tmp_path / str(number)
@@ -192,7 +189,7 @@ def test_small_files_are_decoded_as_many_at_a_time_as_there_are_cores(tmp_path: 
         (folder / "in.txt").write_text("a\n")
         (folder / "out").mkdir()
         found.append(partition_of(folder, "text"))
-    with thread_workers(Meeting(JOB), cores=4) as workers:
+    with thread_workers(Together(4), cores=4) as workers:
         assert len([*workers.steps(found)]) == 8
 
 
