@@ -53,9 +53,10 @@ test: export TORCH_FAKE_TENSOR_DISPATCH_CACHE = 0
 test-all: CHOSEN =
 test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/export/recognition
 
+# A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
-	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1 $(CHOSEN)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(CHOSEN)
 	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
 		CHOSEN='$(CHOSEN)' RESULTS='$(RESULTS)'; \
 	else echo "The native engine could not be built: its tests are left out." >&2; fi
@@ -67,8 +68,8 @@ BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text tests/export
 RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
 	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well
 test-native: .venv/ready build/native/ready
-	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n auto --dist load \
-		--maxschedchunk 1 $(CHOSEN)
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n auto --dist loadfile \
+		$(CHOSEN)
 
 # The README's and the quick start's commands, each environment made anew.
 test-quick-start: .venv/ready
