@@ -222,6 +222,7 @@ _KEYS: dict[str, Check] = {
     "languages": or_null(LANGUAGES),
     "reads": or_null(one_of("texts")),
     "origins": every(_TEXT),
+    "parameters": every(list_of(_TEXT)),
 }
 _transformer = record({**_KEYS, "config": _CONFIG, "module": or_null(MODULE)})
 _module = record({**_KEYS, "config": record(_FRAMING), "module": MODULE})
@@ -440,6 +441,8 @@ class Manifest:
             (the layout's default), "settings", "module" or the name of a file; the same for
             ``max_length`` in ``generation``, TRANSFORMERS if the model's files name none. Empty for
             a user's module.
+        parameters: of a module that was recognised: each of its parameters to the weights that have
+            its values, as ``compact_report`` shortens them; else empty.
     """
 
     tfexport_version: str
@@ -459,6 +462,7 @@ class Manifest:
     languages: Languages | None = None
     reads: str | None = None
     origins: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def hidden_ids(self) -> tuple[int, ...]:

@@ -21,11 +21,11 @@ from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.bundle import MANIFEST
 from tfexport.cli import inspect_command
-from tfexport.cli.inspect_command import compact
 from tfexport.errors import TfexportError
 from tfexport.export import export
 from tfexport.manifest import digest_of
 from tfexport.model_src import TransformerConfig, build_transformer
+from tfexport.model_src.checkpoint.keymap import compact_report
 
 
 @pytest.fixture
@@ -171,22 +171,26 @@ def test_notes_are_printed_and_in_the_json(tmp_path: Path) -> None:
 
 
 def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
-    rows = compact(
+    rows = compact_report(
         {
             **{f"e.{i}.a.{h}.Q.w": [f"enc.{i}.q.w"] for i in range(3) for h in range(2)},
             **{f"e.{i}.norm": [] for i in range(3)},
             "e.0.other": ["x"],
             "x.0.lut.w": ["t"],
             "x.1.lut.w": ["u"],
+            **{f"l.{i}.w": [f"enc.{i // 2}.up.w"] for i in (1, 3)},
+            **{f"n.{i}.g": ["enc.0.norm", "norm"] for i in range(2)},
         }
     )
-    assert rows == [
-        ("e.{0…2}.a.{0…1}.Q.w", ["enc.{0…2}.q.w"]),
-        ("e.{0…2}.norm", []),
-        ("e.0.other", ["x"]),
-        ("x.0.lut.w", ["t"]),
-        ("x.1.lut.w", ["u"]),
-    ]
+    assert rows == {
+        "e.{0…2}.a.{0…1}.Q.w": ["enc.{0…2}.q.w"],
+        "e.{0…2}.norm": [],
+        "e.0.other": ["x"],
+        "x.0.lut.w": ["t"],
+        "x.1.lut.w": ["u"],
+        "l.{1,3}.w": ["enc.{0…1}.up.w"],
+        "n.{0…1}.g": ["enc.0.norm", "norm"],
+    }
     assert "transformer.encoder.layers.{0…1}.norm1.weight" in invoke("inspect", checkpoint).stdout
 
 

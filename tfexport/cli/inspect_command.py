@@ -1,7 +1,6 @@
 """``tfexport inspect``."""
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -85,6 +84,7 @@ def print_checkpoint(found: "Examination") -> None:
     from rich.text import Text
 
     from tfexport.cli.reports import print_table
+    from tfexport.model_src.checkpoint.keymap import compact_report
 
     facts = checkpoint_facts(found)
     state = found.checkpoint.state_dict
@@ -103,7 +103,7 @@ def print_checkpoint(found: "Examination") -> None:
     keys.add_column("key", overflow="fold")
     keys.add_column("became", overflow="fold")
     ignored = {key for key, targets in facts["keys"].items() if not targets and key not in state}
-    for key, targets in compact(facts["keys"]):
+    for key, targets in compact_report(facts["keys"]).items():
         became = "\n".join(targets)
         keys.add_row(key, became or ("ignored" if key in ignored else Text("not read", "bold red")))
     print_table(keys)
@@ -176,36 +176,6 @@ def print_proposal(found: "Examination") -> None:
         click.echo(f"note: {note}")
     click.echo("Export it with these settings, and compare it with --reference if you can:")
     click.echo(facts["command"])
-
-
-def compact(key_report: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Rows of keys and their targets; keys that differ in layer or head number share a row."""
-    rows = list(key_report.items())
-    for place in range(2):  # the layer, then the head
-        groups: dict[tuple[Any, ...], list[tuple[str, str, list[str]]]] = {}
-        for key, targets in rows:
-            number, general = _without_number(key, place)
-            general_targets = tuple(_without_number(target, place)[1] for target in targets)
-            groups.setdefault((general, general_targets), []).append((number, key, targets))
-        rows = []
-        for (general, general_targets), members in groups.items():
-            numbers = [number for number, _, _ in members]
-            span = f"{{{numbers[0]}…{numbers[-1]}}}"
-            if len(members) > 1:
-                became = [target.replace("{}", span) for target in general_targets]
-                rows.append((general.replace("{}", span), became))
-            else:
-                rows.append(members[0][1:])
-    return rows
-
-
-def _without_number(name: str, place: int) -> tuple[str, str]:
-    """The ``place``-th number in a dotted name, and the name with {} instead of it."""
-    found = list(re.finditer(r"(?<=\.)(\d+|\{\d+…\d+\})(?=\.)", name))
-    if place >= len(found):
-        return "", name
-    match = found[place]
-    return match[0], f"{name[: match.start()]}{{}}{name[match.end() :]}"
 
 
 ONNX_FILE = "an ONNX file"
@@ -420,7 +390,33 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         except RecursionError as error:
             raise BundleError(f"{path}: its manifest is nested too deep to be printed.") from error
         return
-    size = human_size(manifest.size)
+    facts = _bundle_facts(manifest)
+    layout = read_layout(Path(path))
+    if layout is not None:
+        facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
+    _print_config(manifest.config)
+    if manifest.parameters:
+        _print_parameters(manifest.parameters)
+    files = Table()
+    for column in ("file", "size", "sha256"):
+        files.add_column(column, justify="right" if column == "size" else "left")
+    for name, entry in manifest.files.items():
+        files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
+    print_table(files)
+    click.echo(
+        f"{path}: a bundle of tfexport {manifest.tfexport_version}, "
+        f"{human_size(manifest.size)}, checksums good"
+    )
+    for key, value in facts.items():
+        click.echo(f"{key + ':':<13}{value}")
+    set_to = {**manifest.config, **manifest.generation}
+    values = {key: (set_to.get(key), it) for key, it in manifest.origins.items()}
+    for number, line in enumerate(settings_lines(values)):
+        click.echo(f"{'settings:' if number == 0 else '':<13}{line}")
+
+
+def _bundle_facts(manifest: "Manifest") -> dict[str, str]:
+    """What a bundle is, but for its config and files: names to text."""
     limits, parity = manifest.limits, manifest.parity
     domains = _domains(manifest.opset)
     facts = {
@@ -444,23 +440,21 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     if manifest.states:
         axes = ", ".join(map(str, manifest.states[0].axes))
         facts["decoder"] = f"recognised, over states ({axes}) of states.onnx"
-    layout = read_layout(Path(path))
-    if layout is not None:
-        facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
-    _print_config(manifest.config)
-    files = Table()
-    for column in ("file", "size", "sha256"):
-        files.add_column(column, justify="right" if column == "size" else "left")
-    for name, entry in manifest.files.items():
-        files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
-    print_table(files)
-    click.echo(f"{path}: a bundle of tfexport {manifest.tfexport_version}, {size}, checksums good")
-    for key, value in facts.items():
-        click.echo(f"{key + ':':<13}{value}")
-    set_to = {**manifest.config, **manifest.generation}
-    values = {key: (set_to.get(key), it) for key, it in manifest.origins.items()}
-    for number, line in enumerate(settings_lines(values)):
-        click.echo(f"{'settings:' if number == 0 else '':<13}{line}")
+    return facts
+
+
+def _print_parameters(parameters: dict[str, list[str]]) -> None:
+    """Print what became of the parameters of a module that was recognised."""
+    from rich.table import Table
+
+    from tfexport.cli.reports import print_table
+
+    table = Table()
+    for column in ("parameter of the module", "became"):
+        table.add_column(column, overflow="fold")
+    for name, weights in parameters.items():
+        table.add_row(name, "\n".join(weights) or "–")
+    print_table(table)
 
 
 def _engine(manifest: "Manifest") -> str:

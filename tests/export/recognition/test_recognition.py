@@ -149,6 +149,10 @@ def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
     assert made.report.reference == "your TransformerWithNets.forward"
     assert made.manifest.module is None
     assert made.manifest.config["num_heads"] == 2
+    parameters = made.manifest.parameters
+    assert all(parameters.values()), "each became something"
+    found = parameters["decoder_layers.{0…1}.src_multi_headed_attention.qkv_nets.0.weight"]
+    assert found == ["decoder.layers.{0…1}.cross_attn.q_proj.weight"]
     inputs = draw_inputs(style.case, 4, {"source_length": 6}, 3)
     wanted = greedy(style.case, style.build(), inputs, LONGEST, banned=[style.pad_id])
     with Translator(path) as translator:

@@ -65,6 +65,7 @@ class BundleContents:
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
         language_pair: the languages of ``samples`` and ``expect``.
         max_target_length: tokens of a row, if that is less than the model's own limit.
+        parameters: of a recognised module; see ``Manifest``.
     """
 
     checkpoint: Checkpoint
@@ -76,6 +77,7 @@ class BundleContents:
     reads: str | None = None
     language_pair: LanguagePair = NO_LANGUAGES
     max_target_length: int | None = None
+    parameters: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     def check_languages(self, translates: bool) -> None:
         """Before the export, check the languages of real texts.
@@ -153,6 +155,7 @@ def write_bundle(
             languages=contents.tokenizers.languages,
             reads=contents.reads,
             origins={**checkpoint.unseen, **generation.origins},
+            parameters=contents.parameters,
         )
         manifest = write_manifest(folder, manifest)
         report = None

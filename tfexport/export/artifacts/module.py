@@ -324,6 +324,7 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         origins=dict(contents.generation.origins),
         graphs={form.name: form.filename for form in graphs},
         module=build.found.io.to_dict() | _found_in(contents) | _decoder_in(build),
+        parameters={} if build.decoder is None else build.decoder.parameters,
     )
 
 

@@ -25,10 +25,12 @@ from tfexport.export.modules.inputs import as_tensors
 from tfexport.export.named_code import one_line
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import recognise_model
+from tfexport.export.recognition.parameters import report_parameters
 from tfexport.export.rounding import log_probs
 from tfexport.graph_io import INPUT_IDS
 from tfexport.model_src import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.keymap import compact_report
 from tfexport.model_src.config import TransformerConfig, config_keys
 from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import stack_rows
@@ -70,7 +72,8 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     reference.__qualname__ = f"{name}.forward"
     return Checkpoint(
         name, None, RECOGNISED, config, dict.fromkeys(config_keys(), _ORIGIN), found.state_dict,
-        dict(found.state_dict), {}, reference=reference, generation=facts.generation,
+        dict(found.state_dict), report_parameters(call.model, found.state_dict),
+        reference=reference, generation=facts.generation,
     )  # fmt: skip
 
 
@@ -90,6 +93,7 @@ def export_recognised(call: ModuleCall, output: Output, options: ExportKeywords)
         checkpoint, call.graphs, tokenizers, output.level, options.get("samples"),
         options.get("expect"), reads_texts(options, False),
         max_target_length=call.facts.max_length,
+        parameters=compact_report(checkpoint.key_report),
     )  # fmt: skip
     if output.weights is not None:
         return write_quantized(contents, output)

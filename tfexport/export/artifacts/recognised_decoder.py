@@ -7,6 +7,7 @@ what the decoder attends to besides, with which the native engine decodes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,8 +20,10 @@ from tfexport.export.modules.inputs import Input, as_tensors, axes_of, draw_rows
 from tfexport.export.named_code import one_line
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.decoder import RecognisedDecoder, recognise_decoder
+from tfexport.export.recognition.parameters import report_parameters
 from tfexport.export.rounding import log_probs
 from tfexport.graph_io import ATTENTION_MASK
+from tfexport.model_src.checkpoint.keymap import compact_report
 from tfexport.module_rows import Row, stack_rows
 
 _MOST_EXAMPLES = 32
@@ -54,7 +57,9 @@ def recognised_decoder(call: ModuleCall, found: Examination) -> RecognisedDecode
         raise
     except Exception as error:  # a program may be of any form, and its steps are found all the same
         raise NotRecognisedError(f"its program could not be read: {one_line(error)}") from error
-    return decoder
+    report = report_parameters(call.model, decoder.state_dict)
+    used = {name: weights for name, weights in report.items() if weights}  # others: the encoder's
+    return replace(decoder, parameters=compact_report(used))
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ Axes: B batch, S memory, T target, E width of the decoder, W width of the memory
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -78,12 +78,14 @@ class RecognisedDecoder:
         encoder: the part of the forward that gives its memory: inputs to (B, S, W), and if it has
             masks which positions are kept, (B, S).
         outputs: these as tensors of a graph.
+        parameters: of the module, to the weights; see ``Manifest``.
     """
 
     config: TransformerConfig
     state_dict: dict[str, Tensor]
     encoder: nn.Module
     outputs: tuple[TensorSpec, ...]
+    parameters: dict[str, list[str]] = field(default_factory=dict)
 
     def encode(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The memory, and which of its positions are kept: (B, S, W) and (B, S) of 0 and 1."""

@@ -14,7 +14,7 @@ placeholder that only the weight's name has takes all words of its list: a packe
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -390,3 +390,49 @@ def _missing_heads(
 ) -> list[str]:
     keys = (rule.write_key({**values, "head": str(head)}) for head in range(num_heads))
     return [f"{key} is missing" for key in keys if key not in mapped]
+
+
+def compact_report(report: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """A key report in which keys that differ in the number of a layer or head share an entry."""
+    rows = {key: list(targets) for key, targets in report.items()}
+    for place in range(2):  # the layer, then the head
+        groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
+        for key, targets in rows.items():
+            general = (name for _, name in _without_numbers([key, *targets], place))
+            groups.setdefault(tuple(general), []).append((key, targets))
+        rows = {}
+        for general_names, members in groups.items():
+            if len(members) == 1:
+                rows[members[0][0]] = members[0][1]
+                continue
+            numbers = zip(*(
+                [number for number, _ in _without_numbers([key, *targets], place)]
+                for key, targets in members
+            ), strict=True)  # fmt: skip
+            key, *became = (
+                name.replace("{}", _span(of))
+                for name, of in zip(general_names, numbers, strict=True)
+            )
+            rows[key] = became
+    return rows
+
+
+def _without_numbers(names: Iterable[str], place: int) -> Iterator[tuple[str, str]]:
+    """The ``place``-th number of each dotted name, and the name with {} instead of it."""
+    for name in names:
+        found = list(re.finditer(r"(?<=\.)(\d+|\{[\d…,]+\})(?=\.)", name))
+        if place >= len(found):
+            yield "", name
+        else:
+            match = found[place]
+            yield match[0], f"{name[: match.start()]}{{}}{name[match.end() :]}"
+
+
+def _span(numbers: Sequence[str]) -> str:
+    """The numbers of several layers: {0…5}, or {1,3,5}."""
+    found = sorted({int(number) for number in numbers if number.isdigit()})
+    if len(found) < 2:
+        return "".join(map(str, found))
+    if len(found) == found[-1] - found[0] + 1:
+        return f"{{{found[0]}…{found[-1]}}}"
+    return f"{{{','.join(map(str, found))}}}"
