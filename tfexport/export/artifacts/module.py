@@ -96,35 +96,50 @@ def export_known(
     """Export a module of which the special ids and the decoding defaults are known."""
     with in_eval(model), suited_threads(model):
         call = read_call(model, options.get("inputs"), facts, options, output.progress)
-        note = None
-        if output.kind == BUNDLE and call.own is not None and options.get("recognise", True):
-            try:
-                return export_recognised(call, output, options)
-            except NotRecognisedError as error:
-                note = f"not recognised as a known architecture: {error}"
-            except ParityError as error:
-                note = f"recognised, but {error}"
-            except (ConfigError, ExportError, InputError) as error:
-                # If an option of the caller is wrong, the found steps say so too.
-                note = f"recognised, but it was not exported: {error}"
-        contents = read_module(call, output.level, options)
-        if output.kind != BUNDLE:
-            return _write_file(contents, output)
         real = options.get("samples"), options.get("expect")
-        if note is not None:
-            try:
-                made = _write(_with_decoder(call, contents), output, real)
-                if call.inputs[0].name != INPUT_IDS:  # then nobody expects more
-                    return made
-                return replace(made, notes=(*made.notes, f"{note}; its decoder is recognised"))
-            except NotRecognisedError as error:
-                note = f"{note}; nor is its decoder: {error}"
-            except OutputExistsError:
-                raise
-            except TfexportError as error:  # the found steps are as good, or fail in the same way
-                note = f"its decoder is recognised, but {error}"
-        made = _write(contents, output, real)
-        return replace(made, notes=(*made.notes, *([] if note is None else [note])))
+        if output.kind != BUNDLE:
+            return _write_file(read_module(call, output.level, options), output)
+        if call.own is None or not options.get("recognise", True):
+            return _write(read_module(call, output.level, options), output, real)
+        made = _recognised(call, output, options)
+        if isinstance(made, ExportResult):
+            return made
+        note, contents = made, read_module(call, output.level, options)
+        made = _with_recognised_decoder(call, contents, output, real)
+        if isinstance(made, str):
+            note, made = f"{note}; {made}", _write(contents, output, real)
+        elif call.inputs[0].name != INPUT_IDS:  # then nobody expects more
+            return made
+        else:
+            note = f"{note}; its decoder is recognised"
+        return replace(made, notes=(*made.notes, note))
+
+
+def _recognised(call: ModuleCall, output: Output, options: ExportKeywords) -> ExportResult | str:
+    """The bundle of a recognised module, or why there is none."""
+    try:
+        return export_recognised(call, output, options)
+    except NotRecognisedError as error:
+        return f"not recognised as a known architecture: {error}"
+    except ParityError as error:
+        return f"recognised, but {error}"
+    except (ConfigError, ExportError, InputError) as error:
+        # If an option of the caller is wrong, the found steps say so too.
+        return f"recognised, but it was not exported: {error}"
+
+
+def _with_recognised_decoder(
+    call: ModuleCall, contents: ModuleContents, output: Output, real: RealInputs
+) -> ExportResult | str:
+    """The bundle of found steps with the recognised decoder, or why there is none."""
+    try:
+        return _write(_with_decoder(call, contents), output, real)
+    except NotRecognisedError as error:
+        return f"nor is its decoder: {error}"
+    except OutputExistsError:
+        raise
+    except TfexportError as error:  # the found steps are as good, or fail in the same way
+        return f"its decoder is recognised, but {error}"
 
 
 def _write(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:

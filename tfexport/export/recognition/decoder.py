@@ -140,23 +140,25 @@ def recognise_decoder(
         return RecognisedDecoder(found.config, weights, encoder, reader.specs())
 
 
-def _read(program: Program, ids: SpecialIds, max_length: int) -> "tuple[_Reader, Recognised]":
+def _read(
+    program: Program, ids: SpecialIds, max_length: int
+) -> "tuple[_DecoderReader, Recognised]":
     """Read a decoder; a mask is true where positions are kept, or where they are hidden."""
-    reader = _Reader(program, ids, max_length, kept=True)
+    reader = _DecoderReader(program, ids, max_length, kept=True)
     try:
         return reader, reader.read()
     except NotRecognisedError as error:
         if reader.mask is None or program.dtypes[reader.mask.node] is not torch.bool:
             raise
         first = error
-    reader = _Reader(program, ids, max_length, kept=False)
+    reader = _DecoderReader(program, ids, max_length, kept=False)
     try:
         return reader, reader.read()
     except AllMaskedError:
         raise first from None
 
 
-class _Reader:
+class _DecoderReader:
     """Reads the program as it is with nothing masked.
 
     Attributes:

@@ -68,10 +68,10 @@ def recognise_model(program: Program, ids: SpecialIds, max_length: int) -> Recog
         NotRecognisedError: naming the first operator that is none of the known forms, and its line.
     """
     with torch.no_grad():
-        return _Reader(program, ids, max_length).read()
+        return _ModelReader(program, ids, max_length).read()
 
 
-class _Reader:
+class _ModelReader:
     def __init__(self, program: Program, ids: SpecialIds, max_length: int) -> None:
         self.program, self.ids, self.max_length = program, ids, max_length
         given = program.own.batch_first
