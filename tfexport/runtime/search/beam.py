@@ -20,7 +20,7 @@ from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefil
 from tfexport.runtime.search.logits import LogitFilters, log_normalizer, topk
 from tfexport.runtime.search.ranking import (
     best_first,
-    hypotheses_per_group,
+    length_at_best,
     make_hypothesis,
     normalize,
     stopping_count,
@@ -208,26 +208,15 @@ def is_done(
     """
     if length >= options.max_length or math.isinf(highest):
         return True
-    if options.early_stopping:
-        return len(finished.found) >= stopping_count(options)
-    wanted = options.beam_size if options.by_transformers else hypotheses_per_group(options)
+    wanted = stopping_count(options)
     if len(finished.found) < wanted:
         return False
-    at_best = _length_at_best(options, length) - uncounted
+    if options.early_stopping:
+        return True
+    lengths = {"present": length, "next": length + 1, "longest": options.max_length}
+    at_best = lengths[length_at_best(options)] - uncounted
     reachable = normalize(highest, at_best, options.length_penalty)
     return finished.best()[wanted - 1].score >= reachable
-
-
-def _length_at_best(options: ResolvedOptions, length: int) -> int:
-    """The length at which the best active hypothesis may have its best score.
-
-    Further tokens only lower its sum, so the best possible score is at the greatest length if the
-    length penalty is positive, else at the least. transformers takes the present length, unless the
-    search is exhaustive and the penalty positive.
-    """
-    if options.by_transformers and not (options.exhaustive and options.length_penalty > 0):
-        return length
-    return options.max_length if options.length_penalty > 0 else length + 1
 
 
 NO_TOKEN = -1

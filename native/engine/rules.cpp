@@ -1,0 +1,95 @@
+#include "rules.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tfn {
+namespace {
+
+void ban(const Ids& ids, float* logits) {
+    for (int32_t id : ids) logits[id] = -INFINITY;
+}
+
+}  // namespace
+
+double BeamRules::normalize(double sum, int length) const {
+    return sum / std::pow((double)length, length_penalty);
+}
+
+// The order is that of tfexport's ``LogitFilters``: what comes later overrides.
+void BeamRules::apply(const std::vector<int32_t>& made, float* logits, int size) const {
+    const int length = (int)made.size();
+    std::vector<int32_t> seen;
+    if (repetition_penalty != 1 || ngram) {
+        if (on_log_probs) seen.push_back(start);
+        seen.insert(seen.end(), made.begin(), made.end());
+    }
+    if (repetition_penalty != 1) penalize(seen, logits);
+    if (ngram) ban_ngrams(seen, logits);
+    ban_sequences(made, logits);
+    if (length < min_length) ban(ends, logits);
+    if (last >= 0 && length == most - 1) {
+        std::fill_n(logits, size, -INFINITY);
+        logits[last] = 0;
+    }
+    ban(suppressed, logits);
+    if (length == (first >= 0 ? 1 : 0)) ban(suppressed_first, logits);
+}
+
+// Keskar et al. 2019. A token that came twice is penalised once.
+void BeamRules::penalize(const std::vector<int32_t>& seen, float* logits) const {
+    std::vector<float> changed;
+    for (int32_t id : seen) {
+        const float value = logits[id];
+        changed.push_back(value > 0 ? value / repetition_penalty : value * repetition_penalty);
+    }
+    for (size_t i = 0; i < seen.size(); i++) logits[seen[i]] = changed[i];
+}
+
+void BeamRules::ban_ngrams(const std::vector<int32_t>& seen, float* logits) const {
+    if (seen.size() < (size_t)ngram) return;
+    const auto tail = seen.end() - (ngram - 1);
+    for (auto at = seen.begin(); at + (ngram - 1) < seen.end(); at++)
+        if (std::equal(tail, seen.end(), at)) logits[at[ngram - 1]] = -INFINITY;
+}
+
+void BeamRules::ban_sequences(const std::vector<int32_t>& made, float* logits) const {
+    const int32_t* sequence = sequences.ids;
+    for (int32_t length : lengths) {
+        const int before = length - 1;
+        if ((size_t)before <= made.size() &&
+            std::equal(sequence, sequence + before, made.end() - before))
+            logits[sequence[before]] = -INFINITY;
+        sequence += length;
+    }
+}
+
+double exact_sum(const std::vector<double>& values) {
+    std::vector<double> parts;  // of the sum, none of which overlaps another, ascending
+    for (double value : values) {
+        size_t kept = 0;
+        for (double part : parts) {
+            if (std::fabs(value) < std::fabs(part)) std::swap(value, part);
+            const double high = value + part, low = part - (high - value);
+            if (low != 0) parts[kept++] = low;
+            value = high;
+        }
+        parts.resize(kept);
+        parts.push_back(value);
+    }
+    double high = 0, low = 0;
+    size_t left = parts.size();
+    while (left > 0 && low == 0) {
+        const double before = high, part = parts[--left];
+        high = before + part;
+        low = part - (high - before);
+    }
+    // Half of the last place is rounded by what lies below it.
+    if (left > 0 && ((low < 0 && parts[left - 1] < 0) || (low > 0 && parts[left - 1] > 0))) {
+        const double twice = 2 * low, next = high + twice;
+        if (twice == next - high) high = next;
+    }
+    return high;
+}
+
+}  // namespace tfn
