@@ -36,7 +36,7 @@ struct Hypothesis {
 struct Sentence {
     int number = 0;
     std::vector<Hypothesis> followed;
-    std::vector<double> found;  // scores of those that are complete
+    std::vector<double> found;  // scores of those that ended
 };
 
 class Search {
@@ -140,15 +140,15 @@ private:
         record_.steps[sentence] = number + 1;
     }
 
-    // Complete hypotheses among the best candidates, and go on with those that do not end.
+    // Count what ends among the best candidates, and go on with what does not.
     void follow(Sentence& sentence, const Candidate* ranked, int kept, int first_row) {
         const int length = (int)sentence.followed[0].tokens.size() + 1;
         std::vector<Hypothesis> next;
         std::vector<int32_t> rows;
         for (int rank = 0; rank < kept && ranked[rank].total > -INFINITY; rank++) {
             const Candidate& c = ranked[rank];
-            const bool ends = rules_.ends.holds(c.token), last = length >= rules_.most;
-            if (rank < rules_.beams && (ends || last)) {
+            const bool ends = rules_.ends.holds(c.token);
+            if (ends && rank < rules_.beams) {
                 std::vector<double> scores = sentence.followed[c.parent].scores;
                 scores.push_back(c.score);
                 sentence.found.push_back(rules_.normalize(exact_sum(scores), length));

@@ -35,10 +35,11 @@ class DrawnModel(NativeModel):
         config = dataclasses.replace(draw_config(300 + number), output_bias=True)
         module = draw_model(config, number)
         with torch.no_grad():
-            for name in ("output_proj.weight", "output_proj.bias", "target_embedding.weight"):
-                for parameter in (each for n, each in module.named_parameters() if n == name):
-                    if number % 2 and config.target_vocab_size > 9:
-                        parameter[TWINS] = parameter[TWINS.start].clone()
+            if number % 2:
+                output, embedding = module.output_proj, module.target_embedding.tokens
+                for parameter in (output.weight, output.bias, embedding.weight):
+                    parameter[TWINS] = parameter[TWINS.start].clone()
+                output.bias[TWINS] += 1
             module.output_proj.bias[list(ENDS[:2])] += 1.5
         sets = instruction_sets()
         self._opened = Model(
@@ -68,7 +69,7 @@ def draw_options(draw: random.Random, size: int) -> ResolvedOptions:
         return tuple(draw.sample(range(size), draw.randint(1, most)))
 
     beams = draw.randint(2, min(size // 2, 5))
-    transformers, early = draw.random() < 0.6, draw.random() < 0.4
+    transformers, early = draw.random() < 0.5, draw.random() < 0.3
     most = draw.randint(1, 13)
     given: dict[str, Any] = {
         "beam_size": beams,
