@@ -85,7 +85,7 @@ void check_numbers(const tfn_beam_rules& given) {
     require(given.stop >= TFN_STOP_EARLY && given.stop <= TFN_STOP_LONGEST, "unknown way to stop");
     require((given.on_log_probs | 1) == 1 && (given.renormalize | 1) == 1, "expected 0 or 1");
     require(given.on_log_probs || !given.renormalize, "logits are not renormalized");
-    require(given.min_length >= 0 && given.ngram >= 0, "a length below 0");
+    require(given.min_length >= 0 && given.ngram >= 0 && given.source_ngram >= 0, "a length below 0");
     // A length to the power of ten times this is still a number, and not 0.
     require(given.length_penalty >= -10 && given.length_penalty <= 10,
             "length_penalty is no number from -10 to 10");
@@ -93,13 +93,15 @@ void check_numbers(const tfn_beam_rules& given) {
             "repetition_penalty is no positive number up to 1e6");
 }
 
-tfn::BeamRules checked(const tfn_beam_rules& given, const tfn::Config& config) {
+tfn::BeamRules checked(const tfn_beam_rules& given, const tfn::Sources& sources,
+                       const tfn::Config& config) {
     const int size = config.target_vocab_size, half = size / 2;
     if (given.beams < 1 || given.beams > half)
         throw tfn::Error("beam_size is " + std::to_string(given.beams) +
                          "; expected at least 1 and at most " + std::to_string(half) +
                          ", half of the vocabulary");
     check_numbers(given);
+    require(sources.ids || !given.source_ngram, "n-grams of sources that are states");
     const int32_t forced[] = {given.first_token, given.last_token};
     checked({&given.start, 1}, 0, size, "start token");
     checked({forced, 2}, -1, size, "forced tokens");
@@ -126,6 +128,7 @@ tfn::BeamRules checked(const tfn_beam_rules& given, const tfn::Config& config) {
     rules.last = given.last_token;
     rules.min_length = given.min_length;
     rules.ngram = given.ngram;
+    rules.source_ngram = given.source_ngram;
     rules.repetition_penalty = (float)given.repetition_penalty;
     require(rules.repetition_penalty > 0, "repetition_penalty is too small");
     return rules;
@@ -276,7 +279,7 @@ int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules* rules,
         tfn::Model& own = model_of(model);
         const tfn::Sources all = checked(sources);
         require(rules, "no rules");
-        const tfn::BeamRules by = checked(*rules, own.config);
+        const tfn::BeamRules by = checked(*rules, all, own.config);
         require(record.room >= 1 && record.tokens && record.parents && record.log_probs &&
                     record.steps && steps,
                 "no room for candidates");

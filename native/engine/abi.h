@@ -76,13 +76,14 @@ enum { TFN_STOP_EARLY = 0, TFN_STOP_PRESENT = 1, TFN_STOP_NEXT = 2, TFN_STOP_LON
 /* Rules of a beam search. Scores are sums of log-probabilities over length ** length_penalty.
  * `on_log_probs`: penalties and bans act on log-probabilities, and n-grams and repetitions count the
  * start token (the rules of transformers); `renormalize` makes probabilities again of what is left.
- * Else they act on logits. `first_token`, `last_token`: forced, -1 for none; `most` counts both.
+ * Else they act on logits. `ngram`, `source_ngram`: no n-gram of that size occurs twice, or is one of
+ * the source's, which then has to be ids; 0 for any. `first_token`, `last_token`: forced, -1 for none; `most` counts both.
  * `sequences`: one after another, `lengths` of them; their last tokens are banned behind the others. */
 typedef struct {
     int32_t beams, enough, most, stop;
     int32_t on_log_probs, renormalize;
     int32_t start, first_token, last_token;
-    int32_t min_length, ngram;
+    int32_t min_length, ngram, source_ngram;
     double length_penalty, repetition_penalty;
     tfn_ids ends, suppressed, suppressed_first, sequences, lengths;
 } tfn_beam_rules;

@@ -35,21 +35,26 @@ struct Hypothesis {
 // A sentence that is still searched.
 struct Sentence {
     int number = 0;
+    Ids source;
     std::vector<Hypothesis> followed;
     std::vector<double> found;  // scores of those that ended
 };
 
 class Search {
 public:
-    Search(Batch& batch, int count, const BeamRules& rules, const BeamRecord& record)
-        : batch_(batch), size_(batch.model().config.target_vocab_size), count_(count), rules_(rules),
-          record_(record), running_(count), tokens_(count, rules.start) {
+    Search(Batch& batch, const Sources& sources, const BeamRules& rules, const BeamRecord& record)
+        : batch_(batch), size_(batch.model().config.target_vocab_size), count_(sources.count),
+          rules_(rules), record_(record), running_(count_), tokens_(count_, rules.start) {
         Hypothesis first;
         if (rules.first >= 0) {  // forced, and so certain
             first.tokens.push_back(rules.first);
             first.scores.push_back(0);
         }
-        for (int i = 0; i < count; i++) running_[i] = {i, {first}, {}};
+        const int32_t* ids = sources.ids;
+        for (int i = 0; i < count_; i++) {
+            running_[i] = {i, {ids, ids ? sources.lengths[i] : 0}, {first}, {}};
+            if (ids) ids += sources.lengths[i];
+        }
     }
 
     bool active() const { return !running_.empty(); }
@@ -88,10 +93,10 @@ public:
 private:
     // The best `each` tokens of every row.
     void rank(Workspace& w, float* logits, int each, Candidate* found) {
-        std::vector<std::pair<const Hypothesis*, int>> places;  // of a row, and in its sentence
+        std::vector<std::pair<const Sentence*, int>> places;  // of rows: which one of a sentence
         for (const Sentence& sentence : running_)
             for (size_t i = 0; i < sentence.followed.size(); i++)
-                places.emplace_back(&sentence.followed[i], (int)i);
+                places.emplace_back(&sentence, (int)i);
         const size_t rows = places.size();
         float* values = w.bounds.reserve(rows * each);
         int32_t* ids = w.candidates.reserve(rows * each);
@@ -102,13 +107,14 @@ private:
         });
     }
 
-    void rank_row(const Kernels& kernels, const Hypothesis& row, int parent, float* logits, int each,
-                  float* values, int32_t* ids, Candidate* found) const {
+    void rank_row(const Kernels& kernels, const Sentence& sentence, int parent, float* logits,
+                  int each, float* values, int32_t* ids, Candidate* found) const {
+        const Hypothesis& row = sentence.followed[parent];
         if (rules_.on_log_probs) {
             const float all = (float)kernels.log_sum_exp(logits, size_);
             for (int i = 0; i < size_; i++) logits[i] -= all;
         }
-        rules_.apply(row.tokens, logits, size_);
+        rules_.apply(row.tokens, sentence.source, logits, size_);
         kernels.top(logits, size_, each, values, ids);
         double all = 0;
         if (!rules_.on_log_probs || rules_.renormalize) all = kernels.log_sum_exp(logits, size_);
@@ -193,7 +199,7 @@ int beam(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, con
     batch.enter(w, sources);
     const int forced = rules.first >= 0, steps = std::min(record.room, rules.most - forced);
     const size_t of_step = (size_t)sources.count * rules.candidates();
-    Search search(batch, sources.count, rules, record);
+    Search search(batch, sources, rules, record);
     if (forced) search.enter_first(w);
     int step = 0;
     for (; step < steps && search.active(); step++) {

@@ -10,6 +10,17 @@ void ban(const Ids& ids, float* logits) {
     for (int32_t id : ids) logits[id] = -INFINITY;
 }
 
+// Bans what follows the last n - 1 of `seen` anywhere in `ids`.
+void ban_ngrams(const Ids& ids, const std::vector<int32_t>& seen, int n, float* logits, int size) {
+    const size_t before = n - 1;
+    if (seen.size() < before) return;
+    for (size_t at = before; at < (size_t)ids.count; at++) {
+        const int32_t next = ids.ids[at];  // of a source, whose vocabulary may be another
+        if (next < size && std::equal(seen.end() - before, seen.end(), ids.ids + (at - before)))
+            logits[next] = -INFINITY;
+    }
+}
+
 }  // namespace
 
 double BeamRules::normalize(double sum, int length) const {
@@ -17,15 +28,17 @@ double BeamRules::normalize(double sum, int length) const {
 }
 
 // The order is that of tfexport's ``LogitFilters``: what comes later overrides.
-void BeamRules::apply(const std::vector<int32_t>& made, float* logits, int size) const {
+void BeamRules::apply(const std::vector<int32_t>& made, Ids source, float* logits,
+                      int size) const {
     const int length = (int)made.size();
     std::vector<int32_t> seen;
-    if (repetition_penalty != 1 || ngram) {
+    if (repetition_penalty != 1 || ngram || source_ngram) {
         if (on_log_probs) seen.push_back(start);
         seen.insert(seen.end(), made.begin(), made.end());
     }
     if (repetition_penalty != 1) penalize(seen, logits);
-    if (ngram) ban_ngrams(seen, logits);
+    if (ngram) ban_ngrams({seen.data(), (int)seen.size()}, seen, ngram, logits, size);
+    if (source_ngram) ban_ngrams(source, seen, source_ngram, logits, size);
     ban_sequences(made, logits);
     if (length < min_length) ban(ends, logits);
     if (last >= 0 && length == most - 1) {
@@ -44,13 +57,6 @@ void BeamRules::penalize(const std::vector<int32_t>& seen, float* logits) const 
         changed.push_back(value > 0 ? value / repetition_penalty : value * repetition_penalty);
     }
     for (size_t i = 0; i < seen.size(); i++) logits[seen[i]] = changed[i];
-}
-
-void BeamRules::ban_ngrams(const std::vector<int32_t>& seen, float* logits) const {
-    if (seen.size() < (size_t)ngram) return;
-    const auto tail = seen.end() - (ngram - 1);
-    for (auto at = seen.begin(); at + (ngram - 1) < seen.end(); at++)
-        if (std::equal(tail, seen.end(), at)) logits[at[ngram - 1]] = -INFINITY;
 }
 
 void BeamRules::ban_sequences(const std::vector<int32_t>& made, float* logits) const {

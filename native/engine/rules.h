@@ -30,7 +30,8 @@ struct BeamRules {
     bool on_log_probs;           // what penalises and bans: log-probabilities, start token included
     bool renormalize;            // make log-probabilities again of what is left of them
     int start, first, last;      // tokens; the forced ones are -1 for none
-    int min_length, ngram;       // ngram: none of this size occurs twice; 0 for any
+    int min_length;
+    int ngram, source_ngram;     // none of this size occurs twice, or is the source's; 0 for any
     float repetition_penalty;
     Ids ends, suppressed, suppressed_first;
     Ids sequences, lengths;      // never completed: one after another, and the length of each
@@ -38,12 +39,12 @@ struct BeamRules {
     int candidates() const { return beams * (1 + ends.count); }  // that a step keeps
     // A score: the sum of log-probabilities over length ** length_penalty.
     double normalize(double sum, int length) const;
-    // Changes the logits (V,) of a row that has the tokens `made` behind the start token.
-    void apply(const std::vector<int32_t>& made, float* logits, int size) const;
+    // Changes the logits (V,) of a row that has the tokens `made` behind the start token. `source`: its
+    // ids, read for n-grams of them alone.
+    void apply(const std::vector<int32_t>& made, Ids source, float* logits, int size) const;
 
 private:
     void penalize(const std::vector<int32_t>& seen, float* logits) const;
-    void ban_ngrams(const std::vector<int32_t>& seen, float* logits) const;
     void ban_sequences(const std::vector<int32_t>& made, float* logits) const;
 };
 

@@ -10,16 +10,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from drawn import draw_config, draw_model, draw_sources, engine_config, engine_tensors
+from tfexport_native import BeamRules as NativeRules
 from tfexport_native import Model, NativeError, instruction_sets
 
 from tfexport.runtime.model.interface import BeamRules, NoTokenError
 from tfexport.runtime.model.native_model import NativeModel
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, ResolvedOptions, beam, decode, graph_search
+from tfexport.runtime.search import Request, ResolvedOptions, beam, decode, dispatch, graph_search
 from tfexport.runtime.search.beam import BeamSearch
 
 MODELS = 8
@@ -79,6 +81,7 @@ def draw_options(draw: random.Random, size: int) -> ResolvedOptions:
         "max_length": most,
         "min_length": min(most, sometimes([1, 2, 5], 0)),
         "no_repeat_ngram_size": sometimes([1, 2, 3], 0),
+        "encoder_no_repeat_ngram_size": sometimes([1, 2, 3], 0, 0.2),
         "repetition_penalty": sometimes([0.7, 1.3, 4.0], 1.0),
         "suppress_first_tokens": sometimes([some_ids(3)], ()),
         "first_token": sometimes([draw.randrange(size)], None),
@@ -165,7 +168,8 @@ def test_one_call_gives_exactly_what_steps_give(number: int, settings: range) ->
 NO_RULES: dict[str, Any] = {
     "ends": (2,), "start": 1, "stop": "early", "length_penalty": 1.0, "on_log_probs": False,
     "renormalize": False, "first_token": None, "last_token": None, "min_length": 0, "ngram": 0,
-    "repetition_penalty": 1.0, "suppressed": (), "suppressed_first": (), "sequences": (),
+    "source_ngram": 0, "repetition_penalty": 1.0, "suppressed": (), "suppressed_first": (),
+    "sequences": (),
 }  # fmt: skip
 
 
@@ -204,6 +208,17 @@ def test_a_row_without_an_allowed_token_goes_step_by_step() -> None:
         assert exactly(found) == exactly(BeamSearch(model, requests, options).run())
 
 
+def test_ngrams_of_sources_need_their_ids() -> None:
+    model = model_of(0)
+    given = DecodingOptions(beam_size=2, max_length=5, encoder_no_repeat_ngram_size=2)
+    options = ResolvedOptions.of(given, 1, (2,), 5)
+    requests = [Request([], inputs={"frames": np.zeros((3, 2), np.float32)})]
+    assert dispatch._beam_in_one_call(model, requests, options) is None
+    states = model._model.encode([[4, 5, 6]])
+    with pytest.raises(NativeError, match="n-grams of sources that are states"):
+        model._model.beam(states, 2, 2, 5, rules=NativeRules(source_ngram=2))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -221,8 +236,6 @@ def test_a_row_without_an_allowed_token_goes_step_by_step() -> None:
     ids=str,
 )
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
-    from tfexport_native import BeamRules as NativeRules
-
     engine = model_of(0)._model
     with pytest.raises(NativeError, match=message):
         engine.beam([[4]], 2, 2, 5, rules=NativeRules(**wrong))

@@ -101,6 +101,7 @@ class CBeamRules(ctypes.Structure):
         ("last_token", Int),
         ("min_length", Int),
         ("ngram", Int),
+        ("source_ngram", Int),
         ("length_penalty", ctypes.c_double),
         ("repetition_penalty", ctypes.c_double),
         ("ends", CIds),

@@ -26,6 +26,7 @@ class BeamRules:
         last_token: forced at the greatest length.
         min_length: tokens before an end token, at least.
         ngram: no n-gram of this size occurs twice; 0 for any.
+        source_ngram: no n-gram of this size is one of the source's, which has to be ids; 0 for any.
         repetition_penalty: divides positive logits of earlier tokens, multiplies negative ones.
         suppressed: tokens that are never chosen.
         suppressed_first: tokens that are never chosen first.
@@ -42,6 +43,7 @@ class BeamRules:
     last_token: int | None = None
     min_length: int = 0
     ngram: int = 0
+    source_ngram: int = 0
     repetition_penalty: float = 1.0
     suppressed: Sequence[int] = ()
     suppressed_first: Sequence[int] = ()
@@ -64,6 +66,7 @@ class GivenRules:
         numbers = (
             beams, enough, most, _STOPS.index(rules.stop), rules.on_log_probs, rules.renormalize,
             rules.start, rules.first_token, rules.last_token, rules.min_length, rules.ngram,
+            rules.source_ngram,
         )  # fmt: skip
         whole = as_ints([-1 if number is None else int(number) for number in numbers])
         penalties = (rules.length_penalty, rules.repetition_penalty)

@@ -175,7 +175,8 @@ private:
         tfn_beam_rules rules{
             beams, draw.between(1, 3), most, draw.below(4), transformers,
             transformers && draw.chance(30), draw.below(size), draw.chance(80) ? -1 : draw.below(size),
-            draw.chance(80) ? -1 : draw.below(size), draw.below(4), draw.below(4), draw.real() * 3.0,
+            draw.chance(80) ? -1 : draw.below(size), draw.below(4), draw.below(4),
+            draw.chance(80) ? 0 : draw.below(4), draw.real() * 3.0,
             draw.chance(50) ? 1.0 : 1.5 + draw.real(), ids(ends), ids(suppressed), ids(first),
             ids(sequences), ids(lengths)};
         const size_t many = (size_t)(count * most * beams) * (1 + ends.size());
@@ -212,7 +213,7 @@ private:
             case 7: rules.first_token = no_id; break;
             case 8: rules.last_token = no_id; break;
             case 9: rules.min_length = draw.any<int32_t>({-1, INT32_MAX}); break;
-            case 10: rules.ngram = draw.any<int32_t>({-1, INT32_MAX}); break;
+            case 10: rules.ngram = rules.source_ngram = draw.any<int32_t>({-1, INT32_MAX}); break;
             case 11: rules.length_penalty = draw.any<double>({NAN, INFINITY, -1e308, 1e308}); break;
             case 12: rules.repetition_penalty = draw.any<double>({NAN, 0, -1, INFINITY, 1e-300}); break;
             case 13: rules.ends.count = draw.any<int32_t>({0, wrong}); break;

@@ -69,6 +69,7 @@ class BeamRules:
         last_token: forced at the greatest length.
         min_length: tokens before an end token, at least.
         ngram: no n-gram of this size occurs twice; 0 for any.
+        source_ngram: no n-gram of this size is one of the source's, which has to be ids; 0 for any.
         repetition_penalty: divides positive values of earlier tokens, and multiplies negative ones.
         suppressed: tokens that are never chosen.
         suppressed_first: tokens that are never chosen first.
@@ -85,6 +86,7 @@ class BeamRules:
     last_token: int | None
     min_length: int
     ngram: int
+    source_ngram: int
     repetition_penalty: float
     suppressed: tuple[int, ...]
     suppressed_first: tuple[int, ...]

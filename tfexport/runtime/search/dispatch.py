@@ -75,6 +75,9 @@ def _beam_in_one_call(
     if 2 * options.beam_size > model.vocab_size:
         return None
     if model.has_beam_rules and options.fits_beam_rules:
+        of_ids = all(row.inputs is None for row in requests)
+        if options.encoder_no_repeat_ngram_size and not of_ids:
+            return None
         if len(requests[0].prefix) >= options.max_length:
             return None
         try:

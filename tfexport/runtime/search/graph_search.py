@@ -176,6 +176,7 @@ def make_rules(options: ResolvedOptions, prefix: tuple[int, ...]) -> BeamRules:
         last_token=options.last_token,
         min_length=options.min_length,
         ngram=options.no_repeat_ngram_size,
+        source_ngram=options.encoder_no_repeat_ngram_size,
         repetition_penalty=options.repetition_penalty,
         suppressed=options.suppress_tokens,
         suppressed_first=options.suppress_first_tokens,

@@ -81,8 +81,9 @@ BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
 # The same for engines whose search in one call takes ``BeamRules``.
 BEAM_RULES_OPTIONS = BEAM_GRAPH_OPTIONS | {
     "early_stopping", "exhaustive", "renormalize_logits", "min_length", "no_repeat_ngram_size",
-    "repetition_penalty", "suppress_tokens", "suppress_first_tokens", "suppress_sequences",
-    "disable_unk", "first_token", "last_token", "end_tokens",
+    "encoder_no_repeat_ngram_size", "repetition_penalty", "suppress_tokens",
+    "suppress_first_tokens", "suppress_sequences", "disable_unk", "first_token", "last_token",
+    "end_tokens",
 }  # fmt: skip
 _MOST_ENDS = 64  # end tokens of these engines
 # Options whose resolved values are checked.
