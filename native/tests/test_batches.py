@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from drawn import draw_config, draw_model, draw_sources, draw_weights, engine_config, engine_model
 from numpy.typing import NDArray
-from tfexport_native import CancelledError, Model, NativeError, instruction_sets
+from tfexport_native import CancelledError, Model, NativeError, instruction_sets, library
 from tfexport_native import model as native_model
 
 from tfexport.model_src import TransformerConfig
@@ -337,6 +337,14 @@ def test_a_bound_that_is_none_takes_no_memory() -> None:
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     for one, other in zip(model.beam(source, 1, 1, 9), model.beam(source, 1, 1, most), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_library_of_another_interface_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = library.LIBRARY.tfn_version()
+    assert found == 5
+    monkeypatch.setattr(library, "_VERSION", found - 1)
+    with pytest.raises(ImportError, match="has interface 5; this package needs 4"):
+        library._load()
 
 
 @pytest.mark.parametrize("int8", [False, True])

@@ -21,7 +21,7 @@ from tfexport.runtime.model.interface import BeamRules, NoTokenError
 from tfexport.runtime.model.native_model import NativeModel
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, ResolvedOptions, beam, decode, dispatch, graph_search
+from tfexport.runtime.search import Request, ResolvedOptions, decode, dispatch, graph_search
 from tfexport.runtime.search.beam import BeamSearch
 
 MODELS = 8
@@ -132,15 +132,6 @@ def exactly(found: list[list[Hypothesis]]) -> list[Any]:
     ]  # fmt: skip
 
 
-def by_steps(
-    model: DrawnModel, requests: list[Request], options: ResolvedOptions
-) -> list[list[Hypothesis]]:
-    """The search step by step, with the engine's logarithms, which are not numpy's to the bit."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beam, "log_normalizer", model._model.log_sums)
-        return BeamSearch(model, requests, options).run()
-
-
 @pytest.mark.parametrize(
     "settings",
     [range(SOME), pytest.param(range(SOME, MANY), marks=pytest.mark.exhaustive)],
@@ -151,7 +142,7 @@ def test_one_call_gives_exactly_what_steps_give(number: int, settings: range) ->
     in_one_call = 0
     for seed in settings:
         model, requests, options = draw_setting(number, seed)
-        expected = exactly(by_steps(model, requests, options))
+        expected = exactly(BeamSearch(model, requests, options).run())
         assert options.fits_beam_rules
         if len(requests[0].prefix) >= options.max_length:
             continue

@@ -3,7 +3,7 @@
 Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L layers, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -185,6 +185,13 @@ class Model(Protocol):
     @property
     def has_slots(self) -> bool:
         """Whether ``running_rows`` can be called."""
+
+    @property
+    def log_normalizer(self) -> Callable[[Floats], NDArray[np.float64]] | None:
+        """The engine's own of ``search.logits.log_normalizer``, by which its beams in one call go.
+
+        None if it has none.
+        """
 
     def generate(
         self, rows: Sequence[Source], max_length: int, return_scores: bool = True

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
@@ -96,6 +97,11 @@ class NativeModel:
         """See ``interface.Model``."""
         with self._opening:
             self._opened = None
+
+    @property
+    def log_normalizer(self) -> Callable[[Floats], NDArray[np.float64]]:
+        """See ``interface.Model``."""
+        return self._model.log_sums
 
     @property
     def shortest_source(self) -> _Source:

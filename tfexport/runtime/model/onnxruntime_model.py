@@ -41,6 +41,7 @@ class OnnxModel:
 
     engine = "onnxruntime"
     has_beam_rules = False
+    log_normalizer = None
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.vocab_size = manifest.limits.target_vocab_size
