@@ -20,8 +20,8 @@ struct Candidate {
 
 struct Hypothesis {
     double sum = 0;
-    std::vector<int32_t> tokens;
-    std::vector<double> scores;  // of the tokens
+    std::vector<int32_t> tokens;  // the start token first
+    std::vector<double> scores;   // of those behind it
 
     Hypothesis with(const Candidate& next) const {
         Hypothesis longer = *this;
@@ -46,6 +46,7 @@ public:
         : batch_(batch), size_(batch.model().config.target_vocab_size), count_(sources.count),
           rules_(rules), record_(record), running_(count_), tokens_(count_, rules.start) {
         Hypothesis first;
+        first.tokens.push_back(rules.start);
         if (rules.first >= 0) {  // forced, and so certain
             first.tokens.push_back(rules.first);
             first.scores.push_back(0);
@@ -97,24 +98,28 @@ private:
         for (const Sentence& sentence : running_)
             for (size_t i = 0; i < sentence.followed.size(); i++)
                 places.emplace_back(&sentence, (int)i);
-        const size_t rows = places.size();
+        const size_t rows = places.size(), length = running_[0].followed[0].tokens.size();
+        std::vector<float> room(rows * length);
         float* values = w.bounds.reserve(rows * each);
         int32_t* ids = w.candidates.reserve(rows * each);
         w.team.run((int)rows, 8.0 * rows * size_, [&](int row, int) {
-            rank_row(w.kernels, *places[row].first, places[row].second,
-                     logits + (size_t)row * size_, each, values + (size_t)row * each,
-                     ids + (size_t)row * each, found + (size_t)row * each);
+            const Sentence& sentence = *places[row].first;
+            const int parent = places[row].second;
+            float* of_row = logits + (size_t)row * size_;
+            const Ids tokens{sentence.followed[parent].tokens.data(), (int)length};
+            if (rules_.on_log_probs) {
+                const float all = (float)w.kernels.log_sum_exp(of_row, size_);
+                for (int i = 0; i < size_; i++) of_row[i] -= all;
+            }
+            rules_.apply({tokens, sentence.source, room.data() + row * length}, of_row, size_);
+            rank_row(w.kernels, sentence.followed[parent].sum, parent, of_row, each,
+                     values + (size_t)row * each, ids + (size_t)row * each,
+                     found + (size_t)row * each);
         });
     }
 
-    void rank_row(const Kernels& kernels, const Sentence& sentence, int parent, float* logits,
-                  int each, float* values, int32_t* ids, Candidate* found) const {
-        const Hypothesis& row = sentence.followed[parent];
-        if (rules_.on_log_probs) {
-            const float all = (float)kernels.log_sum_exp(logits, size_);
-            for (int i = 0; i < size_; i++) logits[i] -= all;
-        }
-        rules_.apply(row.tokens, sentence.source, logits, size_);
+    void rank_row(const Kernels& kernels, double sum, int parent, const float* logits, int each,
+                  float* values, int32_t* ids, Candidate* found) const {
         kernels.top(logits, size_, each, values, ids);
         double all = 0;
         if (!rules_.on_log_probs || rules_.renormalize) all = kernels.log_sum_exp(logits, size_);
@@ -122,7 +127,7 @@ private:
             // Not a number is in no order.
             const bool allowed = std::isfinite(values[i]) && std::isfinite(all);
             const double score = allowed ? values[i] - all : -INFINITY;
-            found[i] = {ids[i], parent, score, row.sum + score};
+            found[i] = {ids[i], parent, score, sum + score};
         }
     }
 
@@ -148,7 +153,7 @@ private:
 
     // Count what ends among the best candidates, and go on with what does not.
     void follow(Sentence& sentence, const Candidate* ranked, int kept, int first_row) {
-        const int length = (int)sentence.followed[0].tokens.size() + 1;
+        const int length = (int)sentence.followed[0].tokens.size();
         std::vector<Hypothesis> next;
         std::vector<int32_t> rows;
         for (int rank = 0; rank < kept && ranked[rank].total > -INFINITY; rank++) {

@@ -11,10 +11,10 @@ void ban(const Ids& ids, float* logits) {
 }
 
 // Bans what follows the last n - 1 of `seen` anywhere in `ids`.
-void ban_ngrams(const Ids& ids, const std::vector<int32_t>& seen, int n, float* logits, int size) {
-    const size_t before = n - 1;
-    if (seen.size() < before) return;
-    for (size_t at = before; at < (size_t)ids.count; at++) {
+void ban_ngrams(const Ids& ids, const Ids& seen, int n, float* logits, int size) {
+    const int before = n - 1;
+    if (seen.count < before) return;
+    for (int at = before; at < ids.count; at++) {
         const int32_t next = ids.ids[at];  // of a source, whose vocabulary may be another
         if (next < size && std::equal(seen.end() - before, seen.end(), ids.ids + (at - before)))
             logits[next] = -INFINITY;
@@ -28,43 +28,35 @@ double BeamRules::normalize(double sum, int length) const {
 }
 
 // The order is that of tfexport's ``LogitFilters``: what comes later overrides.
-void BeamRules::apply(const std::vector<int32_t>& made, Ids source, float* logits,
-                      int size) const {
-    const int length = (int)made.size();
-    std::vector<int32_t> seen;
-    if (repetition_penalty != 1 || ngram || source_ngram) {
-        if (on_log_probs) seen.push_back(start);
-        seen.insert(seen.end(), made.begin(), made.end());
-    }
-    if (repetition_penalty != 1) penalize(seen, logits);
-    if (ngram) ban_ngrams({seen.data(), (int)seen.size()}, seen, ngram, logits, size);
-    if (source_ngram) ban_ngrams(source, seen, source_ngram, logits, size);
+void BeamRules::apply(const Row& row, float* logits, int size) const {
+    const Ids made = row.tokens.from(1), seen = on_log_probs ? row.tokens : made;
+    if (repetition_penalty != 1) penalize(seen, row.room, logits);
+    if (ngram) ban_ngrams(seen, seen, ngram, logits, size);
+    if (source_ngram) ban_ngrams(row.source, seen, source_ngram, logits, size);
     ban_sequences(made, logits);
-    if (length < min_length) ban(ends, logits);
-    if (last >= 0 && length == most - 1) {
+    if (made.count < min_length) ban(ends, logits);
+    if (last >= 0 && made.count == most - 1) {
         std::fill_n(logits, size, -INFINITY);
         logits[last] = 0;
     }
     ban(suppressed, logits);
-    if (length == (first >= 0 ? 1 : 0)) ban(suppressed_first, logits);
+    if (made.count == (first >= 0 ? 1 : 0)) ban(suppressed_first, logits);
 }
 
 // Keskar et al. 2019. A token that came twice is penalised once.
-void BeamRules::penalize(const std::vector<int32_t>& seen, float* logits) const {
-    std::vector<float> changed;
-    for (int32_t id : seen) {
-        const float value = logits[id];
-        changed.push_back(value > 0 ? value / repetition_penalty : value * repetition_penalty);
+void BeamRules::penalize(const Ids& seen, float* room, float* logits) const {
+    for (int i = 0; i < seen.count; i++) {
+        const float value = logits[seen.ids[i]];
+        room[i] = value > 0 ? value / repetition_penalty : value * repetition_penalty;
     }
-    for (size_t i = 0; i < seen.size(); i++) logits[seen[i]] = changed[i];
+    for (int i = 0; i < seen.count; i++) logits[seen.ids[i]] = room[i];
 }
 
-void BeamRules::ban_sequences(const std::vector<int32_t>& made, float* logits) const {
+void BeamRules::ban_sequences(const Ids& made, float* logits) const {
     const int32_t* sequence = sequences.ids;
     for (int32_t length : lengths) {
         const int before = length - 1;
-        if ((size_t)before <= made.size() &&
-            std::equal(sequence, sequence + before, made.end() - before))
+        if (before <= made.count && std::equal(sequence, sequence + before, made.end() - before))
             logits[sequence[before]] = -INFINITY;
         sequence += length;
     }

@@ -11,6 +11,7 @@ struct Ids {
 
     const int32_t* begin() const { return ids; }
     const int32_t* end() const { return ids + count; }
+    Ids from(int first) const { return {ids + first, count - first}; }
     bool holds(int32_t id) const {
         for (int32_t each : *this)
             if (each == id) return true;
@@ -39,13 +40,17 @@ struct BeamRules {
     int candidates() const { return beams * (1 + ends.count); }  // that a step keeps
     // A score: the sum of log-probabilities over length ** length_penalty.
     double normalize(double sum, int length) const;
-    // Changes the logits (V,) of a row that has the tokens `made` behind the start token. `source`: its
-    // ids, read for n-grams of them alone.
-    void apply(const std::vector<int32_t>& made, Ids source, float* logits, int size) const;
+    // Changes the logits (V,) of a row. Does not throw.
+    struct Row {
+        Ids tokens;   // so far, the start token first
+        Ids source;   // ids, read for n-grams of them alone
+        float* room;  // for as many values as there are tokens
+    };
+    void apply(const Row& row, float* logits, int size) const;
 
 private:
-    void penalize(const std::vector<int32_t>& seen, float* logits) const;
-    void ban_sequences(const std::vector<int32_t>& made, float* logits) const;
+    void penalize(const Ids& seen, float* room, float* logits) const;
+    void ban_sequences(const Ids& made, float* logits) const;
 };
 
 // The sum of values as if no step of it were rounded (Shewchuk 1997), as Python's math.fsum.
