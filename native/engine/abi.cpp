@@ -16,6 +16,7 @@ struct tfn_batch {
 namespace {
 
 constexpr int64_t MOST_TOKENS = int64_t(1) << 28;  // of a call
+constexpr int32_t MOST_ENDS = 64;  // end tokens: a beam keeps so many times as many candidates
 
 int failed(tfn_error error, int kind, const char* text) {
     if (error.text && error.size) std::snprintf(error.text, error.size, "%s", text);
@@ -32,6 +33,8 @@ int guarded(tfn_error error, F&& f) {
         return failed(error, TFN_PACKED_FILE, found.what());
     } catch (const tfn::Cancelled& found) {
         return failed(error, TFN_CANCELLED, found.what());
+    } catch (const tfn::WithoutToken& found) {
+        return failed(error, TFN_WITHOUT_TOKEN, found.what());
     } catch (const std::bad_alloc&) {
         return failed(error, TFN_FAILED, "out of memory");
     } catch (const std::exception& found) {
@@ -63,6 +66,72 @@ tfn::Sources checked(const tfn_sources& sources) {
     for (int32_t i = 0; i < sources.count; i++) all += std::max(0, sources.lengths[i]);
     require(all <= MOST_TOKENS, "too many tokens at once");
     return {sources.ids, sources.states, sources.lengths, sources.count};
+}
+
+tfn::Ids checked(const tfn_ids& given, int least, int below, const char* what) {
+    const std::string name = what;
+    require(given.count >= 0 && (given.ids || !given.count), (name + ": no ids").c_str());
+    require(given.count <= MOST_TOKENS, (name + ": too many").c_str());
+    const tfn::Ids ids{given.ids, given.count};
+    for (int32_t id : ids)
+        if (id < least || id >= below)
+            throw tfn::Error(name + ": " + std::to_string(id) + "; expected " +
+                             std::to_string(least) + " to " + std::to_string(below - 1));
+    return ids;
+}
+
+void check_numbers(const tfn_beam_rules& given) {
+    require(given.enough >= 1 && given.most >= 1, "no hypothesis, or no token, is enough");
+    require(given.stop >= TFN_STOP_EARLY && given.stop <= TFN_STOP_LONGEST, "unknown way to stop");
+    require((given.on_log_probs | 1) == 1 && (given.renormalize | 1) == 1, "expected 0 or 1");
+    require(given.on_log_probs || !given.renormalize, "logits are not renormalized");
+    require(given.min_length >= 0 && given.ngram >= 0 && given.source_ngram >= 0, "a length below 0");
+    // A length to the power of ten times this is still a number, and not 0.
+    require(given.length_penalty >= -10 && given.length_penalty <= 10,
+            "length_penalty is no number from -10 to 10");
+    require(given.repetition_penalty > 0 && given.repetition_penalty <= 1e6,
+            "repetition_penalty is no positive number up to 1e6");
+}
+
+tfn::BeamRules checked(const tfn_beam_rules& given, const tfn::Sources& sources,
+                       const tfn::Config& config) {
+    const int size = config.target_vocab_size, half = size / 2;
+    if (given.beams < 1 || given.beams > half)
+        throw tfn::Error("beam_size is " + std::to_string(given.beams) +
+                         "; expected at least 1 and at most " + std::to_string(half) +
+                         ", half of the vocabulary");
+    check_numbers(given);
+    require(sources.ids || !given.source_ngram, "n-grams of sources that are states");
+    const int32_t forced[] = {given.first_token, given.last_token};
+    checked({&given.start, 1}, 0, size, "start token");
+    checked({forced, 2}, -1, size, "forced tokens");
+    tfn::BeamRules rules{};
+    rules.ends = checked(given.ends, 0, size, "end tokens");
+    require(rules.ends.count >= 1 && rules.ends.count <= MOST_ENDS, "expected 1 to 64 end tokens");
+    rules.suppressed = checked(given.suppressed, 0, size, "suppressed tokens");
+    rules.suppressed_first = checked(given.suppressed_first, 0, size, "suppressed first tokens");
+    rules.sequences = checked(given.sequences, 0, size, "suppressed sequences");
+    rules.lengths = checked(given.lengths, 1, INT32_MAX, "lengths of suppressed sequences");
+    int64_t all = 0;
+    for (int32_t length : rules.lengths) all += length;
+    require(all == rules.sequences.count, "suppressed sequences are not as long as their lengths");
+    rules.beams = given.beams;
+    rules.enough = given.enough;
+    rules.most = config.max_positions ? std::min(given.most, config.max_positions) : given.most;
+    require(rules.most > (given.first_token >= 0), "no room for a token behind the first");
+    rules.stop = (tfn::Stop)given.stop;
+    rules.length_penalty = given.length_penalty;
+    rules.on_log_probs = given.on_log_probs;
+    rules.renormalize = given.renormalize;
+    rules.start = given.start;
+    rules.first = given.first_token;
+    rules.last = given.last_token;
+    rules.min_length = given.min_length;
+    rules.ngram = given.ngram;
+    rules.source_ngram = given.source_ngram;
+    rules.repetition_penalty = (float)given.repetition_penalty;
+    require(rules.repetition_penalty > 0, "repetition_penalty is too small");
+    return rules;
 }
 
 // Where the last value of a tensor lies has to be a number that exists.
@@ -204,17 +273,32 @@ int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* s
     });
 }
 
-int tfn_beam(tfn_model* model, tfn_sources sources, int32_t beams, int32_t enough, int32_t most,
-             int32_t* tokens, int32_t* parents, float* log_probs, int32_t* steps,
-             const int32_t* cancelled, tfn_error error) {
+int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules* rules,
+             tfn_beam_record record, int32_t* steps, const int32_t* cancelled, tfn_error error) {
     return guarded(error, [&] {
         tfn::Model& own = model_of(model);
         const tfn::Sources all = checked(sources);
-        require(most >= 1 && enough >= 1 && tokens && parents && log_probs && steps,
+        require(rules, "no rules");
+        const tfn::BeamRules by = checked(*rules, all, own.config);
+        require(record.room >= 1 && record.tokens && record.parents && record.log_probs &&
+                    record.steps && steps,
                 "no room for candidates");
         tfn::Borrowed workspace(own, cancelled);
-        *steps = tfn::beam(*workspace, model->model, all, beams, enough, most,
-                           {tokens, parents, log_probs});
+        *steps = tfn::beam(*workspace, model->model, all, by,
+                           {record.room, record.tokens, record.parents, record.log_probs,
+                            record.steps});
+    });
+}
+
+int tfn_log_sums(tfn_model* model, const float* values, int32_t rows, int32_t columns, double* sums,
+                 tfn_error error) {
+    return guarded(error, [&] {
+        tfn::Model& own = model_of(model);
+        require(rows >= 0 && columns >= 1 && (!rows || (values && sums)), "no values");
+        tfn::Borrowed workspace(own);
+        (*workspace).team.run(rows, 4.0 * rows * columns, [&](int row, int) {
+            sums[row] = own.kernels.log_sum_exp(values + (size_t)row * columns, columns);
+        });
     });
 }
 

@@ -13,13 +13,14 @@ extern "C" {
 #else
 #define TFN_API __attribute__((visibility("default")))
 #endif
-#define TFN_VERSION 4
+#define TFN_VERSION 5
 
 enum {
     TFN_OK = 0,
     TFN_FAILED = 1,
     TFN_PACKED_FILE = 2, /* a file of packed weights cannot be used, or written */
-    TFN_CANCELLED = 3
+    TFN_CANCELLED = 3,
+    TFN_WITHOUT_TOKEN = 4 /* a search allows a row no token, which it has no rule for */
 };
 
 typedef struct tfn_model tfn_model;
@@ -62,6 +63,41 @@ typedef struct {
     int32_t source_width;
 } tfn_wanted;
 
+typedef struct {
+    const int32_t* ids;
+    int32_t count;
+} tfn_ids;
+
+/* When a sentence that has `enough` hypotheses is done: at once, or when the worst of its `enough`
+ * best is at least what the best hypothesis followed is worth at its present length, at the next, or
+ * at the greatest. */
+enum { TFN_STOP_EARLY = 0, TFN_STOP_PRESENT = 1, TFN_STOP_NEXT = 2, TFN_STOP_LONGEST = 3 };
+
+/* Rules of a beam search. Scores are sums of log-probabilities over length ** length_penalty.
+ * `on_log_probs`: penalties and bans act on log-probabilities, and n-grams and repetitions count the
+ * start token (the rules of transformers); `renormalize` makes probabilities again of what is left.
+ * Else they act on logits. `ngram`, `source_ngram`: no n-gram of that size occurs twice, or is one of
+ * the source's, which then has to be ids; 0 for any. `first_token`, `last_token`: forced, -1 for none; `most` counts both.
+ * `sequences`: one after another, `lengths` of them; their last tokens are banned behind the others. */
+typedef struct {
+    int32_t beams, enough, most, stop;
+    int32_t on_log_probs, renormalize;
+    int32_t start, first_token, last_token;
+    int32_t min_length, ngram, source_ngram;
+    double length_penalty, repetition_penalty;
+    tfn_ids ends, suppressed, suppressed_first, sequences, lengths;
+} tfn_beam_rules;
+
+/* tokens, parents, log_probs: (room, count, beams * (1 + ends.count)), of which the steps that were
+ * made are written: candidates, best first, -inf for none. steps (count,): made for each sentence. */
+typedef struct {
+    int32_t room;
+    int32_t* tokens;
+    int32_t* parents;
+    double* log_probs;
+    int32_t* steps;
+} tfn_beam_record;
+
 TFN_API int32_t tfn_version(void);
 /* Names of instruction sets that run here, fastest first, separated by commas. */
 TFN_API const char* tfn_instruction_sets(void);
@@ -93,10 +129,14 @@ TFN_API int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn
 TFN_API int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* sequences,
                          int32_t* counts, float* scores, int32_t* steps, const int32_t* cancelled,
                          tfn_error error);
-/* tokens, parents, log_probs: (most, count, 2 * beams), of which `steps` are written. */
-TFN_API int tfn_beam(tfn_model* model, tfn_sources sources, int32_t beams, int32_t enough,
-                     int32_t most, int32_t* tokens, int32_t* parents, float* log_probs,
-                     int32_t* steps, const int32_t* cancelled, tfn_error error);
+/* steps: the longest sentence's. */
+TFN_API int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules* rules,
+                     tfn_beam_record record, int32_t* steps, const int32_t* cancelled,
+                     tfn_error error);
+
+/* The natural logs of the sums of exponentials, (rows,), of values (rows, columns), as of a beam. */
+TFN_API int tfn_log_sums(tfn_model* model, const float* values, int32_t rows, int32_t columns,
+                         double* sums, tfn_error error);
 
 /* A batch keeps its model alive. One thread at a time may use it. */
 TFN_API int tfn_batch_new(tfn_model* model, tfn_batch** batch, tfn_error error);

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "search.h"
 
@@ -10,102 +9,188 @@ namespace {
 struct Candidate {
     int32_t token;
     int parent;
-    float log_prob;
-    double total;
-};
+    double score, total;  // log-probability of the token alone, and of all
 
-// A sentence that is still searched, and its hypotheses.
-struct Sentence {
-    int number = 0, finished = 0;
-    std::vector<double> sums;
-};
-
-// The best of a row's tokens, ties by the lower id. `values` and `ids` have room for `count`.
-void candidates_of(const Kernels& kernels, const float* logits, int size, double sum, int parent,
-                   int count, float* values, int32_t* ids, Candidate* out) {
-    kernels.top(logits, size, count, values, ids);
-    const double all = kernels.log_sum_exp(logits, size);
-    for (int i = 0; i < count; i++) {
-        const float log_prob = values[i] - (float)all;
-        const double total = sum + log_prob;
-        // Not a number is in no order.
-        out[i] = {ids[i], parent, log_prob, std::isnan(total) ? -INFINITY : total};
+    // On a tie the better hypothesis is first, then the lower id.
+    bool operator<(const Candidate& other) const {
+        if (total != other.total) return total > other.total;
+        return parent != other.parent ? parent < other.parent : token < other.token;
     }
-}
+};
+
+struct Hypothesis {
+    double sum = 0;
+    std::vector<int32_t> tokens;  // the start token first
+    std::vector<double> scores;   // of those behind it
+
+    Hypothesis with(const Candidate& next) const {
+        Hypothesis longer = *this;
+        longer.sum = next.total;
+        longer.tokens.push_back(next.token);
+        longer.scores.push_back(next.score);
+        return longer;
+    }
+};
+
+// A sentence that is still searched.
+struct Sentence {
+    int number = 0;
+    Ids source;
+    std::vector<Hypothesis> followed;
+    std::vector<double> found;  // scores of those that ended
+};
 
 class Search {
 public:
-    Search(Batch& batch, int count, int beams, int enough, const BeamRecord& record)
-        : batch_(batch), config_(batch.model().config), count_(count), beams_(beams),
-          enough_(enough), record_(record), running_(count), tokens_(count, config_.start_id) {
-        for (int i = 0; i < count; i++) running_[i] = {i, 0, {0.0}};
+    Search(Batch& batch, const Sources& sources, const BeamRules& rules, const BeamRecord& record)
+        : batch_(batch), size_(batch.model().config.target_vocab_size), count_(sources.count),
+          rules_(rules), record_(record), running_(count_), tokens_(count_, rules.start) {
+        Hypothesis first;
+        first.tokens.push_back(rules.start);
+        if (rules.first >= 0) {  // forced, and so certain
+            first.tokens.push_back(rules.first);
+            first.scores.push_back(0);
+        }
+        const int32_t* ids = sources.ids;
+        for (int i = 0; i < count_; i++) {
+            running_[i] = {i, {ids, ids ? sources.lengths[i] : 0}, {first}, {}};
+            if (ids) ids += sources.lengths[i];
+        }
     }
+
     bool active() const { return !running_.empty(); }
 
+    void enter_first(Workspace& w) {
+        batch_.step(w, tokens_.data(), 1, {});
+        tokens_.assign(count_, rules_.first);
+    }
+
     void step(Workspace& w, int number) {
-        const int rows = batch_.rows(), size = config_.target_vocab_size, many = 2 * beams_;
+        const int rows = batch_.rows(), each = std::min(size_, rules_.candidates());
         Team::Span span(w.team, Work::decoder, rows, rows);
         Wanted wanted;
-        wanted.logits = w.logits.reserve((size_t)rows * size);
+        wanted.logits = w.logits.reserve((size_t)rows * size_);
         batch_.step(w, tokens_.data(), 1, wanted);
-        // The first step has one hypothesis a sentence, the others `beams_`.
-        const int held = rows / (int)running_.size();
-        const size_t all = (size_t)rows * many;
-        std::vector<Candidate> found(all);
-        float* values = w.bounds.reserve(all);
-        int32_t* ids = w.candidates.reserve(all);
-        w.team.run(rows, 8.0 * rows * size, [&](int row, int) {
-            candidates_of(w.kernels, wanted.logits + (size_t)row * size, size,
-                          running_[row / held].sums[row % held], row % held, many,
-                          values + (size_t)row * many, ids + (size_t)row * many,
-                          found.data() + (size_t)row * many);
-        });
+        std::vector<Candidate> found((size_t)rows * each);
+        rank(w, wanted.logits, each, found.data());
         std::vector<Sentence> before = std::move(running_);
         running_.clear();
         rows_.clear();
         tokens_.clear();
-        for (size_t i = 0; i < before.size(); i++) {
-            const size_t at = ((size_t)number * count_ + before[i].number) * many;
-            follow(before[i], found.data() + i * held * many, held, (int)i * held, at);
+        int first_row = 0;
+        for (Sentence& sentence : before) {
+            const int held = (int)sentence.followed.size();
+            Candidate* own = found.data() + (size_t)first_row * each;
+            check_allowed(sentence, own, each);
+            const int kept = std::min(rules_.candidates(), held * each);
+            std::partial_sort(own, own + kept, own + (size_t)held * each);
+            write(sentence.number, number, own, kept);
+            follow(sentence, own, kept, first_row);
+            first_row += held;
         }
         batch_.select(rows_.data(), (int)rows_.size());
     }
 
 private:
-    // Record a sentence's best candidates, and go on with those that do not end.
-    void follow(Sentence& sentence, Candidate* found, int held, int first_row, size_t at) {
-        const int many = 2 * beams_;
-        // Stable: ties stay in the order of beams, then of ids.
-        std::stable_sort(found, found + (size_t)held * many, [](const Candidate& a,
-                                                                const Candidate& b) {
-            return a.total > b.total;
-        });
-        sentence.sums.clear();
-        const size_t rows = rows_.size();
-        for (int rank = 0; rank < many; rank++) {
-            const Candidate& c = found[rank];
-            record_.tokens[at + rank] = c.token;
-            record_.parents[at + rank] = c.parent;
-            record_.log_probs[at + rank] = c.log_prob;
-            if (c.token == config_.eos_id) {
-                if (rank < beams_ && c.total > -INFINITY) sentence.finished++;
-            } else if ((int)sentence.sums.size() < beams_) {
-                sentence.sums.push_back(c.total);
-                rows_.push_back(first_row + c.parent);
-                tokens_.push_back(c.token);
+    // The best `each` tokens of every row.
+    void rank(Workspace& w, float* logits, int each, Candidate* found) {
+        std::vector<std::pair<const Sentence*, int>> places;  // of rows: which one of a sentence
+        for (const Sentence& sentence : running_)
+            for (size_t i = 0; i < sentence.followed.size(); i++)
+                places.emplace_back(&sentence, (int)i);
+        const size_t rows = places.size(), length = running_[0].followed[0].tokens.size();
+        std::vector<float> room(rows * length);
+        float* values = w.bounds.reserve(rows * each);
+        int32_t* ids = w.candidates.reserve(rows * each);
+        w.team.run((int)rows, 8.0 * rows * size_, [&](int row, int) {
+            const Sentence& sentence = *places[row].first;
+            const int parent = places[row].second;
+            float* of_row = logits + (size_t)row * size_;
+            const Ids tokens{sentence.followed[parent].tokens.data(), (int)length};
+            if (rules_.on_log_probs) {
+                const float all = (float)w.kernels.log_sum_exp(of_row, size_);
+                for (int i = 0; i < size_; i++) of_row[i] -= all;
             }
-        }
-        if (sentence.finished < enough_) {
-            running_.push_back(std::move(sentence));
-        } else {
-            rows_.resize(rows);
-            tokens_.resize(rows);
+            rules_.apply({tokens, sentence.source, room.data() + row * length}, of_row, size_);
+            rank_row(w.kernels, sentence.followed[parent].sum, parent, of_row, each,
+                     values + (size_t)row * each, ids + (size_t)row * each,
+                     found + (size_t)row * each);
+        });
+    }
+
+    void rank_row(const Kernels& kernels, double sum, int parent, const float* logits, int each,
+                  float* values, int32_t* ids, Candidate* found) const {
+        kernels.top(logits, size_, each, values, ids);
+        double all = 0;
+        if (!rules_.on_log_probs || rules_.renormalize) all = kernels.log_sum_exp(logits, size_);
+        for (int i = 0; i < each; i++) {
+            // Not a number is in no order.
+            const bool allowed = std::isfinite(values[i]) && std::isfinite(all);
+            const double score = allowed ? values[i] - all : -INFINITY;
+            found[i] = {ids[i], parent, score, sum + score};
         }
     }
 
+    // By these rules a hypothesis that has no allowed token would end as it is.
+    void check_allowed(const Sentence& sentence, const Candidate* found, int each) const {
+        const int held = (int)sentence.followed.size();
+        int stuck = 0;
+        for (int i = 0; i < held; i++) stuck += !std::isfinite(found[(size_t)i * each].total);
+        // By transformers' rules only if there is no other.
+        if (rules_.on_log_probs ? stuck == held && sentence.found.empty() : stuck > 0)
+            throw WithoutToken();
+    }
+
+    void write(int sentence, int number, const Candidate* ranked, int kept) const {
+        const size_t at = ((size_t)number * count_ + sentence) * rules_.candidates();
+        for (int rank = 0; rank < kept; rank++) {
+            record_.tokens[at + rank] = ranked[rank].token;
+            record_.parents[at + rank] = ranked[rank].parent;
+            record_.log_probs[at + rank] = ranked[rank].score;
+        }
+        record_.steps[sentence] = number + 1;
+    }
+
+    // Count what ends among the best candidates, and go on with what does not.
+    void follow(Sentence& sentence, const Candidate* ranked, int kept, int first_row) {
+        const int length = (int)sentence.followed[0].tokens.size();
+        std::vector<Hypothesis> next;
+        std::vector<int32_t> rows;
+        for (int rank = 0; rank < kept && ranked[rank].total > -INFINITY; rank++) {
+            const Candidate& c = ranked[rank];
+            const bool ends = rules_.ends.holds(c.token);
+            if (ends && rank < rules_.beams) {
+                std::vector<double> scores = sentence.followed[c.parent].scores;
+                scores.push_back(c.score);
+                sentence.found.push_back(rules_.normalize(exact_sum(scores), length));
+            }
+            if (ends || (int)next.size() == rules_.beams) continue;
+            next.push_back(sentence.followed[c.parent].with(c));
+            rows.push_back(first_row + c.parent);
+        }
+        if (next.empty() || length >= rules_.most || done(sentence.found, next[0].sum, length))
+            return;
+        for (const Hypothesis& each : next) tokens_.push_back(each.tokens.back());
+        rows_.insert(rows_.end(), rows.begin(), rows.end());
+        sentence.followed = std::move(next);
+        running_.push_back(std::move(sentence));
+    }
+
+    // Whether no further step is needed after one with hypotheses of `length` tokens.
+    bool done(std::vector<double>& found, double highest, int length) const {
+        const size_t enough = rules_.enough;
+        if (found.size() < enough) return false;
+        if (rules_.stop == Stop::early) return true;
+        std::sort(found.begin(), found.end(), std::greater<double>());
+        const int at = rules_.stop == Stop::present ? length
+                       : rules_.stop == Stop::next  ? length + 1
+                                                    : rules_.most;
+        return found[enough - 1] >= rules_.normalize(highest, at);
+    }
+
     Batch& batch_;
-    const Config& config_;
-    const int count_, beams_, enough_;
+    const int size_, count_;
+    const BeamRules& rules_;
     const BeamRecord record_;
     std::vector<Sentence> running_;
     std::vector<int32_t> rows_, tokens_;  // that the next step goes on with
@@ -113,24 +198,20 @@ private:
 
 }  // namespace
 
-int beam(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int beams, int enough, int most,
+int beam(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, const BeamRules& rules,
          const BeamRecord& record) {
-    const Config& config = model->config;
-    const int half = config.target_vocab_size / 2;
-    if (beams < 1 || beams > half)
-        throw Error("beam_size is " + std::to_string(beams) + "; expected at least 1 and at most " +
-                    std::to_string(half) + ", half of the vocabulary");
     Batch batch(model);
     batch.enter(w, sources);
-    const int steps = config.max_positions ? std::min(most, config.max_positions) : most;
-    const size_t of_step = (size_t)sources.count * 2 * beams;
-    Search search(batch, sources.count, beams, enough, record);
+    const int forced = rules.first >= 0, steps = std::min(record.room, rules.most - forced);
+    const size_t of_step = (size_t)sources.count * rules.candidates();
+    Search search(batch, sources, rules, record);
+    if (forced) search.enter_first(w);
     int step = 0;
     for (; step < steps && search.active(); step++) {
         w.check_cancelled();
         std::fill_n(record.tokens + step * of_step, of_step, 0);
         std::fill_n(record.parents + step * of_step, of_step, 0);
-        std::fill_n(record.log_probs + step * of_step, of_step, 0.0f);
+        std::fill_n(record.log_probs + step * of_step, of_step, -INFINITY);
         search.step(w, step);
     }
     return step;

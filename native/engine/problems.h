@@ -17,6 +17,12 @@ public:
     const char* what() const noexcept override { return "cancelled"; }
 };
 
+// A search has come to a row for which its rules allow no token.
+class WithoutToken : public std::exception {
+public:
+    const char* what() const noexcept override { return "no token is allowed"; }
+};
+
 class Problems {
 public:
     void add(const std::string& problem) {

@@ -1,6 +1,7 @@
 // Whole searches in one call. Each step looks whether the workspace's call is cancelled.
 #pragma once
 #include "batch.h"
+#include "rules.h"
 
 namespace tfn {
 
@@ -9,14 +10,17 @@ namespace tfn {
 int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
              int32_t* sequences, int32_t* counts, float* scores);
 
-// The best 2 * beams candidates of every step and sentence, best first: (steps, rows, 2 * beams).
+// The best candidates of every step and sentence, best first: (room, rows, rules.candidates()). What
+// is none has a log-probability of -inf.
 struct BeamRecord {
+    int room;           // for so many steps
     int32_t* tokens;
-    int32_t* parents;  // which hypothesis of the step each continues
-    float* log_probs;  // of the token alone
+    int32_t* parents;   // which hypothesis of the step each continues
+    double* log_probs;  // of the token alone
+    int32_t* steps;     // (rows,), after which each sentence was done
 };
-// Ends when `enough` hypotheses of every sentence have ended, at `most` steps. Returns the steps.
-int beam(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int beams, int enough, int most,
+// Ends when all sentences are done, or the room is filled. Returns the steps.
+int beam(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, const BeamRules& rules,
          const BeamRecord& record);
 
 }  // namespace tfn

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from drawn import draw_config, draw_model, draw_sources, draw_weights, engine_config, engine_model
 from numpy.typing import NDArray
-from tfexport_native import CancelledError, Model, NativeError, instruction_sets
+from tfexport_native import CancelledError, Model, NativeError, instruction_sets, library
 from tfexport_native import model as native_model
 
 from tfexport.model_src import TransformerConfig
@@ -132,8 +132,10 @@ def test_searches_in_one_call_do_not_notice_their_neighbours(drawn: int) -> None
         assert counts[i] == count[0]
         np.testing.assert_array_equal(together[i, : counts[i]], alone[0, : count[0]])
         assert scores[i] == score[0]
-        for whole, single in zip(beams, model.beam([source], 3, 2, 8), strict=True):
-            np.testing.assert_array_equal(whole[: len(single), i], single[:, 0])
+        single = model.beam([source], 3, 2, 8)
+        assert beams.steps[i] == single.steps[0]
+        for found, expected in zip(beams[:3], single[:3], strict=True):
+            np.testing.assert_array_equal(found[: len(expected), i], expected[:, 0])
 
 
 def test_greedy_search_in_one_call_is_that_by_steps(drawn: int) -> None:
@@ -160,7 +162,7 @@ def test_greedy_search_in_one_call_is_that_by_steps(drawn: int) -> None:
 def test_beam_search_in_one_call_is_that_by_steps(drawn: int) -> None:
     config, model = drawn_model(drawn)
     source, beams, most = draw_sources(config, drawn + 3)[2], 3, 8
-    tokens, parents, _ = model.beam([source], beams, 3, most)
+    tokens, parents, _, _ = model.beam([source], beams, 3, most)
     batch = model.new_batch()
     batch.enter([source])
     sums, last = np.zeros(1), np.array([[config.special_ids.decoder_start]], np.int32)
@@ -198,7 +200,7 @@ def test_ties_go_to_the_lower_id() -> None:
     start = np.full((5, 1), config.special_ids.decoder_start, np.int32)
     batch.step(start, logits=logits, best=best)
     assert (best <= 5).all()
-    tokens, _, _ = engine.beam(draw_sources(config, 3), 4, 1, 1)
+    tokens, _, _, _ = engine.beam(draw_sources(config, 3), 4, 1, 1)
     expected = np.argsort(-logits[:, 0], -1, kind="stable")[:, :8]
     np.testing.assert_array_equal(tokens[0], expected)
 
@@ -335,6 +337,14 @@ def test_a_bound_that_is_none_takes_no_memory() -> None:
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     for one, other in zip(model.beam(source, 1, 1, 9), model.beam(source, 1, 1, most), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_library_of_another_interface_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = library.LIBRARY.tfn_version()
+    assert found == 5
+    monkeypatch.setattr(library, "_VERSION", found - 1)
+    with pytest.raises(ImportError, match="has interface 5; this package needs 4"):
+        library._load()
 
 
 @pytest.mark.parametrize("int8", [False, True])

@@ -136,7 +136,7 @@ def test_beam_records(model: Transformer, seed: int, instruction_set: str) -> No
     most = 9
     sources = draw_sources(model.config, seed + 3, 7)
     engine = engine_model(model, None, threads(seed), instruction_set)
-    tokens, parents, values = engine.beam(sources, beams, enough, most)
+    tokens, parents, values, _ = engine.beam(sources, beams, enough, most)
     for i, source in enumerate(sources):
         expected = beam(model, source, beams, enough, most)
         steps = len(expected.tokens)

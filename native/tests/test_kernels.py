@@ -71,6 +71,10 @@ def test_the_best_way_to_share_work_is_learnt(here: Path) -> None:
     assert run(here, "--habit")["habit"].endswith(" 0 failed")
 
 
+def test_sums_are_rounded_once(here: Path) -> None:
+    assert run(here, "--sums")["sums"].endswith(" 0 failed")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what nm says of ELF files")
 def test_no_other_code_runs_with_the_instructions_of_a_set(here: Path) -> None:
     need("nm")

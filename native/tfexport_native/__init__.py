@@ -1,14 +1,24 @@
 """A native engine for encoder-decoder Transformers; ``tfexport`` uses it where it is installed."""
 
 from tfexport_native.arrays import Tensor
-from tfexport_native.library import CancelledError, NativeError, PackedFileError, instruction_sets
-from tfexport_native.model import Batch, Model, PackedFile
+from tfexport_native.library import (
+    CancelledError,
+    NativeError,
+    NoTokenError,
+    PackedFileError,
+    instruction_sets,
+)
+from tfexport_native.model import Batch, Candidates, Model, PackedFile
+from tfexport_native.rules import BeamRules
 
 __all__ = [
     "Batch",
+    "BeamRules",
     "CancelledError",
+    "Candidates",
     "Model",
     "NativeError",
+    "NoTokenError",
     "PackedFile",
     "PackedFileError",
     "Tensor",

@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 4  # of the interface
+_VERSION = 5  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32
@@ -24,7 +24,15 @@ class CancelledError(NativeError):
     """The caller ended the call."""
 
 
-_FAILURES = {2: PackedFileError, 3: CancelledError}  # others are NativeError itself
+class NoTokenError(NativeError):
+    """A search allows a row no token: it has to be done step by step."""
+
+
+_FAILURES = {
+    2: PackedFileError,
+    3: CancelledError,
+    4: NoTokenError,
+}  # others are NativeError itself
 
 
 class CTensor(ctypes.Structure):
@@ -72,6 +80,50 @@ class CWanted(ctypes.Structure):
     )
 
 
+class CIds(ctypes.Structure):
+    """See ``tfn_ids``."""
+
+    _fields_ = (("ids", ctypes.c_void_p), ("count", Int))
+
+
+class CBeamRules(ctypes.Structure):
+    """See ``tfn_beam_rules``."""
+
+    _fields_ = (
+        ("beams", Int),
+        ("enough", Int),
+        ("most", Int),
+        ("stop", Int),
+        ("on_log_probs", Int),
+        ("renormalize", Int),
+        ("start", Int),
+        ("first_token", Int),
+        ("last_token", Int),
+        ("min_length", Int),
+        ("ngram", Int),
+        ("source_ngram", Int),
+        ("length_penalty", ctypes.c_double),
+        ("repetition_penalty", ctypes.c_double),
+        ("ends", CIds),
+        ("suppressed", CIds),
+        ("suppressed_first", CIds),
+        ("sequences", CIds),
+        ("lengths", CIds),
+    )
+
+
+class CBeamRecord(ctypes.Structure):
+    """See ``tfn_beam_record``."""
+
+    _fields_ = (
+        ("room", Int),
+        ("tokens", ctypes.c_void_p),
+        ("parents", ctypes.c_void_p),
+        ("log_probs", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+    )
+
+
 _HANDLE, _ARRAY = ctypes.c_void_p, ctypes.c_void_p
 _FUNCTIONS = {
     "tfn_version": (Int, ()),
@@ -95,8 +147,9 @@ _FUNCTIONS = {
     ),
     "tfn_beam": (
         ctypes.c_int,
-        (_HANDLE, CSources, Int, Int, Int, _ARRAY, _ARRAY, _ARRAY, Ints, _ARRAY, CError),
+        (_HANDLE, CSources, ctypes.POINTER(CBeamRules), CBeamRecord, Ints, _ARRAY, CError),
     ),
+    "tfn_log_sums": (ctypes.c_int, (_HANDLE, _ARRAY, Int, Int, _ARRAY, CError)),
     "tfn_batch_new": (ctypes.c_int, (_HANDLE, ctypes.POINTER(_HANDLE), CError)),
     "tfn_batch_free": (None, (_HANDLE,)),
     "tfn_batch_rows": (Int, (_HANDLE,)),

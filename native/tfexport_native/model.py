@@ -6,6 +6,7 @@ Axes: B sources, R rows, T tokens, V vocabulary, L layers, H heads, S source, E 
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from tfexport_native.arrays import (
 )
 from tfexport_native.library import (
     LIBRARY,
+    CBeamRecord,
     CTensor,
     CWanted,
     Int,
@@ -34,6 +36,7 @@ from tfexport_native.library import (
     call,
     instruction_sets,
 )
+from tfexport_native.rules import BeamRules, GivenRules
 
 # Positions that a whole search is first given room for, and by how much more where that is too
 # little: then it begins again, which gives the same tokens. Nearly all end before, and a bound that
@@ -55,6 +58,25 @@ class PackedFile(NamedTuple):
     def encoded(self) -> tuple[bytes, bytes]:
         """As the engine takes them."""
         return os.fsencode(self.path), self.weights.encode()
+
+
+class Candidates(NamedTuple):
+    """What the steps of a beam search chose from: (T, B, N) each, best first.
+
+    Attributes:
+        tokens: ids.
+        parents: which hypothesis of the step each continues.
+        log_probs: of the token alone; -inf for a candidate that is none.
+        steps: (B,), after which each sentence was done.
+    """
+
+    tokens: Ints
+    parents: Ints
+    log_probs: NDArray[np.float64]
+    steps: Ints
+
+
+_PLAIN = BeamRules()
 
 
 class Model:
@@ -100,6 +122,7 @@ class Model:
         else:
             call("tfn_model_load", *given, *packed.encoded(), ctypes.byref(self._handle))
         self.vocab_size = int(str(config["target_vocab_size"]))
+        self._start_id, self._end_id = (int(str(config[key])) for key in ("start_id", "eos_id"))
         self._pad_id = int(str(config["pad_id"]))
         self._state_size = int(str(config["memory_width"])) or int(str(config["d_model"]))
         heads = ("num_decoder_layers", "decoder_num_heads")
@@ -189,31 +212,50 @@ class Model:
         enough: int,
         max_length: int,
         cancelled: Ints | None = None,
-    ) -> tuple[Ints, Ints, Floats]:
-        """The best 2 K candidates of every step: tokens, parents, log-probabilities (T, B, 2 K).
+        rules: BeamRules = _PLAIN,
+    ) -> Candidates:
+        """The best candidates of every step.
 
         Args:
             sources: as of ``generate``.
             beams: K, hypotheses that are followed at a time.
-            enough: ended hypotheses that end a sentence's search.
+            enough: hypotheses without which no sentence is done before ``max_length``.
             max_length: tokens of a row at most.
             cancelled: (1,); another thread sets it to end the call.
+            rules: of the search.
 
         Raises:
             CancelledError: ``cancelled`` was set.
+            NoTokenError: the rules allow some row no token.
         """
-        given, steps, room = self.sources(sources), Int(), min(max_length, _FIRST_ROOM)
+        ends = rules.ends or (self._end_id,)
+        start = self._start_id if rules.start is None else rules.start
+        by = GivenRules(replace(rules, ends=ends, start=start), beams, enough, max_length)
+        given, count, room = self.sources(sources), Int(), min(max_length, _FIRST_ROOM)
         while True:
-            shape = (room, len(sources), 2 * beams)
-            tokens, parents = np.empty(shape, np.int32), np.empty(shape, np.int32)
-            log_probs = np.empty(shape, np.float32)
-            call("tfn_beam", self._handle, given.c, beams, enough, room, tokens.ctypes.data,
-                 parents.ctypes.data, log_probs.ctypes.data, ctypes.byref(steps),
+            shape = (room, len(sources), max(beams, 0) * (1 + len(ends)))
+            found = Candidates(
+                np.empty(shape, np.int32),
+                np.empty(shape, np.int32),
+                np.empty(shape, np.float64),
+                np.zeros(len(sources), np.int32),
+            )
+            record = CBeamRecord(room, *(each.ctypes.data for each in found))
+            call("tfn_beam", self._handle, given.c, by.pointer, record, ctypes.byref(count),
                  flag_address(cancelled))  # fmt: skip
-            made = steps.value
+            made = count.value
             if made < room or room == max_length:
-                return tokens[:made], parents[:made], log_probs[:made]
+                tokens, parents, log_probs, steps = found
+                return Candidates(tokens[:made], parents[:made], log_probs[:made], steps)
             room = min(max_length, _GROWTH * room)
+
+    def log_sums(self, values: Floats) -> NDArray[np.float64]:
+        """The natural logs of the sums of exponentials of rows, (R, V) to (R,)."""
+        given = np.ascontiguousarray(values, np.float32)
+        rows, columns = given.shape
+        sums = np.empty(rows, np.float64)
+        call("tfn_log_sums", self._handle, given.ctypes.data, rows, columns, sums.ctypes.data)
+        return sums
 
     def new_batch(self) -> "Batch":
         """Rows that are decoded step by step."""

@@ -15,6 +15,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import (
     BEAM_GRAPH_OPTIONS,
+    BEAM_RULES_OPTIONS,
     GREEDY_GRAPH_OPTIONS,
     ResolvedOptions,
 )
@@ -158,6 +159,7 @@ def test_a_graph_that_holds_a_search_is_given_only_what_it_knows(name: str) -> N
     cases: tuple[tuple[frozenset[str], Callable[[ResolvedOptions], bool], dict[str, Any]], ...] = (
         (GREEDY_GRAPH_OPTIONS, lambda made: made.fits_greedy_graph, {}),
         (BEAM_GRAPH_OPTIONS, lambda made: made.fits_beam_graph, {"beam_size": 4}),
+        (BEAM_RULES_OPTIONS, lambda made: made.fits_beam_rules, {"beam_size": 4}),
     )
     for known, fits, base in cases:
         made = _unchecked({**base, name: CHANGES[name].value})
@@ -178,6 +180,7 @@ def test_an_option_that_is_switched_on_later_is_known_to_the_graph_too(name: str
     cases: tuple[tuple[frozenset[str], Callable[[ResolvedOptions], bool], int], ...] = (
         (GREEDY_GRAPH_OPTIONS, lambda made: made.fits_greedy_graph, 1),
         (BEAM_GRAPH_OPTIONS, lambda made: made.fits_beam_graph, 4),
+        (BEAM_RULES_OPTIONS, lambda made: made.fits_beam_rules, 4),
     )
     for known, fits, beam_size in cases:
         made = ResolvedOptions.of(DecodingOptions(beam_size=beam_size), 1, (2,), 5)

@@ -139,7 +139,7 @@ private:
         const int64_t count = (int64_t)given.lengths.size();
         const int32_t most = draw.between(1, 9), beams = draw.between(1, 3);
         std::vector<float> states(given.ids.size() * (size_t)config_.state_size());
-        Outcome encoded, found, searched;
+        Outcome encoded, found;
         encoded.take(tfn_encode(draw.chance(2) ? nullptr : model, given.c,
                                 draw.chance(2) ? nullptr : states.data(), encoded));
         std::vector<int32_t> sequences((size_t)(count * most)), counts((size_t)count);
@@ -150,15 +150,79 @@ private:
         found.take(tfn_generate(model, given.c, draw.chance(3) ? draw.any<int32_t>({0, -1}) : most,
                                 draw.chance(2) ? nullptr : sequences.data(), counts.data(),
                                 draw.chance(50) ? nullptr : scores.data(), &steps, cancelled, found));
-        const size_t many = (size_t)(count * most * 2 * beams);
-        std::vector<int32_t> tokens(many), parents(many);
-        std::vector<float> log_probs(many);
-        const int32_t wrong = draw.any<int32_t>({0, -1, INT32_MAX});
-        searched.take(tfn_beam(model, given.c, draw.chance(4) ? wrong : beams,
-                               draw.chance(4) ? 0 : draw.between(1, 3), most, tokens.data(),
-                               parents.data(), draw.chance(2) ? nullptr : log_probs.data(), &steps,
-                               cancelled, searched));
+        beam(model, draw, given.c, count, beams, most, cancelled);
         batch(model, draw);
+    }
+
+    // Sequences of ids, few of them or none.
+    static std::vector<int32_t> some(Draw& draw, int size, int least) {
+        std::vector<int32_t> ids;
+        for (int i = draw.chance(60) ? least : draw.between(least, 4); i; i--)
+            ids.push_back(draw.below(size));
+        return ids;
+    }
+
+    void beam(tfn_model* model, Draw& draw, tfn_sources sources, int64_t count, int32_t beams,
+              int32_t most, const int32_t* cancelled) {
+        const int size = config_.whole("target_vocab_size");
+        const std::vector<int32_t> ends = some(draw, size, 1), suppressed = some(draw, size, 0),
+                                   first = some(draw, size, 0), sequences = some(draw, size, 0);
+        std::vector<int32_t> lengths;
+        for (int left = (int)sequences.size(); left; left -= lengths.back())
+            lengths.push_back(draw.between(1, left));
+        auto ids = [](const std::vector<int32_t>& all) { return tfn_ids{all.data(), (int32_t)all.size()}; };
+        const bool transformers = draw.chance(50);
+        tfn_beam_rules rules{
+            beams, draw.between(1, 3), most, draw.below(4), transformers,
+            transformers && draw.chance(30), draw.below(size), draw.chance(80) ? -1 : draw.below(size),
+            draw.chance(80) ? -1 : draw.below(size), draw.below(4), draw.below(4),
+            draw.chance(80) ? 0 : draw.below(4), draw.real() * 3.0,
+            draw.chance(50) ? 1.0 : 1.5 + draw.real(), ids(ends), ids(suppressed), ids(first),
+            ids(sequences), ids(lengths)};
+        const size_t many = (size_t)(count * most * beams) * (1 + ends.size());
+        std::vector<int32_t> tokens(many), parents(many), of_sentence((size_t)count);
+        std::vector<double> log_probs(many);
+        tfn_beam_record record{most, tokens.data(), parents.data(), log_probs.data(), of_sentence.data()};
+        if (draw.chance(25)) spoil(draw, size, rules, record);
+        int32_t steps = 0;
+        Outcome searched;
+        const bool given = !draw.chance(2);
+        if (!searched.take(tfn_beam(model, sources, given ? &rules : nullptr, record,
+                                    draw.chance(2) ? nullptr : &steps, cancelled, searched)))
+            return;
+        if (steps < 0 || steps > record.room) die("steps for which there is no room");
+        for (int32_t each : of_sentence)
+            if (each < 1 || each > steps) die("a sentence with other steps than were made");
+    }
+
+    // What makes the record larger than it says is not drawn: nothing can see that.
+    static void spoil(Draw& draw, int size, tfn_beam_rules& rules, tfn_beam_record& record) {
+        const int32_t wrong = draw.any<int32_t>({-1, -2, INT32_MIN});
+        const int32_t no_id = draw.any<int32_t>({-2, size, INT32_MIN, INT32_MAX});
+        static const int32_t outside[] = {-1, INT32_MAX};
+        tfn_ids* lists[] = {&rules.suppressed, &rules.suppressed_first, &rules.sequences, &rules.lengths};
+        tfn_ids& list = *lists[draw.below(4)];
+        switch (draw.below(18)) {
+            case 0: rules.beams = draw.any<int32_t>({0, -1, INT32_MAX, INT32_MIN}); break;
+            case 1: rules.enough = draw.any<int32_t>({0, -1, INT32_MAX}); break;
+            case 2: rules.most = draw.any<int32_t>({0, -1, INT32_MAX}); break;
+            case 3: rules.stop = draw.any<int32_t>({-1, 4, INT32_MAX}); break;
+            case 4: rules.on_log_probs = draw.any<int32_t>({-1, 2}); break;
+            case 5: rules.renormalize = draw.any<int32_t>({-1, 2}); break;
+            case 6: rules.start = no_id; break;
+            case 7: rules.first_token = no_id; break;
+            case 8: rules.last_token = no_id; break;
+            case 9: rules.min_length = draw.any<int32_t>({-1, INT32_MAX}); break;
+            case 10: rules.ngram = rules.source_ngram = draw.any<int32_t>({-1, INT32_MAX}); break;
+            case 11: rules.length_penalty = draw.any<double>({NAN, INFINITY, -1e308, 1e308}); break;
+            case 12: rules.repetition_penalty = draw.any<double>({NAN, 0, -1, INFINITY, 1e-300}); break;
+            case 13: rules.ends.count = draw.any<int32_t>({0, wrong}); break;
+            case 14: list = {outside, 2}; break;
+            case 15: list = {nullptr, 1}; break;
+            case 16: list.count = wrong; break;
+            case 17: record.room = draw.any<int32_t>({0, wrong}); break;
+        }
+        if (draw.chance(10)) record.log_probs = nullptr;
     }
 
     void batch(tfn_model* model, Draw& draw) {

@@ -24,6 +24,7 @@ public:
         hold(std::fabs(found - expected) <= margin,
              what + ": " + std::to_string(found) + ", expected " + std::to_string(expected));
     }
+    const std::string& name() const { return name_; }
     int count() const { return count_; }
     int failed() const { return failed_; }
 
@@ -82,3 +83,4 @@ void check_rows(const tfn::Kernels& kernels, Checks& checks);
 void check_attention(const tfn::Kernels& kernels, Checks& checks);
 void check_vocabulary(const tfn::Kernels& kernels, Checks& checks);
 void check_habit(Checks& checks);
+void check_sums(Checks& checks);

@@ -3,12 +3,19 @@
 //     kernels --list   their names
 //     kernels NAME     that one; fails if it does not run here
 //     kernels --habit  how threads learn to share work, which no set has a part in
+//     kernels --sums   sums that are rounded once, nor have in these
 //     kernels --all    whatever the processor says, for builds whose instructions are emulated
 #include <cstring>
 
 #include "check.h"
 
 namespace {
+
+bool report(const Checks& checks) {
+    std::printf("%s: %d checks, %d failed\n", checks.name().c_str(), checks.count(), checks.failed());
+    std::fflush(stdout);
+    return !checks.failed();
+}
 
 bool check(const tfn::Kernels& kernels) {
     Checks checks(kernels.name);
@@ -18,20 +25,17 @@ bool check(const tfn::Kernels& kernels) {
     check_rows(kernels, checks);
     check_attention(kernels, checks);
     check_vocabulary(kernels, checks);
-    std::printf("%s: %d checks, %d failed\n", kernels.name, checks.count(), checks.failed());
-    std::fflush(stdout);
-    return !checks.failed();
+    return report(checks);
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
     const std::string given = count > 1 ? arguments[1] : "";
-    if (given == "--habit") {
-        Checks checks("habit");
-        check_habit(checks);
-        std::printf("habit: %d checks, %d failed\n", checks.count(), checks.failed());
-        return checks.failed() ? 1 : 0;
+    if (given == "--habit" || given == "--sums") {
+        Checks checks(given.substr(2));
+        (given == "--habit" ? check_habit : check_sums)(checks);
+        return report(checks) ? 0 : 1;
     }
     bool good = true, any = false;
     for (const tfn::Kernels* const* each = tfn::all_kernels(); *each; each++) {

@@ -42,11 +42,20 @@ def test_a_models_limit_may_be_below_the_least_length() -> None:
 
 
 def test_an_option_that_no_graph_knows_keeps_a_search_out_of_it() -> None:
-    for size, fits in ((1, "fits_greedy_graph"), (4, "fits_beam_graph")):
+    cases = ((1, "fits_greedy_graph"), (4, "fits_beam_graph"), (4, "fits_beam_rules"))
+    for size, fits in cases:
         options = ResolvedOptions.of(DecodingOptions(beam_size=size), BOS, (EOS,), 5)
         assert getattr(options, fits)
         unheard = dataclasses.replace(options, given={**options.given, "an_option_of_tomorrow": 1})
         assert not getattr(unheard, fits)
+
+
+@pytest.mark.parametrize(
+    ("ends", "fits"), [((EOS,), True), ((4,) * 99, True), (range(64), True), (range(65), False)]
+)
+def test_rules_of_beams_take_some_end_tokens(ends: tuple[int, ...], fits: bool) -> None:
+    made = ResolvedOptions.of(DecodingOptions(beam_size=2), BOS, tuple(ends), 5)
+    assert made.fits_beam_rules is fits
 
 
 @pytest.mark.parametrize("ends", [(EOS,), (EOS, 5)])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfexport.runtime.search.logits import log_normalizer, token_log_probs, topk
+from tfexport.runtime.search.logits import BLOCK, log_normalizer, token_log_probs, topk
 
 
 @given(
@@ -42,6 +42,18 @@ def test_best_of_many_is_the_head_of_a_sort(seed: int, size: int, count: int, st
         expected = sorted(range(size), key=lambda i: (-row[i], i))[:count]
         assert chosen == expected
         assert kept == row[expected].tolist()
+
+
+@given(seed=st.integers(0, 1000), count=st.integers(1, 3), near=st.booleans())
+def test_a_tie_with_the_last_is_found_wherever_it_is(seed: int, count: int, near: bool) -> None:
+    draw = np.random.default_rng(seed)
+    values = np.zeros((1, 2000), np.float32)
+    blocks = values.shape[1] // BLOCK
+    # In one block, or in as many as there are.
+    places = np.arange(draw.integers(blocks), blocks * BLOCK, blocks) if near else np.arange(2000)
+    values[0, draw.choice(places, count + draw.integers(0, 9), replace=False)] = 1
+    (chosen,), _ = topk(values, count)
+    assert chosen.tolist() == sorted(np.flatnonzero(values[0] == 1).tolist())[:count]
 
 
 def test_normalizer_of_a_row_without_a_way_on_is_minus_infinity() -> None:

@@ -3,7 +3,7 @@
 Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L layers, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -40,12 +40,61 @@ class BeamRecord(NamedTuple):
     Attributes:
         tokens: ids.
         parents: index of the hypothesis that each candidate continues.
-        log_probs: log-probability of the token.
+        log_probs: log-probability of the token, float32 or float64; -inf for a candidate that is
+            none.
+        steps: (B,), after which the search of each sentence was done; None if it is done with the
+            step that finishes enough hypotheses.
     """
 
     tokens: Ids
     parents: Ids
-    log_probs: Floats
+    log_probs: NDArray[Any]
+    steps: Ids | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamRules:
+    """How a beam search ranks, what it bans, and when a sentence is done.
+
+    Attributes:
+        ends: tokens that end a row.
+        start: the start token.
+        stop: when a sentence is done that has enough hypotheses: "early" for at once, or once none
+            that is followed can be better, by its "present" length, the "next" or the "longest".
+        length_penalty: a score is the sum of log-probabilities divided by length to this power.
+        on_log_probs: penalties and bans act on log-probabilities, and count the start token; a
+            hypothesis without an allowed token ranks below all others. Else they act on logits.
+        renormalize: make probabilities again of what these leave.
+        first_token: forced; it is not in the record.
+        last_token: forced at the greatest length.
+        min_length: tokens before an end token, at least.
+        ngram: no n-gram of this size occurs twice; 0 for any.
+        source_ngram: no n-gram of this size is one of the source's, which has to be ids; 0 for any.
+        repetition_penalty: divides positive values of earlier tokens, and multiplies negative ones.
+        suppressed: tokens that are never chosen.
+        suppressed_first: tokens that are never chosen first.
+        sequences: sequences that are never completed.
+    """
+
+    ends: tuple[int, ...]
+    start: int
+    stop: str
+    length_penalty: float
+    on_log_probs: bool
+    renormalize: bool
+    first_token: int | None
+    last_token: int | None
+    min_length: int
+    ngram: int
+    source_ngram: int
+    repetition_penalty: float
+    suppressed: tuple[int, ...]
+    suppressed_first: tuple[int, ...]
+    sequences: tuple[tuple[int, ...], ...]
+
+
+class NoTokenError(Exception):
+    """A row has no allowed token, for which a search in one call has no rule."""
 
 
 class Rows(Protocol):
@@ -119,12 +168,14 @@ class Model(Protocol):
         vocab_size: V.
         has_generate: whether ``generate`` can be called.
         has_beam: whether ``beam`` can be called.
+        has_beam_rules: whether ``beam`` takes rules.
         engine: name of the engine, and its instruction set if known.
     """
 
     vocab_size: int
     has_generate: bool
     has_beam: bool
+    has_beam_rules: bool
     engine: str
 
     @property
@@ -134,6 +185,13 @@ class Model(Protocol):
     @property
     def has_slots(self) -> bool:
         """Whether ``running_rows`` can be called."""
+
+    @property
+    def log_normalizer(self) -> Callable[[Floats], NDArray[np.float64]] | None:
+        """The engine's own of ``search.logits.log_normalizer``, by which its beams in one call go.
+
+        None if it has none.
+        """
 
     def generate(
         self, rows: Sequence[Source], max_length: int, return_scores: bool = True
@@ -147,15 +205,26 @@ class Model(Protocol):
         """
 
     def beam(
-        self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
+        self,
+        rows: Sequence[Source],
+        beam_size: int,
+        num_finished: int,
+        max_length: int,
+        rules: BeamRules | None = None,
     ) -> BeamRecord:
         """Run a beam search in one call.
 
         Args:
             rows: sources, none of them empty.
             beam_size: hypotheses followed at a time; at most half of the vocabulary.
-            num_finished: finished hypotheses that end the search of a sentence.
-            max_length: new tokens at most.
+            num_finished: finished hypotheses without which no sentence is done before
+                ``max_length``.
+            max_length: new tokens at most, a forced first one included.
+            rules: of the search, only if ``has_beam_rules``; None for the project's own: with the
+                model's end token, stopping early.
+
+        Raises:
+            NoTokenError: the rules allow some row no token.
         """
 
     def encode(self, rows: Sequence[Source]) -> Any:

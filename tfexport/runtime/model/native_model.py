@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.runtime.model.interface import (
     BeamRecord,
+    BeamRules,
     Floats,
     Generated,
     Ids,
     ModelShape,
+    NoTokenError,
     Places,
     Source,
 )
@@ -59,7 +62,7 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_beam = has_shortlist = has_slots = True
+    has_generate = has_beam = has_beam_rules = has_shortlist = has_slots = True
 
     @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -96,6 +99,11 @@ class NativeModel:
             self._opened = None
 
     @property
+    def log_normalizer(self) -> Callable[[Floats], NDArray[np.float64]]:
+        """See ``interface.Model``."""
+        return self._model.log_sums
+
+    @property
     def shortest_source(self) -> _Source:
         """A source to try the engine with."""
         return [0]
@@ -117,12 +125,24 @@ class NativeModel:
 
     @_reporting
     def beam(
-        self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
+        self,
+        rows: Sequence[Source],
+        beam_size: int,
+        num_finished: int,
+        max_length: int,
+        rules: BeamRules | None = None,
     ) -> BeamRecord:
         """See ``interface.Model``."""
-        found = self._model.beam(self.sources(rows), beam_size, num_finished, max_length)
-        tokens, parents, log_probs = found
-        return BeamRecord(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
+        import tfexport_native
+
+        sizes = (beam_size, num_finished, max_length)
+        by = tfexport_native.BeamRules(**vars(rules) if rules else {})
+        try:
+            found = self._model.beam(self.sources(rows), *sizes, rules=by)
+        except tfexport_native.NoTokenError as error:
+            raise NoTokenError(str(error)) from None
+        tokens, parents = (each.astype(np.int64) for each in (found.tokens, found.parents))
+        return BeamRecord(tokens, parents, found.log_probs, found.steps.astype(np.int64))
 
     @_reporting
     def encode(self, rows: Sequence[Source]) -> NativeRows:

@@ -18,7 +18,15 @@ from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.graph_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
-from tfexport.runtime.model.interface import BeamRecord, Floats, Generated, Ids, ModelShape, Source
+from tfexport.runtime.model.interface import (
+    BeamRecord,
+    BeamRules,
+    Floats,
+    Generated,
+    Ids,
+    ModelShape,
+    Source,
+)
 from tfexport.runtime.model.kv_cache import DecoderState, Slots
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 from tfexport.runtime.model.session import Graph, check_onnxruntime, check_range
@@ -32,6 +40,8 @@ class OnnxModel:
     """
 
     engine = "onnxruntime"
+    has_beam_rules = False
+    log_normalizer = None
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.vocab_size = manifest.limits.target_vocab_size
@@ -109,7 +119,12 @@ class OnnxModel:
         return found
 
     def beam(
-        self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
+        self,
+        rows: Sequence[Source],
+        beam_size: int,
+        num_finished: int,
+        max_length: int,
+        rules: BeamRules | None = None,
     ) -> BeamRecord:
         """Run a beam search in one call; only if ``has_beam``.
 
@@ -118,7 +133,9 @@ class OnnxModel:
             beam_size: hypotheses followed at a time; at most half of the vocabulary.
             num_finished: finished hypotheses that end the search of a sentence.
             max_length: new tokens at most.
+            rules: None, the only ones of the graph.
         """
+        assert rules is None
         feeds = {
             **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),

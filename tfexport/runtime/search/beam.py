@@ -6,7 +6,7 @@ Sources: Graves 2012 (beam search), Kasai et al. 2022 (patience), Vijayakumar et
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefil
 from tfexport.runtime.search.logits import LogitFilters, log_normalizer, topk
 from tfexport.runtime.search.ranking import (
     best_first,
-    hypotheses_per_group,
+    length_at_best,
     make_hypothesis,
     normalize,
     stopping_count,
@@ -208,26 +208,15 @@ def is_done(
     """
     if length >= options.max_length or math.isinf(highest):
         return True
-    if options.early_stopping:
-        return len(finished.found) >= stopping_count(options)
-    wanted = options.beam_size if options.by_transformers else hypotheses_per_group(options)
+    wanted = stopping_count(options)
     if len(finished.found) < wanted:
         return False
-    at_best = _length_at_best(options, length) - uncounted
+    if options.early_stopping:
+        return True
+    lengths = {"present": length, "next": length + 1, "longest": options.max_length}
+    at_best = lengths[length_at_best(options)] - uncounted
     reachable = normalize(highest, at_best, options.length_penalty)
     return finished.best()[wanted - 1].score >= reachable
-
-
-def _length_at_best(options: ResolvedOptions, length: int) -> int:
-    """The length at which the best active hypothesis may have its best score.
-
-    Further tokens only lower its sum, so the best possible score is at the greatest length if the
-    length penalty is positive, else at the least. transformers takes the present length, unless the
-    search is exhaustive and the penalty positive.
-    """
-    if options.by_transformers and not (options.exhaustive and options.length_penalty > 0):
-        return length
-    return options.max_length if options.length_penalty > 0 else length + 1
 
 
 NO_TOKEN = -1
@@ -246,7 +235,11 @@ class BeamChoice:
     """Beam search as a ``Choice``; finished sentences are removed."""
 
     def __init__(
-        self, requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
+        self,
+        requests: Sequence[Request],
+        options: ResolvedOptions,
+        prefixes: Prefixes,
+        normalizer: Callable[[Floats], Doubles] = log_normalizer,
     ) -> None:
         """Start after the prefixes.
 
@@ -254,8 +247,9 @@ class BeamChoice:
             requests: the requests, with prefixes of equal length.
             options: how to decode them.
             prefixes: the prefixes of the requests.
+            normalizer: the function that makes log-probabilities of logits.
         """
-        self._requests, self._options = requests, options
+        self._requests, self._options, self._normalizer = requests, options, normalizer
         self._groups = options.beam_groups
         self._width = options.beam_size // options.beam_groups
         self._filters = LogitFilters(options, requests)
@@ -308,7 +302,7 @@ class BeamChoice:
         if options.by_transformers:  # there penalties and bans act on log-probabilities
             # A shortlist is no ban: probabilities are normalised over the row's candidates.
             self._filters.keep_candidates(logits, sources)
-            logits -= log_normalizer(logits)[:, None].astype(logits.dtype)
+            logits -= self._normalizer(logits)[:, None].astype(logits.dtype)
         self._filters.apply(logits, tokens, sources)
         # Enough candidates that `width` remain after those that end, and those that earlier groups
         # have chosen.
@@ -318,7 +312,7 @@ class BeamChoice:
         ids, values = topk(logits, count)
         self._stuck = ~np.isfinite(values[:, 0])
         left_as_is = options.by_transformers and not options.renormalize_logits
-        normalizer = np.zeros(len(logits)) if left_as_is else log_normalizer(logits)
+        normalizer = np.zeros(len(logits)) if left_as_is else self._normalizer(logits)
         scores = _log_probs(values, normalizer)
         choices: list[GroupChoice] = []
         taken = np.full((len(self._sentences), 0), NO_TOKEN, np.int64)
@@ -433,7 +427,8 @@ class BeamSearch:
     def run(self) -> list[list[Hypothesis]]:
         """Take all steps; for each request its hypotheses, best first."""
         prefilled = prefill(self._model, self._requests, self._options)
-        choice = BeamChoice(self._requests, self._options, prefilled)
+        normalizer = self._model.log_normalizer or log_normalizer
+        choice = BeamChoice(self._requests, self._options, prefilled, normalizer)
         if prefilled.logits is None:
             choice.end_with_prefixes()
             return choice.hypotheses()

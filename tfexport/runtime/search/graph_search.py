@@ -7,20 +7,36 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tfexport.runtime.model.interface import BeamRecord, Model, Source
+from tfexport.runtime.model.interface import BeamRecord, BeamRules, Model, Source
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.ranking import best_first, make_hypothesis, normalize, stopping_count
+from tfexport.runtime.search.ranking import (
+    best_first,
+    length_at_best,
+    make_hypothesis,
+    normalize,
+    stopping_count,
+)
 from tfexport.runtime.search.request import Request, ResolvedOptions
 
-# Axes: T steps, B sentences, K beam size, N = 2 K candidates of a step, best first.
+# Axes: T steps, B sentences, K beam size, N candidates of a step, best first: K, and K more for
+# each end token.
 
 
 class Backtrace:
     """The recorded candidates (T, B, N) of a beam search, with their parents."""
 
-    def __init__(self, record: BeamRecord, options: ResolvedOptions) -> None:
-        self._options, self._width = options, options.beam_size
+    def __init__(
+        self, record: BeamRecord, options: ResolvedOptions, prefix: tuple[int, ...] = ()
+    ) -> None:
+        """Take a record.
+
+        Args:
+            record: of a search.
+            options: that it searched by.
+            prefix: the forced first token, if there is one.
+        """
+        self._options, self._width, self._prefix = options, options.beam_size, prefix
         self._ends = options.ends(record.tokens)
         # (T, B, K): index of the candidate that becomes hypothesis k of the next step. These are
         # the candidates that do not end, best first.
@@ -29,23 +45,28 @@ class Backtrace:
         self._tokens = record.tokens.tolist()
         self._parents = record.parents.tolist()
         self._log_probs = record.log_probs
+        self._steps: list[int] | None = None if record.steps is None else record.steps.tolist()
 
     def hypotheses(self, sentence: int) -> list[Hypothesis]:
         """The finished hypotheses of one sentence, best first."""
-        num_finished = stopping_count(self._options)
         found: list[Hypothesis] = []
         for step, ranks in self._complete(sentence):
             traced = [self._trace(sentence, step, rank) for rank in ranks]
             found += [made for made in traced if made is not None]
-            if len(found) >= num_finished:
+            if self._is_done(sentence, step, len(found)):
                 break
         return best_first(found)[: self._options.num_hypotheses]
 
     def _complete(self, sentence: int) -> Iterator[tuple[int, list[int]]]:
         """For each step the ranks of candidates that end or have ``max_length`` tokens."""
         for step, ends in enumerate(self._ends[:, sentence, : self._width]):
-            last = step + 1 >= self._options.max_length
+            last = len(self._prefix) + step + 1 >= self._options.max_length
             yield step, [rank for rank, end in enumerate(ends) if end or last]
+
+    def _is_done(self, sentence: int, step: int, num_found: int) -> bool:
+        if self._steps is None:
+            return num_found >= stopping_count(self._options)
+        return step + 1 >= self._steps[sentence]
 
     def _trace(self, sentence: int, step: int, rank: int) -> Hypothesis | None:
         """Follow a candidate back to the start token; None if it is a placeholder."""
@@ -59,11 +80,13 @@ class Backtrace:
                 break
             step -= 1
             rank = self._followed[step][sentence][parent]
-        in_order = np.array(scores[::-1], np.float64)
+        forced = [0.0 for _ in self._prefix]  # and so certain
+        in_order = np.array([*forced, *scores[::-1]], np.float64)
         # Before the first step there is one hypothesis, the start token: none has another parent.
         if parent > 0 or not np.isfinite(in_order).all():
             return None
-        return make_hypothesis(tokens[::-1], in_order, None, finished, self._options)
+        row = [*self._prefix, *tokens[::-1]]
+        return make_hypothesis(row, in_order, None, finished, self._options)
 
 
 def truncate_at_eos(row: list[int], eos_id: int) -> list[int]:
@@ -116,3 +139,46 @@ def beam_in_one_call(
     record = model.beam(rows, options.beam_size, num_finished, options.max_length)
     backtrace = Backtrace(record, options)
     return [backtrace.hypotheses(sentence) for sentence in range(len(requests))]
+
+
+def beam_by_rules(
+    model: Model, requests: Sequence[Request], options: ResolvedOptions
+) -> list[list[Hypothesis]]:
+    """Decode requests with a beam by rules; for each its hypotheses, best first.
+
+    Args:
+        model: a model that ``has_beam_rules``.
+        requests: rows without candidates; their prefixes are the forced first token, or empty.
+        options: options for which ``fits_beam_rules`` is true.
+
+    Raises:
+        NoTokenError: some row has no allowed token.
+    """
+    prefix = requests[0].prefix
+    rows = [request.source for request in requests]
+    rules = make_rules(options, prefix)
+    enough, most = stopping_count(options), options.max_length
+    record = model.beam(rows, options.beam_size, enough, most, rules)
+    backtrace = Backtrace(record, options, prefix)
+    return [backtrace.hypotheses(sentence) for sentence in range(len(requests))]
+
+
+def make_rules(options: ResolvedOptions, prefix: tuple[int, ...]) -> BeamRules:
+    """The rules of a search whose rows start with ``prefix``, a forced first token or nothing."""
+    return BeamRules(
+        ends=tuple(dict.fromkeys(options.end_tokens)),
+        start=options.bos_id,
+        stop="early" if options.early_stopping else length_at_best(options),
+        length_penalty=options.length_penalty,
+        on_log_probs=options.by_transformers,
+        renormalize=options.renormalize_logits,
+        first_token=prefix[0] if prefix else None,
+        last_token=options.last_token,
+        min_length=options.min_length,
+        ngram=options.no_repeat_ngram_size,
+        source_ngram=options.encoder_no_repeat_ngram_size,
+        repetition_penalty=options.repetition_penalty,
+        suppressed=options.suppress_tokens,
+        suppressed_first=options.suppress_first_tokens,
+        sequences=options.suppress_sequences,
+    )

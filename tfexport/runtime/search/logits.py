@@ -118,7 +118,7 @@ def _ban_completion(logits: Floats, tokens: Ids, sequence: tuple[int, ...]) -> N
 # Axes: R rows, V vocabulary, K best.
 
 
-BLOCK = 64  # size of a block, whose maximum is computed first
+BLOCK = 64  # values of a block, whose largest is found first
 Number = TypeVar("Number", np.float32, np.float64)
 
 
@@ -129,8 +129,10 @@ def log_normalizer(logits: Floats) -> NDArray[np.float64]:
     """
     top = logits.max(-1)
     safe = np.where(np.isfinite(top), top, 0)
+    exponentials = logits - safe[:, None]
+    np.exp(exponentials, out=exponentials)
     with np.errstate(divide="ignore"):
-        log_sum = np.log(np.exp(logits - safe[:, None]).sum(-1, dtype=np.float64))
+        log_sum = np.log(exponentials.sum(-1, dtype=np.float64))
     normalizer: NDArray[np.float64] = safe + log_sum
     return normalizer
 
@@ -157,39 +159,44 @@ def topk(values: NDArray[Number], k: int) -> tuple[Ids, NDArray[Number]]:
     if k == 1:
         ids = values.argmax(-1)[:, None]
         return ids, np.take_along_axis(values, ids, -1)
-    if k >= size:
-        ids = np.broadcast_to(np.arange(size), values.shape)
-    else:
-        ids = _any_largest(values, k)
-        _settle_ties(values, ids)
+    ids = np.broadcast_to(np.arange(size), values.shape) if k >= size else _largest(values, k)
     found = np.take_along_axis(values, ids, -1)
     order = np.lexsort((ids, -found), axis=-1)
     return np.take_along_axis(ids, order, -1), np.take_along_axis(found, order, -1)
 
 
-def _any_largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
-    """The ids of the ``k`` largest of each row, in any order, with any choice on ties."""
+def _largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
+    """The ids of the ``k`` largest values of each row, in any order; on a tie the lowest ids."""
     size = values.shape[-1]
     blocks = size // BLOCK
     if k * BLOCK * 4 > size:
-        return np.argpartition(values, size - k, axis=-1)[:, size - k :]
-    # The largest values are in the blocks with the largest maxima, so only these blocks are
-    # partitioned.
-    highest = values[:, : blocks * BLOCK].reshape(len(values), blocks, BLOCK).max(-1)
+        ids = np.argpartition(values, size - k, axis=-1)[:, size - k :]
+        return _settle_ties(values, ids, values)
+    # The largest values are in the blocks with the largest maxima, so only these are partitioned.
+    # The values of a block lie `blocks` apart, so that maxima of all are taken value by value.
+    highest = values[:, : blocks * BLOCK].reshape(len(values), BLOCK, blocks).max(1)
     chosen = np.argpartition(highest, blocks - k, axis=-1)[:, blocks - k :]
-    inside = (chosen[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(len(values), -1)
+    inside = (chosen[:, :, None] + np.arange(BLOCK) * blocks).reshape(len(values), -1)
     rest = np.broadcast_to(np.arange(blocks * BLOCK, size), (len(values), size - blocks * BLOCK))
     indices = np.concatenate([inside, rest], axis=-1)
     found = np.take_along_axis(values, indices, -1)
-    best_indices = np.argpartition(found, found.shape[-1] - k, axis=-1)[:, -k:]
-    return np.take_along_axis(indices, best_indices, -1)
+    best = np.argpartition(found, found.shape[-1] - k, axis=-1)[:, -k:]
+    # Values that tie with the smallest are among these, or in another block with such a maximum.
+    return _settle_ties(values, np.take_along_axis(indices, best, -1), found, highest)
 
 
-def _settle_ties(values: NDArray[Number], ids: NDArray[np.intp]) -> None:
-    """Among values equal to the smallest chosen one, choose the lowest ids."""
+def _settle_ties(
+    values: NDArray[Number], ids: NDArray[np.intp], *places: NDArray[Number]
+) -> NDArray[np.intp]:
+    """Among values equal to the smallest chosen one, choose the lowest ids.
+
+    Rows with more than k such values, or larger ones, in one of ``places`` are looked at.
+    """
     k = ids.shape[-1]
     smallest = np.take_along_axis(values, ids, -1).min(-1)
-    for row in np.flatnonzero((values >= smallest[:, None]).sum(-1) > k):
+    tied = [(place >= smallest[:, None]).sum(-1) > k for place in places]
+    for row in np.flatnonzero(np.any(tied, axis=0)):
         above = np.flatnonzero(values[row] > smallest[row])
         equal = np.flatnonzero(values[row] == smallest[row])
         ids[row] = np.concatenate([above, equal[: k - len(above)]])
+    return ids

@@ -26,14 +26,34 @@ def hypotheses_per_group(options: DecodingOptions) -> int:
 
 
 def stopping_count(options: DecodingOptions) -> int:
-    """Finished hypotheses with which early stopping ends a group: its beam size * patience.
+    """Finished hypotheses without which no group is done, unless it is at its greatest length.
 
-    Rounded to the nearest integer, and at least as many as have to be returned.
+    With early stopping they end it: its beam size * patience, rounded to the nearest integer, and
+    at least as many as have to be returned. Without, the own rules want those that have to be
+    returned; transformers a beam.
     Source: Kasai et al. 2022.
     """
     width = options.beam_size // options.beam_groups
-    patient = math.floor(width * options.patience + 0.5)
-    return max(1, hypotheses_per_group(options), patient)
+    own = hypotheses_per_group(options)
+    if not options.early_stopping:
+        return options.beam_size if options.search_rules == "transformers" else own
+    return max(1, own, math.floor(width * options.patience + 0.5))
+
+
+def length_at_best(options: DecodingOptions) -> str:
+    """The length at which the best followed hypothesis may have its best score.
+
+    Further tokens only lower its sum, so the best possible score is at the greatest length if the
+    length penalty is positive, else at the least, the "next". transformers takes the "present"
+    length, unless the search is exhaustive and the penalty positive.
+
+    Returns:
+        "present", "next" or "longest".
+    """
+    own = options.search_rules != "transformers" or options.exhaustive
+    if options.length_penalty > 0:
+        return "longest" if own else "present"
+    return "present" if options.search_rules == "transformers" else "next"
 
 
 def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

@@ -78,7 +78,15 @@ GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH | {"search_rules"}
 BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
     "beam_size", "num_hypotheses", "patience", "return_token_scores", "search_rules",
 }  # fmt: skip
-# Options whose resolved values ``_fits`` checks.
+# The same for engines whose search in one call takes ``BeamRules``.
+BEAM_RULES_OPTIONS = BEAM_GRAPH_OPTIONS | {
+    "early_stopping", "exhaustive", "renormalize_logits", "min_length", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "repetition_penalty", "suppress_tokens",
+    "suppress_first_tokens", "suppress_sequences", "disable_unk", "first_token", "last_token",
+    "end_tokens",
+}  # fmt: skip
+_MOST_ENDS = 64  # end tokens of these engines
+# Options whose resolved values are checked.
 _RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
 _RULES = frozenset({"first_token", "last_token"})  # compared with the rules of a graph
 _ALWAYS_RESOLVED = frozenset({"seed"})  # set even if the caller did not set it
@@ -183,24 +191,32 @@ class ResolvedOptions(DecodingOptions):
     def fits_greedy_graph(self) -> bool:
         """Whether the greedy search graph implements exactly the options in use."""
         rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)
-        return rules == self.graph_rules and self._fits(GREEDY_GRAPH_OPTIONS | _RULES)
+        known = GREEDY_GRAPH_OPTIONS | _RULES
+        return rules == self.graph_rules and self._usual and self._knows(known)
 
     @cached_property
     def fits_beam_graph(self) -> bool:
         """Whether the beam search graph implements all options in use."""
-        suppresses = bool(self.suppress_tokens)
-        return self.beam_size > 1 and not suppresses and self._fits(BEAM_GRAPH_OPTIONS)
+        plain = self._usual and not self.suppress_tokens
+        return self.beam_size > 1 and plain and self._knows(BEAM_GRAPH_OPTIONS)
 
-    def _fits(self, known: frozenset[str]) -> bool:
+    @cached_property
+    def fits_beam_rules(self) -> bool:
+        """Whether ``BeamRules`` can say all options in use."""
+        ends = 0 < len(set(self.end_tokens)) <= _MOST_ENDS
+        return self.beam_size > 1 and ends and self._knows(BEAM_RULES_OPTIONS)
+
+    @property
+    def _usual(self) -> bool:
+        """Whether tokens have the meaning that they have in the graphs."""
+        return (
+            self.end_tokens == (self.eos_id,) and self.usual_start and not self.suppress_sequences
+        )
+
+    def _knows(self, known: frozenset[str]) -> bool:
         # The values are checked too: ``dataclasses.replace`` changes them but not ``given``.
         in_use = self.given.keys() | (changed_options(vars(self)).keys() - _ALWAYS_RESOLVED)
-        return (
-            in_use - _RESOLVED <= known
-            and self.end_tokens == (self.eos_id,)
-            and not self.suppress_sequences
-            and self.usual_start
-            and self.max_length > 0
-        )
+        return in_use - _RESOLVED <= known and self.max_length > 0
 
     @cached_property
     def width(self) -> int:
