@@ -228,13 +228,14 @@ INLINE void dots_block(const Dots& d, int row, int column) {
 }
 
 // As many sums as registers hold beside the values.
-constexpr int DOT_ROWS = MOST_ROWS * VECTORS >= 24 ? 4 : 2;
+constexpr int DOT_ROWS = MOST_ROWS * VECTORS >= 24 ? 4 : 3;
 constexpr int DOT_COLUMNS = MOST_ROWS * VECTORS >= 24 ? 6 : 4;
 
 template <int COLUMNS>
 INLINE void dots_of(const Dots& d, int column) {
     int row = 0;
     for (; row + DOT_ROWS <= d.rows; row += DOT_ROWS) dots_block<DOT_ROWS, COLUMNS>(d, row, column);
+    for (; row + 2 <= d.rows; row += 2) dots_block<2, COLUMNS>(d, row, column);
     for (; row < d.rows; row++) dots_block<1, COLUMNS>(d, row, column);
 }
 

@@ -15,20 +15,30 @@ BOS, EOS = 1, 2
 Candidate = tuple[int, int, float]
 
 
-def trace(*steps: list[Candidate], **options: Any) -> list[Hypothesis]:
+def trace(
+    *steps: list[Candidate],
+    sentence_steps: int | None = None,
+    prefix: tuple[int, ...] = (),
+    **options: Any,
+) -> list[Hypothesis]:
     """The hypotheses of one sentence.
 
     Args:
         steps: candidates of each step, best first: token, parent, log-probability.
+        sentence_steps: after which the sentence was done.
+        prefix: the forced first token.
         options: of decoding.
     """
     columns = np.array(steps, object).transpose(2, 0, 1)[:, :, None]
     record = BeamRecord(
-        columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2].astype(np.float32)
+        columns[0].astype(np.int64),
+        columns[1].astype(np.int64),
+        columns[2].astype(np.float32),
+        None if sentence_steps is None else np.array([sentence_steps]),
     )
     chosen = DecodingOptions(**options)
     resolved = ResolvedOptions.of(chosen, BOS, (EOS,), chosen.max_length)
-    return Backtrace(record, resolved).hypotheses(0)
+    return Backtrace(record, resolved, prefix).hypotheses(0)
 
 
 def test_a_candidate_that_stands_for_nothing_is_none() -> None:
@@ -78,3 +88,26 @@ def test_tokens_have_their_scores_in_their_order() -> None:
     assert found.token_scores == pytest.approx([-2.0, -0.5])
     assert found.score == pytest.approx(-1.25)
     assert found.finished
+
+
+@pytest.mark.parametrize(("steps", "ended"), [(1, [[]]), (2, [[5], []]), (3, [[6, 8], [5]])])
+def test_a_record_may_say_when_a_sentence_was_done(steps: int, ended: list[list[int]]) -> None:
+    found = trace(
+        [(EOS, 0, -0.1), (5, 0, -0.2), (6, 0, -0.3), (7, 0, -9.0)],
+        [(EOS, 0, -0.1), (8, 1, -0.2), (9, 1, -0.3), (9, 0, -0.4)],
+        [(EOS, 0, -0.01), (8, 1, -9.5), (8, 0, -9.6), (9, 0, -9.7)],
+        sentence_steps=steps, beam_size=2, patience=0.5, max_length=9, length_penalty=2.0,
+        num_hypotheses=2,
+    )  # fmt: skip
+    assert [h.tokens for h in found] == ended
+
+
+def test_a_forced_first_token_is_in_no_record_and_counts() -> None:
+    (found, other) = trace(
+        [(EOS, 0, -0.5), (5, 0, -1.0), (6, 0, -2.0), (7, 0, -3.0)],
+        [(8, 0, -0.5), (9, 0, -6.0), (9, 1, -7.0), (5, 0, -8.0)],
+        prefix=(7,), beam_size=2, num_hypotheses=2, patience=9.0, max_length=3,
+        return_token_scores=True,
+    )  # fmt: skip
+    assert (found.tokens, found.token_scores, found.score) == ([7], [0.0, -0.5], -0.25)
+    assert (other.tokens, other.token_scores, other.score) == ([7, 5, 8], [0.0, -1.0, -0.5], -0.5)
