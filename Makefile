@@ -51,7 +51,8 @@ test test-native: CHOSEN = -m "not exhaustive"
 # costs a third of a trace there. Results are the same; `make test-all` runs with it.
 test: export TORCH_FAKE_TENSOR_DISPATCH_CACHE = 0
 test-all: CHOSEN =
-test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/export/recognition
+test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/export/recognition \
+	tests/system/peers/test_generation.py
 
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
@@ -66,7 +67,8 @@ test test-all: .venv/ready .venv-runtime/ready optional
 BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text tests/export/parity \
 	tests/cli/test_translate.py tests/cli/test_optimize.py
 RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
-	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well
+	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well \
+	tests/system/peers/test_generation.py
 test-native: .venv/ready build/native/ready
 	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n auto --dist loadfile \
 		$(CHOSEN)
