@@ -416,7 +416,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
 
 
 def _bundle_facts(manifest: "Manifest") -> dict[str, str]:
-    """What a bundle is, but for its config and files: names to text."""
+    """The facts that are printed below the config and the files of a bundle, by name."""
     limits, parity = manifest.limits, manifest.parity
     domains = _domains(manifest.opset)
     facts = {
