@@ -147,7 +147,7 @@ def test_one_call_gives_exactly_what_steps_give(number: int, settings: range) ->
         if len(requests[0].prefix) >= options.max_length:
             continue
         try:
-            found = graph_search.beam_by_rules(model, requests, options)
+            found = graph_search.beam_in_one_call(model, requests, options)
         except NoTokenError:
             continue
         in_one_call += 1
@@ -194,7 +194,7 @@ def test_a_row_without_an_allowed_token_goes_step_by_step() -> None:
         options = ResolvedOptions.of(given, 1, (2,), 5, tuple(range(model.vocab_size)))
         requests = [Request([4, 5]), Request([4])]
         with pytest.raises(NoTokenError):
-            graph_search.beam_by_rules(model, requests, options)
+            graph_search.beam_in_one_call(model, requests, options)
         found = decode(model, requests, options)
         assert exactly(found) == exactly(BeamSearch(model, requests, options).run())
 

@@ -42,19 +42,18 @@ class BeamRecord(NamedTuple):
         parents: index of the hypothesis that each candidate continues.
         log_probs: log-probability of the token, float32 or float64; -inf for a candidate that is
             none.
-        steps: (B,), after which the search of each sentence was done; None if it is done with the
-            step that finishes enough hypotheses.
+        steps: (B,), after which the search of each sentence was done.
     """
 
     tokens: Ids
     parents: Ids
     log_probs: NDArray[Any]
-    steps: Ids | None = None
+    steps: Ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeamRules:
-    """How a beam search ranks, what it bans, and when a sentence is done.
+    """How a beam search ranks, what it bans, and when a sentence is done; by default nothing more.
 
     Attributes:
         ends: tokens that end a row.
@@ -78,19 +77,19 @@ class BeamRules:
 
     ends: tuple[int, ...]
     start: int
-    stop: str
-    length_penalty: float
-    on_log_probs: bool
-    renormalize: bool
-    first_token: int | None
-    last_token: int | None
-    min_length: int
-    ngram: int
-    source_ngram: int
-    repetition_penalty: float
-    suppressed: tuple[int, ...]
-    suppressed_first: tuple[int, ...]
-    sequences: tuple[tuple[int, ...], ...]
+    stop: str = "early"
+    length_penalty: float = 1.0
+    on_log_probs: bool = False
+    renormalize: bool = False
+    first_token: int | None = None
+    last_token: int | None = None
+    min_length: int = 0
+    ngram: int = 0
+    source_ngram: int = 0
+    repetition_penalty: float = 1.0
+    suppressed: tuple[int, ...] = ()
+    suppressed_first: tuple[int, ...] = ()
+    sequences: tuple[tuple[int, ...], ...] = ()
 
 
 class NoTokenError(Exception):
@@ -168,14 +167,12 @@ class Model(Protocol):
         vocab_size: V.
         has_generate: whether ``generate`` can be called.
         has_beam: whether ``beam`` can be called.
-        has_beam_rules: whether ``beam`` takes rules.
         engine: name of the engine, and its instruction set if known.
     """
 
     vocab_size: int
     has_generate: bool
     has_beam: bool
-    has_beam_rules: bool
     engine: str
 
     @property
@@ -220,8 +217,7 @@ class Model(Protocol):
             num_finished: finished hypotheses without which no sentence is done before
                 ``max_length``.
             max_length: new tokens at most, a forced first one included.
-            rules: of the search, only if ``has_beam_rules``; None for the project's own: with the
-                model's end token, stopping early.
+            rules: of the search; None for those with the model's own start and end token.
 
         Raises:
             NoTokenError: the rules allow some row no token.

@@ -62,7 +62,7 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_beam = has_beam_rules = has_shortlist = has_slots = True
+    has_generate = has_beam = has_shortlist = has_slots = True
 
     @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -136,9 +136,9 @@ class NativeModel:
         import tfexport_native
 
         sizes = (beam_size, num_finished, max_length)
-        by = tfexport_native.BeamRules(**vars(rules) if rules else {})
+        given = None if rules is None else vars(rules)
         try:
-            found = self._model.beam(self.sources(rows), *sizes, rules=by)
+            found = self._model.beam(self.sources(rows), *sizes, rules=given)
         except tfexport_native.NoTokenError as error:
             raise NoTokenError(str(error)) from None
         tokens, parents = (each.astype(np.int64) for each in (found.tokens, found.parents))

@@ -25,6 +25,7 @@ from tfexport.runtime.model.interface import (
     Generated,
     Ids,
     ModelShape,
+    NoTokenError,
     Source,
 )
 from tfexport.runtime.model.kv_cache import DecoderState, Slots
@@ -40,7 +41,6 @@ class OnnxModel:
     """
 
     engine = "onnxruntime"
-    has_beam_rules = False
     log_normalizer = None
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
@@ -50,7 +50,7 @@ class OnnxModel:
         self._weights = folder / WEIGHTS
         self._stamps = FileStamps(self._weights, *self._files.values())
         self._threads = threads
-        self._pad_id = manifest.special_ids.pad
+        self._ids = manifest.special_ids
         self._sessions: dict[str, Graph] = {}
         self._opening = threading.Lock()
         self.has_generate = graph_io.GENERATE in manifest.graphs
@@ -94,7 +94,7 @@ class OnnxModel:
 
     def _inputs(self, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
         """Inputs of every graph with an encoder: rows padded on the right, and their mask."""
-        ids, mask = pad(cast(Sequence[Sequence[int]], sources), self._pad_id)
+        ids, mask = pad(cast(Sequence[Sequence[int]], sources), self._ids.pad)
         return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
 
     def generate(
@@ -131,22 +131,32 @@ class OnnxModel:
         Args:
             rows: sources, none of them empty.
             beam_size: hypotheses followed at a time; at most half of the vocabulary.
-            num_finished: finished hypotheses that end the search of a sentence.
-            max_length: new tokens at most.
-            rules: None, the only ones of the graph.
+            num_finished: finished hypotheses without which no sentence is done before
+                ``max_length``.
+            max_length: new tokens at most, a forced first one included.
+            rules: of the search; None for those with the model's own start and end token.
+
+        Raises:
+            NoTokenError: the rules allow some row no token.
         """
-        assert rules is None
+        by = rules or BeamRules(ends=(self._ids.eos,), start=self._ids.decoder_start)
         feeds = {
             **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
             graph_io.BEAM_SIZE: np.array(beam_size),
             graph_io.ENOUGH: np.array(num_finished),
+            **rule_inputs(by, rows),
         }
-        record = BeamRecord(*self._session(graph_io.BEAM).run(None, feeds))
+        *record, steps = self._session(graph_io.BEAM).run(None, feeds)
+        if (steps < 0).any():
+            raise NoTokenError
+        forced = by.first_token is not None  # which is the first step of the graph
+        found = BeamRecord(*(each[forced:] for each in record), steps - forced)
         path = self._files[graph_io.BEAM]
-        check_range(path, "tokens", record.tokens, self.vocab_size)
-        check_range(path, "parents", record.parents, beam_size)
-        return record
+        check_range(path, "tokens", found.tokens, self.vocab_size)
+        check_range(path, "parents", found.parents, beam_size)
+        check_range(path, "steps", found.steps, len(found.tokens) + 1)
+        return found
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
@@ -235,6 +245,27 @@ class OnnxModel:
         return values
 
 
+def rule_inputs(rules: BeamRules, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
+    """The inputs of ``graph_io.BEAM_RULES``; sources have to be ids for the n-grams of these."""
+    given = dict(vars(rules))
+    rows = cast(Sequence[Sequence[int]], sources) if rules.source_ngram else [()] * len(sources)
+    width = max((len(sequence) for sequence in rules.sequences), default=0)
+    given |= {
+        "stop": graph_io.STOPS.index(rules.stop),
+        "first_token": graph_io.NO_TOKEN if rules.first_token is None else rules.first_token,
+        "last_token": graph_io.NO_TOKEN if rules.last_token is None else rules.last_token,
+        "sequences": [
+            (graph_io.ANY_TOKEN,) * (max(2, width) - len(sequence)) + sequence
+            for sequence in rules.sequences
+        ] or np.zeros((0, 2)),
+        "source_tokens": pad(rows, graph_io.NO_TOKEN)[0],
+    }
+    return {
+        tensor.name: np.array(given[tensor.name.removeprefix(graph_io.RULES)], tensor.dtype)
+        for tensor in graph_io.BEAM_RULES
+    }
+
+
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
     """Pad rows on the right to ids (B, S), with a mask (B, S) of their lengths, 1 = keep."""
     longest = max(len(row) for row in rows)
@@ -282,7 +313,7 @@ class ModuleModel(OnnxModel):
             )[0]
             for row in sources
         ]  # fmt: skip
-        return stack_rows(rows, self._pad_id)
+        return stack_rows(rows, self._ids.pad)
 
     def states(self, rows: Sequence[Source]) -> tuple[Floats, NDArray[np.bool_]]:
         """Compute the states that a recognised decoder attends to, of rows that share a batch.

@@ -10,7 +10,6 @@ from tfexport.runtime.search.alternatives import decode_alternatives
 from tfexport.runtime.search.batch import Choice, Prefixes
 from tfexport.runtime.search.beam import BeamChoice, BeamSearch
 from tfexport.runtime.search.graph_search import (
-    beam_by_rules,
     beam_in_one_call,
     greedy_in_one_call,
 )
@@ -74,16 +73,14 @@ def _beam_in_one_call(
     # At least K of the candidates of a step are not an end token.
     if 2 * options.beam_size > model.vocab_size:
         return None
-    if model.has_beam_rules and options.fits_beam_rules:
-        of_ids = all(row.inputs is None for row in requests)
-        if options.encoder_no_repeat_ngram_size and not of_ids:
-            return None
-        if len(requests[0].prefix) >= options.max_length:
-            return None
-        try:
-            return beam_by_rules(model, requests, options)
-        except NoTokenError:
-            return None
-    if model.has_beam and options.fits_beam_graph:
+    if not (model.has_beam and options.fits_beam_rules):
+        return None
+    of_ids = all(row.inputs is None for row in requests)
+    if options.encoder_no_repeat_ngram_size and not of_ids:
+        return None
+    if len(requests[0].prefix) >= options.max_length:
+        return None
+    try:
         return beam_in_one_call(model, requests, options)
-    return None
+    except NoTokenError:
+        return None
