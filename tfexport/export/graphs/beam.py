@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.beam_choice import (
+    RECORD,
+    SOURCE,
     STATE,
     Prepared,
     append_choice,
@@ -25,12 +27,24 @@ from tfexport.export.graphs.loops import (
     add_constant,
     add_trips,
     append_start,
+    declaration,
+    gather_text,
     input_of,
+    loop_over,
     make_loop,
+    numbered,
+    present_inputs,
     set_outputs,
 )
 from tfexport.export.graphs.step_model import StepModel
-from tfexport.export.ir_tools.nodes import append_node
+from tfexport.export.ir_tools.nodes import (
+    PLACEHOLDERS,
+    SEARCH_LOOP,
+    append_node,
+    is_operator,
+    parse_graph,
+    prefix_names,
+)
 from tfexport.graph_io import BATCH, PAST, GraphSpec, TensorSpec
 
 
@@ -119,38 +133,154 @@ def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
     count = len(steps.beam_memory.made)
     made, sums, past = values[:count], values[count], values[count + 1 :]
     prepared = append_prepared(graph, sums, trips, steps.vocab_size, opset)
+    fixed = [*(kept if steps.beam_memory.kept else []), *made, prepared.source]
+    body = _body(steps, opset)
+    (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
+    remaining, yes, base, few, *state = present_inputs(search)
     _choose(step.graph, len(steps.beam_memory.tensors), prepared, steps.vocab_size, opset)
-    if not steps.beam_memory.kept:
-        kept = []
-    state = [prepared.token, *prepared.state, *past]
-    given = LoopInputs(trips, add_constant(graph, "begin", True), state)
-    loop = make_loop(graph, step.graph, [*kept, *made], given, counted=True)
-    graph.append(loop.node)
-    ended = loop.state[1 + [tensor.name for tensor in STATE].index("steps")]
-    set_outputs(graph, [*loop.stacked, ended], spec)
+    rows = body.inputs[-len(fixed) :]
+    given = LoopInputs(remaining, yes, state)
+    inner = make_loop(graph, step.graph, [*rows, base, few], given, counted=True).node
+    prefix_names(body, _PREFIX)
+    ir.convenience.replace_nodes_and_values(
+        body, search, [search], [inner], search.outputs, inner.outputs
+    )
+    for value in body.inputs:
+        value.name = f"{_PREFIX}{value.name}"
+    begin, zero = add_constant(graph, "begin", True), add_constant(graph, "zero", 0)
+    first = [trips, zero, *prepared.record, prepared.token, *prepared.state, *past, *fixed]
+    outer = loop_over(body, [trips, begin, *first], "shrinking_loop")
+    graph.append(outer)
+    _remaining, _base, _order, ended, *record = outer.outputs[: 2 + len(RECORD)]
+    by_step = [
+        append_node(graph, "Transpose", [value], f"by_step_{value.name}", {"perm": [1, 0, 2]})
+        for value in record
+    ]
+    set_outputs(graph, [*by_step, ended], spec)
     joined.opset_imports.update(step.opset_imports)
     return joined
 
 
 def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: int) -> None:
-    """Make the body of the loop of a model's step, whose inputs from ``place`` on change."""
+    """Make the body of the inner loop of a model's step, whose inputs from ``place`` on change."""
     logits, *present = body.outputs
     position, token, *past = body.inputs[place:]
+    source, base, few = (_value(tensor, "of_") for tensor in (SOURCE, _NUMBER, _NUMBER))
+    iteration = _value(_NUMBER, "turn_")
+    taken = append_node(body, "Add", [base, iteration], "steps_taken")
+    body.remove(add := taken.producer())
+    body.insert_before(body[0], add)
+    ir.convenience.replace_all_uses_with(position, taken)
     state = [_value(tensor, prefix="old_") for tensor in STATE]
     for value in state:
         value.shape = None  # which changes from step to step
-    chosen = append_choice(body, [logits, position, *state], prepared, size, opset)
+    values = [logits, taken, few, source, *state]
+    chosen = append_choice(body, values, prepared.fixed, size, opset)
     moved = []
     for value in present:
         rows = append_node(body, "Gather", [value, chosen.order], f"moved_{value.name}")
         rows.type = value.type
         moved.append(rows)
     del body.inputs[place:]
-    body.inputs.extend([position, token, *state, *past])
+    body.inputs.extend([source, base, few, iteration, token, *state, *past])
     body.outputs.clear()
     body.outputs.extend([chosen.going, chosen.token, *chosen.state, *moved, *chosen.record])
     for value in (chosen.token, *chosen.state, *chosen.record):
         value.shape = None
+
+
+# Sentences that are done leave the batch, as rows that have ended do in ``greedy``: once a quarter
+# of them is done, the inner loop ends, and the body of the outer one writes down what it has found
+# and moves the others together.
+
+
+_PREFIX = "sentences/"
+_NUMBER = TensorSpec("number", "int64", ())
+_TOKEN = TensorSpec("token", "int64", ("batch", "beams"))
+
+
+def _body(steps: StepModel, opset: int) -> ir.Graph:
+    """The outer loop's body, with a placeholder for the inner loop.
+
+    Its state are the steps that may still be taken and those that were; the record of the complete
+    batch; and of the sentences that are not done the state of the search and what stays the same.
+    """
+    past, memory = numbered("past", _past(steps, PAST)), numbered("fixed", steps.beam_memory.tensors)
+    state = [_TOKEN, *STATE, *past]
+    changing = [*state, *memory, SOURCE]
+    counts = [TensorSpec(name, "int64", ()) for name in ("remaining", "base")]
+    carried = [*counts, *RECORD, *changing]
+    by_sentence, by_row = (
+        [tensor for tensor in changing if (tensor.axes[0] == BATCH) == one] for one in (True, False)
+    )
+    changed = {tensor.name for tensor in state}
+    searched = ", ".join(f"last_{tensor.name}" for tensor in state)
+    moves = [
+        gather_text([tensor], "last_" if tensor.name in changed else "", rows)
+        for tensors, rows in ((by_sentence, "left"), (by_row, "left_rows"))
+        for tensor in tensors
+    ]
+    text = f"""
+    sentences_leave (int64 turn, bool going, {", ".join(map(declaration, carried))})
+        => (bool next_going, {", ".join(declaration(tensor, "next_") for tensor in carried)})
+    {{
+        zero = Constant <value = int64 {{0}}> ()
+        one = Constant <value = int64 {{1}}> ()
+        flat = Constant <value = int64[1] {{-1}}> ()
+        first = Constant <value = int64[1] {{0}}> ()
+        second = Constant <value = int64[1] {{1}}> ()
+        three = Constant <value = int64 {{3}}> ()
+        four = Constant <value = int64 {{4}}> ()
+        yes = Constant <value = bool {{1}}> ()
+        size = Size (order)
+        threefold = Mul (size, three)
+        few = Div (threefold, four)
+        {searched}, tokens, parents, log_probs =
+            {SEARCH_LOOP.replace("::", ".")} (remaining, yes, base, few,
+             {", ".join(tensor.name for tensor in state)})
+        places = Unsqueeze (order, second)
+        next_all_steps = ScatterND (all_steps, places, last_steps)
+        height = Shape (all_steps)
+        of_one = Shape <start = 0, end = 1> (tokens)
+        of_step = Shape <start = 2, end = 3> (tokens)
+        area = Concat <axis = 0> (height, of_one, of_step)
+        {_write_text("tokens", "int64", "0")}
+        {_write_text("parents", "int64", "0")}
+        {_write_text("log_probs", "float", "-inf")}
+
+        turns = Squeeze (of_one, first)
+        next_remaining = Sub (remaining, turns)
+        next_base = Add (base, turns)
+        is_running = Equal (last_steps, zero)
+        places_left = NonZero (is_running)
+        left = Squeeze (places_left, first)
+        next_order = Gather <axis = 0> (order, left)
+        width = Shape <start = 1, end = 2> (last_token)
+        beams = Squeeze (width, first)
+        of_sentence = Range (zero, beams, one)
+        first_rows = Mul (left, beams)
+        row_columns = Unsqueeze (first_rows, second)
+        rows_of_left = Add (row_columns, of_sentence)
+        left_rows = Reshape (rows_of_left, flat)
+        {" ".join(moves)}
+        number = Size (left)
+        some = Greater (number, zero)
+        more = Greater (next_remaining, zero)
+        fewest = ReduceMin <keepdims = 0> (last_steps)
+        has_not_failed = GreaterOrEqual (fewest, zero)
+        can_go = And (some, more)
+        next_going = And (can_go, has_not_failed)
+    }}"""
+    return parse_graph(text, opset, {PLACEHOLDERS: 1})
+
+
+def _write_text(name: str, kind: str, nothing: str) -> str:
+    """Write what was recorded to the sentences' places in the complete batch."""
+    return f"""
+        by_sentence_{name} = Transpose <perm = [1, 0, 2]> ({name})
+        none_{name} = ConstantOfShape <value = {kind}[1] {{{nothing}}}> (area)
+        written_{name} = ScatterND (none_{name}, places, by_sentence_{name})
+        next_all_{name} = Concat <axis = 1> (all_{name}, written_{name})"""
 
 
 def _value(tensor: TensorSpec, prefix: str = "") -> ir.Value:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from tfexport import graph_io
+from tfexport.export.graphs.loops import declaration
 from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
 from tfexport.graph_io import RULES, TensorSpec
 
@@ -23,7 +24,6 @@ _NUMBERS = """
         flat = Constant <value = int64[1] {-1}> ()
         first = Constant <value = int64[1] {0}> ()
         second = Constant <value = int64[1] {1}> ()"""
-_TYPES = {"float32": "float", "float64": "double"}
 # The state between two steps, with the token before it and the model's own behind it: sums of
 # log-probabilities, -inf for a beam that holds no hypothesis; of each sentence the best scores of
 # finished hypotheses, their number, and after which step it was done: 0 for not yet, -1 if its
@@ -38,7 +38,7 @@ STATE = (
     TensorSpec("source_run", "int64", ("rows", "source_length")),
 )
 # What is made of the rules before the first step: the numbers of candidates, C and N; whether any
-# rule bans or changes values; what a run has to have for an n-gram; the source of each row;
+# rule bans or changes values; what a run has to have for an n-gram;
 # sequences without their last tokens, and these.
 _MADE = (
     TensorSpec("each", "int64", (1,)),
@@ -46,7 +46,6 @@ _MADE = (
     TensorSpec("acts", "bool", ()),
     TensorSpec("longest_run", "int64", ()),
     TensorSpec("longest_source_run", "int64", ()),
-    TensorSpec("source", "int64", ("rows", "source_length")),
     TensorSpec("before", "int64", ("sequences", "tail")),
     TensorSpec("completed", "int64", ("sequences",)),
 )
@@ -54,6 +53,17 @@ _GIVEN = tuple(
     TensorSpec(tensor.name.removeprefix(RULES), tensor.dtype, tensor.axes)
     for tensor in graph_io.BEAM_RULES
 )
+# What belongs to rows and stays the same.
+SOURCE = TensorSpec("source", "int64", ("rows", "source_length"))
+# Of the complete batch: the sentences that are not done, and the record so far.
+RECORD = (
+    TensorSpec("order", "int64", ("left",)),
+    TensorSpec("all_steps", "int64", ("sentences",)),
+    TensorSpec("all_tokens", "int64", ("sentences", "turns", "candidates")),
+    TensorSpec("all_parents", "int64", ("sentences", "turns", "candidates")),
+    TensorSpec("all_log_probs", "float32", ("sentences", "turns", "candidates")),
+)
+_FEW = TensorSpec("few", "int64", ())
 _ENOUGH = TensorSpec(graph_io.ENOUGH, "int64", ())
 _MOST = TensorSpec("most", "int64", ())
 
@@ -64,11 +74,15 @@ class Prepared(NamedTuple):
     Attributes:
         token: the first token of each beam, (B, K).
         state: the values of ``STATE``.
+        source: see ``SOURCE``.
+        record: the values of ``RECORD``.
         fixed: what every step reads.
     """
 
     token: ir.Value
     state: Sequence[ir.Value]
+    source: ir.Value
+    record: Sequence[ir.Value]
     fixed: Sequence[ir.Value]
 
 
@@ -106,24 +120,27 @@ def append_prepared(
     given = [inputs[tensor.name] for tensor in (_ENOUGH, *graph_io.BEAM_RULES)]
     nodes, made = take_nodes(parse_graph(_prepare_text(size), opset), [sums, *given], "first/")
     graph.extend(nodes)
-    count = len(STATE)
-    return Prepared(made[0], [sums, *made[1:count]], [most, *given, *made[count:]])
+    count, end = len(STATE), len(STATE) + 1 + len(RECORD)
+    state = [sums, *made[1:count]]
+    fixed = [most, *given, *made[end:]]
+    return Prepared(made[0], state, made[count], made[count + 1 : end], fixed)
 
 
 def append_choice(
-    graph: ir.Graph, values: Sequence[ir.Value], prepared: Prepared, size: int, opset: int
+    graph: ir.Graph, values: Sequence[ir.Value], fixed: Sequence[ir.Value], size: int, opset: int
 ) -> Chosen:
     """Append the choice of one step to its graph.
 
     Args:
         graph: the graph of the step.
-        values: the logits (B, K, V), the number of steps taken, and the values of ``STATE``.
-        prepared: values of the outer graph.
+        values: the logits (B, K, V), the number of steps taken, the number of sentences at which
+            the loop ends, ``SOURCE``, and the values of ``STATE``.
+        fixed: see ``Prepared``.
         size: V.
         opset: the opset version of the standard operators.
     """
     part = parse_graph(_choose_text(size), opset)
-    nodes, made = take_nodes(part, [*values, *prepared.fixed], "choice/")
+    nodes, made = take_nodes(part, [*values, *fixed], "choice/")
     graph.extend(nodes)
     going, token, *others = made
     count = len(STATE)
@@ -131,19 +148,15 @@ def append_choice(
 
 
 def _typed(tensors: Sequence[TensorSpec], prefix: str = "") -> str:
-    """Declarations in ONNX text."""
-    found = []
-    for tensor in tensors:
-        axes = f"[{', '.join(map(str, tensor.axes))}]" if tensor.axes else ""
-        found.append(f"{_TYPES.get(tensor.dtype, tensor.dtype)}{axes} {prefix}{tensor.name}")
-    return ", ".join(found)
+    return ", ".join(declaration(tensor, prefix) for tensor in tensors)
 
 
 def _prepare_text(size: int) -> str:
     """What comes before the first step; V is ``size``."""
     return f"""
     prepare (double[batch, beams] sums, {_typed([_ENOUGH, *_GIVEN])})
-        => (int64[batch, beams] token, {_typed(STATE[1:])}, {_typed(_MADE)})
+        => (int64[batch, beams] token, {_typed(STATE[1:])}, {_typed([SOURCE, *RECORD])},
+            {_typed(_MADE)})
     {{
         {_NUMBERS}
         area = Shape (sums)
@@ -175,6 +188,14 @@ def _prepare_text(size: int) -> str:
 
         {_LIMITS}
         {_counts_text(size)}
+
+        batch = Squeeze (height, first)
+        order = Range (zero, batch, one)
+        all_steps = Identity (steps)
+        no_turns = Concat <axis = 0> (height, first, kept)
+        all_tokens = ConstantOfShape <value = int64[1] {{0}}> (no_turns)
+        all_parents = ConstantOfShape <value = int64[1] {{0}}> (no_turns)
+        all_log_probs = ConstantOfShape <value = float[1] {{0.0}}> (no_turns)
     }}"""
 
 
@@ -236,7 +257,7 @@ def _longer_run(tokens: str, newest: str, run: str) -> str:
 def _choose_text(size: int) -> str:
     """One step; V is ``size``."""
     return f"""
-    choose (float[batch, beams, {size}] logits, int64 position, {_typed(STATE)},
+    choose (float[batch, beams, {size}] logits, int64 position, {_typed([_FEW, SOURCE])}, {_typed(STATE)},
             {_typed([_MOST, _ENOUGH, *_GIVEN])}, {_typed(_MADE)})
         => (bool going, int64[batch, beams] next_token, {_typed(STATE, "next_")},
             int64[rows] order, int64[batch, candidates] tokens,
@@ -525,7 +546,12 @@ _STEPS = """
         runs_on = Equal (steps, zero)
         next_steps = Where (runs_on, newest_steps, steps)
         fewest_steps = ReduceMin <keepdims = 0> (next_steps)
-        going = Equal (fewest_steps, zero)"""
+        has_not_failed = GreaterOrEqual (fewest_steps, zero)
+        still_run = Equal (next_steps, zero)
+        run_numbers = Cast <to = 7> (still_run)
+        number_running = ReduceSum <keepdims = 0> (run_numbers)
+        many_run = Greater (number_running, few)
+        going = And (many_run, has_not_failed)"""
 _RUNS = f"""
         next_history, next_run, next_source_run = If (acts) <
             then_branch = with_token ()
