@@ -247,10 +247,10 @@ def generate_graph(
 
 
 RULES = "rules."  # before names of inputs, which no parameter of a module can have
-# Inputs of ``beam_graph``: the fields of ``runtime.model.interface.BeamRules``. ``stop`` is an index
-# of ``STOPS``; a forced token is -1 for none; rows of sequences are padded in front with
-# ``ANY_TOKEN``, to two tokens at least; source tokens are given for the n-grams of sources, else
-# without columns, and padded with ``NO_TOKEN``.
+# Inputs of ``beam_graph``: the fields of ``runtime.model.interface.BeamRules``. ``stop`` is an
+# index of ``STOPS``; a forced token is negative for none; rows of sequences are padded in front
+# with ``ANY_TOKEN``, to two tokens at least; source tokens are given for the n-grams of sources,
+# else without columns, and padded with ``NO_TOKEN``.
 BEAM_RULES = tuple(
     TensorSpec(f"{RULES}{name}", dtype, axes)
     for name, dtype, axes in (

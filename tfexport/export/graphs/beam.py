@@ -42,6 +42,7 @@ from tfexport.export.ir_tools.nodes import (
     SEARCH_LOOP,
     append_node,
     is_operator,
+    new_node,
     parse_graph,
     prefix_names,
 )
@@ -167,14 +168,13 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
     position, token, *past = body.inputs[place:]
     source, base, few = (_value(tensor, "of_") for tensor in (SOURCE, _NUMBER, _NUMBER))
     iteration = _value(_NUMBER, "turn_")
-    taken = append_node(body, "Add", [base, iteration], "steps_taken")
-    body.remove(add := taken.producer())
-    body.insert_before(body[0], add)
-    ir.convenience.replace_all_uses_with(position, taken)
+    taken = new_node("Add", [base, iteration], "steps_taken")
+    body.insert_before(body[0], taken)
+    ir.convenience.replace_all_uses_with(position, taken.outputs[0])
     state = [_value(tensor, prefix="old_") for tensor in STATE]
     for value in state:
         value.shape = None  # which changes from step to step
-    values = [logits, taken, few, source, *state]
+    values = [logits, taken.outputs[0], few, source, *state]
     chosen = append_choice(body, values, prepared.fixed, size, opset)
     moved = []
     for value in present:
@@ -205,7 +205,8 @@ def _body(steps: StepModel, opset: int) -> ir.Graph:
     Its state are the steps that may still be taken and those that were; the record of the complete
     batch; and of the sentences that are not done the state of the search and what stays the same.
     """
-    past, memory = numbered("past", _past(steps, PAST)), numbered("fixed", steps.beam_memory.tensors)
+    past = numbered("past", _past(steps, PAST))
+    memory = numbered("fixed", steps.beam_memory.tensors)
     state = [_TOKEN, *STATE, *past]
     changing = [*state, *memory, SOURCE]
     counts = [TensorSpec(name, "int64", ()) for name in ("remaining", "base")]

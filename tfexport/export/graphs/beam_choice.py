@@ -255,13 +255,17 @@ def _longer_run(tokens: str, newest: str, run: str) -> str:
 
 
 def _choose_text(size: int) -> str:
-    """One step; V is ``size``."""
+    """One step; V is ``size``.
+
+    With a name for its axis of rows, onnxruntime scatters into the memory of ``x`` itself.
+    """
     return f"""
-    choose (float[batch, beams, {size}] logits, int64 position, {_typed([_FEW, SOURCE])}, {_typed(STATE)},
-            {_typed([_MOST, _ENOUGH, *_GIVEN])}, {_typed(_MADE)})
+    choose (float[batch, beams, {size}] logits, int64 position, {_typed([_FEW, SOURCE])},
+            {_typed(STATE)}, {_typed([_MOST, _ENOUGH, *_GIVEN])}, {_typed(_MADE)})
         => (bool going, int64[batch, beams] next_token, {_typed(STATE, "next_")},
             int64[rows] order, int64[batch, candidates] tokens,
             int64[batch, candidates] parents, float[batch, candidates] log_probs)
+    <float[rows, {size}] x>
     {{
         {_NUMBERS}
         third = Constant <value = int64[1] {{2}}> ()
@@ -414,7 +418,8 @@ _FORCED = """
         at_last = And (in_last_place, has_last)
         forces = Or (at_first, at_last)
         scores, ids = If (forces) <
-            then_branch = forced () => (float[rows, each] forced_scores, int64[rows, each] forced_ids)
+            then_branch = forced ()
+                => (float[rows, each] forced_scores, int64[rows, each] forced_ids)
             {
                 token = Where (at_first, first_token, last_token)
                 of_first_place = Where (in_first_place, suppressed_first, no)

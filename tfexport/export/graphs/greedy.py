@@ -125,6 +125,7 @@ def step_spec(model: StepModel, attentions: tuple[TensorSpec, ...] = ()) -> Grap
 
 _PREFIX = "rows/"
 
+
 @dataclass(frozen=True)
 class FullBatch(Generic[T]):
     """The part of the outer loop's state with a row for every sentence of the batch.

@@ -134,7 +134,9 @@ def declaration(tensor: TensorSpec, prefix: str = "", rows: str | None = None) -
 
 def gather_text(tensors: Iterable[TensorSpec], prefix: str, rows: str) -> str:
     """Gather rows of tensors in ONNX text, as ``next_`` and their names."""
-    return "\n".join(f"next_{t.name} = Gather <axis = 0> ({prefix}{t.name}, {rows})" for t in tensors)
+    return "\n".join(
+        f"next_{t.name} = Gather <axis = 0> ({prefix}{t.name}, {rows})" for t in tensors
+    )
 
 
 def add_trips(graph: ir.Graph, limit: int | None) -> ir.Value:

@@ -151,7 +151,8 @@ class OnnxModel:
         if (steps < 0).any():
             raise NoTokenError
         forced = by.first_token is not None  # which is the first step of the graph
-        found = BeamRecord(*(each[forced:] for each in record), steps - forced)
+        tokens, parents, log_probs = (each[forced:] for each in record)
+        found = BeamRecord(tokens, parents, log_probs, steps - forced)
         path = self._files[graph_io.BEAM]
         check_range(path, "tokens", found.tokens, self.vocab_size)
         check_range(path, "parents", found.parents, beam_size)
@@ -249,15 +250,15 @@ def rule_inputs(rules: BeamRules, sources: Sequence[Source]) -> dict[str, NDArra
     """The inputs of ``graph_io.BEAM_RULES``; sources have to be ids for the n-grams of these."""
     given = dict(vars(rules))
     rows = cast(Sequence[Sequence[int]], sources) if rules.source_ngram else [()] * len(sources)
-    width = max((len(sequence) for sequence in rules.sequences), default=0)
+    width = max([2, *map(len, rules.sequences)])
+    padded = [
+        (graph_io.ANY_TOKEN,) * (width - len(sequence)) + sequence for sequence in rules.sequences
+    ]
     given |= {
         "stop": graph_io.STOPS.index(rules.stop),
         "first_token": graph_io.NO_TOKEN if rules.first_token is None else rules.first_token,
         "last_token": graph_io.NO_TOKEN if rules.last_token is None else rules.last_token,
-        "sequences": [
-            (graph_io.ANY_TOKEN,) * (max(2, width) - len(sequence)) + sequence
-            for sequence in rules.sequences
-        ] or np.zeros((0, 2)),
+        "sequences": np.reshape(padded, (len(padded), width)),
         "source_tokens": pad(rows, graph_io.NO_TOKEN)[0],
     }
     return {
