@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.bundle import Manifest
+from tfexport.runtime.model.abandoned import Going
 
 Ids = NDArray[np.int64]
 Places = NDArray[np.intp]
@@ -191,7 +192,11 @@ class Model(Protocol):
         """
 
     def generate(
-        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
+        self,
+        rows: Sequence[Source],
+        max_length: int,
+        return_scores: bool = True,
+        going: Going | None = None,
     ) -> Generated:
         """Decode greedily in one call.
 
@@ -199,6 +204,10 @@ class Model(Protocol):
             rows: sources, none of them empty.
             max_length: new tokens at most.
             return_scores: false omits them, if the engine can.
+            going: asked again and again; the call ends once it is false. None to always continue.
+
+        Raises:
+            AbandonedError: ``going`` was false.
         """
 
     def beam(
@@ -208,6 +217,7 @@ class Model(Protocol):
         num_finished: int,
         max_length: int,
         rules: BeamRules | None = None,
+        going: Going | None = None,
     ) -> BeamRecord:
         """Run a beam search in one call.
 
@@ -218,8 +228,10 @@ class Model(Protocol):
                 ``max_length``.
             max_length: new tokens at most, a forced first one included.
             rules: of the search; None for those with the model's own start and end token.
+            going: as of ``generate``.
 
         Raises:
+            AbandonedError: ``going`` was false.
             NoTokenError: the rules allow some row no token.
         """
 

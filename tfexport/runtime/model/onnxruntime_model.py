@@ -18,6 +18,7 @@ from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.graph_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
+from tfexport.runtime.model.abandoned import Going
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -98,7 +99,11 @@ class OnnxModel:
         return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
 
     def generate(
-        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
+        self,
+        rows: Sequence[Source],
+        max_length: int,
+        return_scores: bool = True,
+        going: Going | None = None,
     ) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
@@ -106,6 +111,7 @@ class OnnxModel:
             rows: sources, none of them empty.
             max_length: new tokens at most.
             return_scores: false omits them, if the graph can.
+            going: see ``interface.Model``.
         """
         feeds: dict[str, NDArray[Any]] = {
             **self._inputs(rows),
@@ -113,7 +119,7 @@ class OnnxModel:
         }
         if not return_scores and self._specs[graph_io.GENERATE].optional_inputs:
             feeds[graph_io.RETURN_SCORES] = np.array(False)
-        found = Generated(*self._session(graph_io.GENERATE).run(None, feeds))
+        found = Generated(*self._session(graph_io.GENERATE).run(None, feeds, going))
         path = self._files[graph_io.GENERATE]
         check_range(path, graph_io.SEQUENCES, found.sequences, self.vocab_size)
         return found
@@ -125,6 +131,7 @@ class OnnxModel:
         num_finished: int,
         max_length: int,
         rules: BeamRules | None = None,
+        going: Going | None = None,
     ) -> BeamRecord:
         """Run a beam search in one call; only if ``has_beam``.
 
@@ -135,6 +142,7 @@ class OnnxModel:
                 ``max_length``.
             max_length: new tokens at most, a forced first one included.
             rules: of the search; None for those with the model's own start and end token.
+            going: see ``interface.Model``.
 
         Raises:
             NoTokenError: the rules allow some row no token.
@@ -147,7 +155,7 @@ class OnnxModel:
             graph_io.ENOUGH: np.array(num_finished),
             **rule_inputs(by, rows),
         }
-        *record, steps = self._session(graph_io.BEAM).run(None, feeds)
+        *record, steps = self._session(graph_io.BEAM).run(None, feeds, going)
         if (steps < 0).any():
             raise NoTokenError
         forced = by.first_token is not None  # which is the first step of the graph

@@ -16,9 +16,6 @@ from tfexport.runtime.search.graph_search import (
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.stepwise import StepwiseChoice, StepwiseSearch
 
-# The longest search with ``going`` that may run inside a graph, where it cannot be stopped.
-_LONGEST_IN_ONE_CALL = 512
-
 
 def decode(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
@@ -54,14 +51,13 @@ def _search(
     # Searches in one call take no shortlists and no prefixes, except for a forced first token.
     own = ((), (options.first_token,))
     unconstrained = all(row.prefix in own and row.candidates is None for row in requests)
-    in_one_call = options.going is None or options.max_length <= _LONGEST_IN_ONE_CALL
-    unconstrained = unconstrained and in_one_call
     if options.beam_size > 1:
         found = _beam_in_one_call(model, requests, options) if unconstrained else None
         return BeamSearch(model, requests, options).run() if found is None else found
     if model.has_generate and options.fits_greedy_graph and unconstrained:
         rows = [row.source for row in requests]
-        made = greedy_in_one_call(model, rows, options.max_length, options.eos_id, options)
+        most, end = options.max_length, options.eos_id
+        made = greedy_in_one_call(model, rows, most, end, options, options.going)
         return [[each] for each in made]
     return StepwiseSearch(model, requests, options).run()
 

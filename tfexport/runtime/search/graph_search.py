@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tfexport.runtime.model.abandoned import Going
 from tfexport.runtime.model.interface import BeamRecord, BeamRules, Model, Source
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
@@ -94,6 +95,7 @@ def greedy_in_one_call(
     max_length: int,
     eos_id: int,
     options: DecodingOptions | None = None,
+    going: Going | None = None,
 ) -> list[Hypothesis]:
     """Decode rows greedily, one hypothesis a row.
 
@@ -103,9 +105,10 @@ def greedy_in_one_call(
         max_length: the most tokens of a row.
         eos_id: the model's own end token.
         options: scoring, and whether the end token is kept.
+        going: see ``Model.generate``.
     """
     options = options or DecodingOptions()
-    found = model.generate(rows, max_length, options.return_scores)
+    found = model.generate(rows, max_length, options.return_scores, going)
     hypotheses = []
     for row, mean in zip(found.sequences.tolist(), found.scores.tolist(), strict=True):
         tokens = truncate_at_eos(row, eos_id)
@@ -135,7 +138,7 @@ def beam_in_one_call(
     rows = [request.source for request in requests]
     rules = make_rules(options, prefix)
     enough, most = stopping_count(options), options.max_length
-    record = model.beam(rows, options.beam_size, enough, most, rules)
+    record = model.beam(rows, options.beam_size, enough, most, rules, options.going)
     backtrace = Backtrace(record, options, prefix)
     return [backtrace.hypotheses(sentence) for sentence in range(len(requests))]
 
