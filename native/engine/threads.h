@@ -73,7 +73,7 @@ public:
 
 private:
     using Function = void (*)(void* with, int task, int thread);
-    // Multiply-adds that one thread does in 1 to 2 µs, which is what handing tasks over takes.
+    // Multiply-adds that one thread does in about a microsecond, as long as handing tasks over takes.
     static constexpr double LEAST_WORK = 60e3;
     static constexpr int PHASES = 3, SIZES = 32;
 
