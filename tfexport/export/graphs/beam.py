@@ -134,25 +134,14 @@ def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
     count = len(steps.beam_memory.made)
     made, sums, past = values[:count], values[count], values[count + 1 :]
     prepared = append_prepared(graph, sums, trips, steps.vocab_size, opset)
-    fixed = [*(kept if steps.beam_memory.kept else []), *made, prepared.source]
-    body = _body(steps, opset)
-    (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
-    remaining, yes, base, few, *state = present_inputs(search)
     _choose(step.graph, len(steps.beam_memory.tensors), prepared, steps.vocab_size, opset)
-    rows = body.inputs[-len(fixed) :]
-    given = LoopInputs(remaining, yes, state)
-    inner = make_loop(graph, step.graph, [*rows, base, few], given, counted=True).node
-    prefix_names(body, _PREFIX)
-    ir.convenience.replace_nodes_and_values(
-        body, search, [search], [inner], search.outputs, inner.outputs
-    )
-    for value in body.inputs:
-        value.name = f"{_PREFIX}{value.name}"
+    fixed = [*(kept if steps.beam_memory.kept else []), *made, prepared.source]
+    body = _body(graph, step.graph, steps, opset)
     begin, zero = add_constant(graph, "begin", True), add_constant(graph, "zero", 0)
-    first = [trips, zero, *prepared.record, prepared.token, *prepared.state, *past, *fixed]
-    outer = loop_over(body, [trips, begin, *first], "shrinking_loop")
-    graph.append(outer)
-    _remaining, _base, _order, ended, *record = outer.outputs[: 2 + len(RECORD)]
+    first = [*prepared.record, prepared.token, *prepared.state, *past, *fixed]
+    loop = loop_over(body, [trips, begin, trips, zero, *first], "shrinking_loop")
+    graph.append(loop)
+    _remaining, _base, _order, ended, *record = loop.outputs[: 2 + len(RECORD)]
     by_step = [
         append_node(graph, "Transpose", [value], f"by_step_{value.name}", {"perm": [1, 0, 2]})
         for value in record
@@ -199,8 +188,25 @@ _NUMBER = TensorSpec("number", "int64", ())
 _TOKEN = TensorSpec("token", "int64", ("batch", "beams"))
 
 
-def _body(steps: StepModel, opset: int) -> ir.Graph:
-    """The outer loop's body, with a placeholder for the inner loop.
+def _body(graph: ir.Graph, step: ir.Graph, steps: StepModel, opset: int) -> ir.Graph:
+    """The body of the outer loop, with the inner loop over ``step`` in it; see ``make_loop``."""
+    body = parse_graph(_text(steps), opset, {PLACEHOLDERS: 1})
+    (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
+    remaining, yes, base, few, *state = present_inputs(search)
+    fixed = body.inputs[-len(steps.beam_memory.tensors) - 1 :]
+    given = LoopInputs(remaining, yes, state)
+    inner = make_loop(graph, step, [*fixed, base, few], given, counted=True).node
+    prefix_names(body, _PREFIX)
+    ir.convenience.replace_nodes_and_values(
+        body, search, [search], [inner], search.outputs, inner.outputs
+    )
+    for value in body.inputs:
+        value.name = f"{_PREFIX}{value.name}"
+    return body
+
+
+def _text(steps: StepModel) -> str:
+    """The body of the outer loop in ONNX text, with a placeholder for the inner one.
 
     Its state are the steps that may still be taken and those that were; the record of the complete
     batch; and of the sentences that are not done the state of the search and what stays the same.
@@ -221,7 +227,7 @@ def _body(steps: StepModel, opset: int) -> ir.Graph:
         for tensors, rows in ((by_sentence, "left"), (by_row, "left_rows"))
         for tensor in tensors
     ]
-    text = f"""
+    return f"""
     sentences_leave (int64 turn, bool going, {", ".join(map(declaration, carried))})
         => (bool next_going, {", ".join(declaration(tensor, "next_") for tensor in carried)})
     {{
@@ -272,7 +278,6 @@ def _body(steps: StepModel, opset: int) -> ir.Graph:
         can_go = And (some, more)
         next_going = And (can_go, has_not_failed)
     }}"""
-    return parse_graph(text, opset, {PLACEHOLDERS: 1})
 
 
 def _write_text(name: str, kind: str, nothing: str) -> str:

@@ -38,8 +38,8 @@ STATE = (
     TensorSpec("source_run", "int64", ("rows", "source_length")),
 )
 # What is made of the rules before the first step: the numbers of candidates, C and N; whether any
-# rule bans or changes values; what a run has to have for an n-gram;
-# sequences without their last tokens, and these.
+# rule bans or changes values; the least run that completes an n-gram; sequences without their last
+# tokens, and these.
 _MADE = (
     TensorSpec("each", "int64", (1,)),
     TensorSpec("kept", "int64", (1,)),
@@ -53,7 +53,7 @@ _GIVEN = tuple(
     TensorSpec(tensor.name.removeprefix(RULES), tensor.dtype, tensor.axes)
     for tensor in graph_io.BEAM_RULES
 )
-# What belongs to rows and stays the same.
+# The source of each row, which stays the same.
 SOURCE = TensorSpec("source", "int64", ("rows", "source_length"))
 # Of the complete batch: the sentences that are not done, and the record so far.
 RECORD = (
