@@ -18,6 +18,7 @@ from tfexport.export.graphs.beam_choice import (
     RECORD,
     SOURCE,
     STATE,
+    TURN,
     Prepared,
     append_choice,
     append_prepared,
@@ -155,7 +156,7 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
     """Make the body of the inner loop of a model's step, whose inputs from ``place`` on change."""
     logits, *present = body.outputs
     position, token, *past = body.inputs[place:]
-    source, base, few = (_value(tensor, "of_") for tensor in (SOURCE, _NUMBER, _NUMBER))
+    source, base, *turn = (_value(tensor, "of_") for tensor in (SOURCE, _NUMBER, *TURN))
     iteration = _value(_NUMBER, "turn_")
     taken = new_node("Add", [base, iteration], "steps_taken")
     body.insert_before(body[0], taken)
@@ -163,7 +164,7 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
     state = [_value(tensor, prefix="old_") for tensor in STATE]
     for value in state:
         value.shape = None  # which changes from step to step
-    values = [logits, taken.outputs[0], few, source, *state]
+    values = [logits, taken.outputs[0], *turn, source, *state]
     chosen = append_choice(body, values, prepared.fixed, size, opset)
     moved = []
     for value in present:
@@ -171,7 +172,7 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
         rows.type = value.type
         moved.append(rows)
     del body.inputs[place:]
-    body.inputs.extend([source, base, few, iteration, token, *state, *past])
+    body.inputs.extend([source, base, *turn, iteration, token, *state, *past])
     body.outputs.clear()
     body.outputs.extend([chosen.going, chosen.token, *chosen.state, *moved, *chosen.record])
     for value in (chosen.token, *chosen.state, *chosen.record):
@@ -192,10 +193,10 @@ def _body(graph: ir.Graph, step: ir.Graph, steps: StepModel, opset: int) -> ir.G
     """The body of the outer loop, with the inner loop over ``step`` in it; see ``make_loop``."""
     body = parse_graph(_text(steps), opset, {PLACEHOLDERS: 1})
     (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
-    remaining, yes, base, few, *state = present_inputs(search)
+    remaining, yes, base, few, rows, *state = present_inputs(search)
     fixed = body.inputs[-len(steps.beam_memory.tensors) - 1 :]
     given = LoopInputs(remaining, yes, state)
-    inner = make_loop(graph, step, [*fixed, base, few], given, counted=True).node
+    inner = make_loop(graph, step, [*fixed, base, few, rows], given, counted=True).node
     prefix_names(body, _PREFIX)
     ir.convenience.replace_nodes_and_values(
         body, search, [search], [inner], search.outputs, inner.outputs
@@ -242,8 +243,13 @@ def _text(steps: StepModel) -> str:
         size = Size (order)
         threefold = Mul (size, three)
         few = Div (threefold, four)
+        width = Shape <start = 1, end = 2> (token)
+        beams = Squeeze (width, first)
+        sentences = Range (zero, size, one)
+        rows_before = Mul (sentences, beams)
+        first_rows = Unsqueeze (rows_before, second)
         {searched}, tokens, parents, log_probs =
-            {SEARCH_LOOP.replace("::", ".")} (remaining, yes, base, few,
+            {SEARCH_LOOP.replace("::", ".")} (remaining, yes, base, few, first_rows,
              {", ".join(tensor.name for tensor in state)})
         places = Unsqueeze (order, second)
         next_all_steps = ScatterND (all_steps, places, last_steps)
@@ -262,12 +268,9 @@ def _text(steps: StepModel) -> str:
         places_left = NonZero (is_running)
         left = Squeeze (places_left, first)
         next_order = Gather <axis = 0> (order, left)
-        width = Shape <start = 1, end = 2> (last_token)
-        beams = Squeeze (width, first)
         of_sentence = Range (zero, beams, one)
-        first_rows = Mul (left, beams)
-        row_columns = Unsqueeze (first_rows, second)
-        rows_of_left = Add (row_columns, of_sentence)
+        first_left = Gather <axis = 0> (first_rows, left)
+        rows_of_left = Add (first_left, of_sentence)
         left_rows = Reshape (rows_of_left, flat)
         {" ".join(moves)}
         number = Size (left)
