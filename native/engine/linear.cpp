@@ -92,7 +92,7 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
     int most = threads == 1 ? 1 : 8 * threads;
     int wanted = (int)std::min<double>(most, panels * work_of_panel / LEAST);
     each = (panels + std::max(1, wanted) - 1) / std::max(1, wanted);
-    if (each > 4) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
+    if (each > 2) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
     count = (panels + each - 1) / each;
 }
 
