@@ -62,20 +62,12 @@ def test_results_are_those_of_float32(
                 assert one.tobytes() == other.tobytes(), name
 
 
-NEITHER = {
-    "bfloat16": np.float32(1 + 2**-9),
-    "float16": np.float32(65520),
-    "nan": np.float32("nan"),
-}
-
-
-@pytest.mark.parametrize("value", NEITHER)
+@pytest.mark.parametrize("value", [1 + 2**-20, 65520, 2**-26 * 1.5, float("nan")])
 def test_a_single_value_that_does_not_fit_keeps_a_matrix_in_float32(
-    value: str, tmp_path: Path
+    value: float, tmp_path: Path
 ) -> None:
     """The last one: all of a matrix is looked at, and the others are not touched by it."""
-    kind = "bfloat16" if value == "bfloat16" else "float16"
-    config, tensors = draw_halves(1, kind)
+    config, tensors = draw_halves(1, "float16")
     sizes = [size_of(Model(engine_config(config), tensors), tmp_path / "halves")]
     for name in ("decoder.layers.0.feed_forward.up_proj.weight", "output_proj.weight"):
         changed = tensors[name].values.copy()
