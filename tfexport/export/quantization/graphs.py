@@ -148,7 +148,9 @@ def _round_graphs(models: Sequence[ir.Model], keep: Collection[str]) -> set[str]
             for value in graph.initializers.values():
                 role = read_role(value) if _is_matrix(value) else None
                 if role is not None and role.parameter in names:
-                    value.const_value = ir.tensor(round_to_bfloat16(array_of(value)), name=value.name)
+                    value.const_value = ir.tensor(
+                        round_to_bfloat16(array_of(value)), name=value.name
+                    )
     return names
 
 
