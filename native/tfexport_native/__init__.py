@@ -9,11 +9,9 @@ from tfexport_native.library import (
     instruction_sets,
 )
 from tfexport_native.model import Batch, Candidates, Model, PackedFile
-from tfexport_native.rules import BeamRules
 
 __all__ = [
     "Batch",
-    "BeamRules",
     "CancelledError",
     "Candidates",
     "Model",

@@ -6,7 +6,6 @@ Axes: B sources, R rows, T tokens, V vocabulary, L layers, H heads, S source, E 
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ from tfexport_native.library import (
     call,
     instruction_sets,
 )
-from tfexport_native.rules import BeamRules, GivenRules
+from tfexport_native.rules import GivenRules
 
 # Positions that a whole search is first given room for, and by how much more where that is too
 # little: then it begins again, which gives the same tokens. Nearly all end before, and a bound that
@@ -74,9 +73,6 @@ class Candidates(NamedTuple):
     parents: Ints
     log_probs: NDArray[np.float64]
     steps: Ints
-
-
-_PLAIN = BeamRules()
 
 
 class Model:
@@ -212,7 +208,7 @@ class Model:
         enough: int,
         max_length: int,
         cancelled: Ints | None = None,
-        rules: BeamRules = _PLAIN,
+        rules: Mapping[str, Any] | None = None,
     ) -> Candidates:
         """The best candidates of every step.
 
@@ -222,18 +218,18 @@ class Model:
             enough: hypotheses without which no sentence is done before ``max_length``.
             max_length: tokens of a row at most.
             cancelled: (1,); another thread sets it to end the call.
-            rules: of the search.
+            rules: fields of ``tfn_beam_rules`` by name (see ``engine/abi.h``); without ``ends`` and
+                ``start`` these are the model's own.
 
         Raises:
             CancelledError: ``cancelled`` was set.
             NoTokenError: the rules allow some row no token.
         """
-        ends = rules.ends or (self._end_id,)
-        start = self._start_id if rules.start is None else rules.start
-        by = GivenRules(replace(rules, ends=ends, start=start), beams, enough, max_length)
+        own = {"ends": (self._end_id,), "start": self._start_id}
+        by = GivenRules({**own, **(rules or {})}, beams, enough, max_length)
         given, count, room = self.sources(sources), Int(), min(max_length, _FIRST_ROOM)
         while True:
-            shape = (room, len(sources), max(beams, 0) * (1 + len(ends)))
+            shape = (room, len(sources), max(beams, 0) * (1 + by.number_of_ends))
             found = Candidates(
                 np.empty(shape, np.int32),
                 np.empty(shape, np.int32),
