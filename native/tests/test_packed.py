@@ -4,6 +4,7 @@ import dataclasses
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from drawn import (
     engine_config,
     engine_model,
 )
+from numpy.typing import NDArray
 from tfexport_native import (
     Model,
     NativeError,
@@ -50,6 +52,38 @@ def test_a_packed_file_gives_the_same_results(seed: int, int8: bool, tmp_path: P
     ):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.packed", "model.packed"]
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_order_in_memory_does_not_change_what_is_packed(
+    seed: int, int8: bool, tmp_path: Path
+) -> None:
+    config, tensors = draw_weights(seed, int8)
+    orders = {"rows": np.ascontiguousarray, "columns": np.asfortranarray, "apart": _apart}
+    for sets in instruction_sets():
+        found = set()
+        for name, order in orders.items():
+            file = PackedFile(tmp_path / f"{name}.packed", "")
+            moved = {
+                key: tensor._replace(values=order(tensor.values)) if tensor.values.ndim == 2
+                else tensor
+                for key, tensor in tensors.items()
+            }  # fmt: skip
+            Model(engine_config(config), moved, 2, sets).save(file)
+            # Projections of rows that lie apart are in the file as well.
+            model = Model(engine_config(config), moved, 2, sets, file)
+            sources = draw_sources(config, seed)
+            sequences, _, scores = model.generate(sources, 9, True)
+            assert scores is not None
+            found.add((sequences.tobytes(), scores.tobytes()))
+        assert len(found) == 1
+
+
+def _apart(values: NDArray[Any]) -> NDArray[Any]:
+    wide = np.zeros((2 * values.shape[0], 3 * values.shape[1]), values.dtype)
+    wide[::2, ::3] = values
+    return wide[::2, ::3]
 
 
 def test_results_do_not_depend_on_the_threads_that_packed(tmp_path: Path) -> None:
