@@ -44,6 +44,7 @@ private:
 
     int k_ = 0, n_ = 0, panels_ = 0;
     View<float> weights_, scales_, bias_;
+    View<uint16_t> halves_;
     View<int8_t> integers_;
     View<int32_t> sums_;
     Packed packed_;

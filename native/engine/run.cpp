@@ -11,7 +11,7 @@ using Clock = std::chrono::steady_clock;
 
 // Whether another thread wants the caller back.
 bool wakes(const Run& run) {
-    return run.wake && *static_cast<const volatile int32_t*>(run.wake);
+    return run.wake && __atomic_load_n(run.wake, __ATOMIC_RELAXED);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from drawn import (
     draw_config,
+    draw_halves,
     draw_model,
     draw_sources,
     draw_weights,
@@ -191,6 +192,26 @@ def test_a_file_cannot_name_tokens_beyond_the_vocabulary(
     file.path.write_bytes(whole)
     with pytest.raises(PackedFileError, match="has tokens beyond the vocabulary"):
         Model(engine_config(config), tensors, packed=file)
+
+
+def test_a_file_cannot_name_other_types(tmp_path: Path) -> None:
+    """Types decide sizes: one that is none is refused, and of another the file has not the size."""
+    config, tensors = draw_halves(2, "bfloat16")
+    file = PackedFile(tmp_path / "packed", "digest")
+    Model(engine_config(config), tensors).save(file)
+    whole = file.path.read_bytes()
+    line = np.uint32([1, *([0] * 31)]).tobytes()  # of bfloat16, and what a part is filled up with
+    places = [at for at in range(4096, len(whole), 64) if whole[at : at + len(line)] == line]
+    assert len(places) > 5
+    for place in places:
+        for other, message in ((3, "has weights of type 3"), (2**32 - 1, "has weights of type 42"),
+                               (0, r"is too (short|long)|of type|beyond")):  # fmt: skip
+            damaged = bytearray(whole)
+            damaged[place : place + 4] = np.uint32(other).tobytes()
+            damaged[24:32] = checksum(bytes(damaged[4096:])).to_bytes(8, "little")
+            file.path.write_bytes(damaged)
+            with pytest.raises(PackedFileError, match=message):
+                Model(engine_config(config), tensors, packed=file)
 
 
 def checksum(data: bytes) -> int:
