@@ -15,7 +15,7 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check clean
+.PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
 
 help:
 	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
@@ -90,6 +90,25 @@ docs: .venv/docs
 
 docs-links: .venv/docs
 	$(BIN)/python -m sphinx -b linkcheck -q -c docs/_site docs build/links
+
+# The engine for browsers, by Debian's emscripten, whose tools look for Debian's Node packages. Its
+# libraries are there already: none is built into its cache, which belongs to the system.
+WASM := native/wasm/dist/engine.wasm native/wasm/dist/engine-threads.wasm
+EMSCRIPTEN := NODE_PATH=/usr/share/nodejs EM_FROZEN_CACHE=1
+wasm: $(WASM)
+
+$(WASM) &: $(shell find native/engine -type f) native/wasm/CMakeLists.txt
+	$(EMSCRIPTEN) emcmake cmake -S native/wasm -B build/wasm
+	$(EMSCRIPTEN) cmake --build build/wasm --parallel 2
+	$(EMSCRIPTEN) emcmake cmake -S native/wasm -B build/wasm-threads -DTFN_THREADS=ON
+	$(EMSCRIPTEN) cmake --build build/wasm-threads --parallel 2
+	@mkdir -p native/wasm/dist
+	cp build/wasm/engine.* build/wasm-threads/engine-threads.* native/wasm/dist
+	@touch $(WASM)
+
+test-wasm: wasm .venv/ready build/native/ready
+	-@$(MAKE) --no-print-directory examples/web/node_modules/ready
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest native/wasm/tests
 
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz --cases $(CASES)

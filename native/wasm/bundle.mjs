@@ -234,7 +234,7 @@ const hex = (bytes) =>
 /** A bundle that is being read. */
 class Files {
   constructor(read, onProgress) {
-    Object.assign(this, { read, onProgress, loaded: 0, total: 0, entries: {} });
+    Object.assign(this, { read, onProgress, loaded: 0, total: 0, entries: {}, kept: new Map() });
   }
 
   /** The text of the manifest, whose size nobody has said. */
@@ -275,8 +275,14 @@ class Files {
     return found;
   }
 
-  async text(name) {
-    return new TextDecoder().decode(await this.bytes(name));
+  /** The same as text; both sides may have one tokenizer. */
+  text(name) {
+    return this.once(name).then((bytes) => new TextDecoder().decode(bytes));
+  }
+
+  once(name) {
+    if (!this.kept.has(name)) this.kept.set(name, this.bytes(name));
+    return this.kept.get(name);
   }
 }
 
@@ -301,7 +307,7 @@ function parseManifest(text) {
  *
  * @param read gives a file by its name, as a stream of bytes or a Uint8Array
  * @param onProgress is called with { loaded, total, file }, in bytes
- * @returns { manifest, config, table, weights, text }, of which text(name) reads a further file
+ * @returns { manifest, config, table, weights, text, bytes }; the last two read a further file
  * @throws BundleError
  */
 export async function readBundle(read, onProgress) {
@@ -324,6 +330,6 @@ export async function readBundle(read, onProgress) {
     table: readTable(table, weights.length),
     weights,
     text: (name) => files.text(name),
-    bytes: (name) => files.bytes(name),
+    bytes: (name) => files.once(name),
   };
 }

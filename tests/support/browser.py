@@ -15,12 +15,13 @@ from tests.support.paths import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "web"
 PACKAGES = EXAMPLE / "node_modules"
+WASM = REPOSITORY / "native" / "wasm" / "dist" / "engine.wasm"
 # Runs in the example's page: token ids, and text, of every text that is given.
 TRANSLATE = """
     const [texts, done] = arguments;
     (async () => {
-      const { Translator } = await import("./app.mjs");
-      const translator = await Translator.load();
+      const { load } = await import("./app.mjs");
+      const translator = await load();
       const found = [];
       for (const text of texts) {
         const { tokens, text: written } = await translator.translate(text);
@@ -32,6 +33,12 @@ TRANSLATE = """
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
+    def end_headers(self) -> None:
+        # Pages are cross-origin isolated, so that they may have threads.
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
     def log_message(self, *args: Any) -> None:
         pass
 
@@ -46,14 +53,22 @@ def open_page(folder: Path, address: str = "") -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def open_example(folder: Path, bundle: Path) -> Iterator[Any]:
-    """A browser with the web example, served from a new folder with a bundle in it."""
+def open_example(folder: Path, bundle: Path, engine: str) -> Iterator[Any]:
+    """A browser with the web example, served from a new folder with a bundle in it.
+
+    Args:
+        folder: is made.
+        bundle: that the page decodes with.
+        engine: "tfexport", without which the test is skipped if it is not built, or "onnxruntime".
+    """
+    if engine == "tfexport" and not WASM.exists():
+        pytest.skip("needs the engine in WebAssembly: make wasm")
     folder.mkdir()
     for part in EXAMPLE.iterdir():
         if part.name != "model.bundle":
             (folder / part.name).symlink_to(part)
     (folder / "model.bundle").symlink_to(bundle)
-    with open_page(folder) as browser:
+    with open_page(folder, f"?engine={engine}") as browser:
         yield browser
 
 

@@ -1,12 +1,7 @@
 // WebAssembly with vectors of 128 bits.
 #define LANES 4
-#ifndef TRY_VECTORS
-#define TRY_VECTORS 2
-#define TRY_ROWS 4
-#define TRY_SLOW true
-#endif
-#define VECTORS TRY_VECTORS
-#define MOST_ROWS TRY_ROWS
+#define VECTORS 2
+#define MOST_ROWS 4
 #include <wasm_simd128.h>
 
 #include "vectors.h"
@@ -17,7 +12,8 @@ namespace {
 typedef int16_t Value;  // as with AVX2: there is no product of bytes
 constexpr int GROUP = 2, DEPTH = GROUP, OFFSET = 0;
 constexpr float STEPS = 32767;
-constexpr bool SYMMETRIC = true, SLOW_SUMS = TRY_SLOW;
+constexpr bool SYMMETRIC = true;
+constexpr bool SLOW_SUMS = true;  // a row's value and the loop are worth sharing by several panels
 typedef v128_t Weights;  // int16: 4 columns of 2
 
 INLINE void store_values(Value* to, F v, int) {
