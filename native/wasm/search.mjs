@@ -103,6 +103,7 @@ function* contradictions(options, changed) {
   for (const name of ["exhaustive", "renormalizeLogits"]) {
     if (changed(name) && !transformers) yield `${name} needs searchRules "transformers"`;
   }
+  if (changed("exhaustive") && options.earlyStopping) yield "exhaustive needs earlyStopping false";
   if (changed("patience")) {
     if (transformers) yield 'patience needs searchRules "tfexport"';
     if (!options.earlyStopping) yield "patience needs earlyStopping";

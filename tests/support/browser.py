@@ -33,33 +33,37 @@ TRANSLATE = """
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
-    def end_headers(self) -> None:
-        # Pages are cross-origin isolated, so that they may have threads.
-        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-        super().end_headers()
-
     def log_message(self, *args: Any) -> None:
         pass
 
 
+class _IsolatedFiles(_Files):
+    """Pages that are cross-origin isolated, so that they may have threads."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+
 @contextlib.contextmanager
-def open_page(folder: Path, address: str = "") -> Iterator[Any]:
+def open_page(folder: Path, address: str = "", isolated: bool = True) -> Iterator[Any]:
     """A browser with a page of a folder, which needs npm packages; skips the test without them."""
     if not PACKAGES.exists():
         pytest.skip("needs npm packages: make examples/web/node_modules/ready")
-    with open_folder(folder, address) as browser:
+    with open_folder(folder, address, isolated) as browser:
         yield browser
 
 
 @contextlib.contextmanager
-def open_example(folder: Path, bundle: Path, engine: str) -> Iterator[Any]:
+def open_example(folder: Path, bundle: Path, engine: str, isolated: bool = True) -> Iterator[Any]:
     """A browser with the web example, served from a new folder with a bundle in it.
 
     Args:
         folder: is made.
         bundle: that the page decodes with.
         engine: "tfexport", without which the test is skipped if it is not built, or "onnxruntime".
+        isolated: whether the page may have threads.
     """
     if engine == "tfexport" and not WASM.exists():
         pytest.skip("needs the engine in WebAssembly: make wasm")
@@ -68,14 +72,14 @@ def open_example(folder: Path, bundle: Path, engine: str) -> Iterator[Any]:
         if part.name != "model.bundle":
             (folder / part.name).symlink_to(part)
     (folder / "model.bundle").symlink_to(bundle)
-    with open_page(folder, f"?engine={engine}") as browser:
+    with open_page(folder, f"?engine={engine}", isolated) as browser:
         yield browser
 
 
 @contextlib.contextmanager
-def open_folder(folder: Path, address: str = "") -> Iterator[Any]:
+def open_folder(folder: Path, address: str = "", isolated: bool = False) -> Iterator[Any]:
     """A browser with a page of a folder that is served; skips the test where there is none."""
-    handler = functools.partial(_Files, directory=str(folder))
+    handler = functools.partial(_IsolatedFiles if isolated else _Files, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
