@@ -26,6 +26,8 @@ help:
 	@echo "make test-quick-start  the README's commands in fresh virtual environments"
 	@echo "make check  ruff, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
+	@echo "make wasm   the native engine for browsers, in native/wasm/dist; needs emscripten and CMake"
+	@echo "make test-wasm  its tests, in Node and a browser"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
 	@echo "make fuzz-native CASES=100000  drawn calls of the native engine's C interface, under sanitizers"
 	@echo "make fuzz-serve CASES=20000  drawn requests for a server: texts of all scripts, options, framings"
@@ -108,7 +110,8 @@ $(WASM) &: $(shell find native/engine -type f) native/wasm/CMakeLists.txt
 
 test-wasm: wasm .venv/ready build/native/ready
 	-@$(MAKE) --no-print-directory examples/web/node_modules/ready
-	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest native/wasm/tests
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest native/tests/test_wasm.py \
+		tests/system/demo/test_page_engine.py
 
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
@@ -281,4 +284,4 @@ RELEASE := $(subst .venv,.venv-release,$(BIN))
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* examples/*/node_modules tests/release/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* examples/*/node_modules native/wasm/dist tests/release/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache

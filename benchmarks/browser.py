@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import click
 import onnx
@@ -136,7 +136,7 @@ class Measured(NamedTuple):
 
 
 class _Counting(http.server.SimpleHTTPRequestHandler):
-    sent: Counter[str] = Counter()
+    sent: ClassVar[Counter[str]] = Counter()
 
     def end_headers(self) -> None:
         self.send_header("Cross-Origin-Opener-Policy", "same-origin")

@@ -7,7 +7,9 @@ products, and integers of up to 16 bits. What may differ is a logarithm's last b
 import copy
 import hashlib
 import json
+import os
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -46,7 +48,7 @@ def _built() -> None:
 
 
 def drive(bundle: Path, *calls: Call) -> list[dict[str, Any]]:
-    """What calls of the package give, each ``{"value": …}`` or ``{"failure": [class, message]}``."""
+    """What calls of the package give: ``{"value": …}`` or ``{"failure": [class, message]}``."""
     given = {
         "bundle": str(bundle),
         "calls": [{"name": name, "values": values} for name, *values in calls],
@@ -121,13 +123,11 @@ def write_digests(folder: Path) -> None:
 
 @pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 @pytest.mark.parametrize("seed", few_of(range(24), *range(6)))
-def test_drawn_models_give_the_results_of_the_engine(
-    seed: int, int8: bool, tmp_path: Path
-) -> None:
+def test_drawn_models_give_the_results_of_the_engine(seed: int, int8: bool, tmp_path: Path) -> None:
     config, tensors = draw_weights(seed, int8)
     write_bundle(tmp_path / "a.bundle", config, tensors)
     model = Model(engine_config(config), tensors, instruction_set="portable")
-    sources = [source for source in draw_sources(config, seed)]
+    sources = draw_sources(config, seed)
     written = draw_tokens(config, seed, 1)[0, : MOST - 1].tolist()
     source = sources[1]
     greedy, beam, attention = values(
@@ -259,7 +259,9 @@ def test_rows_and_options_that_cannot_be_used_are_refused_by_name() -> None:
         "sampling: the engine does not sample": ("generate", [[4]], {"sampling": True}),
         "endTokens: 6000 is no id": ("generate", [[4]], {"endTokens": [6000]}),
         "firstToken is an end token": ("generate", [[4]], {"firstToken": 3}),
-        "no token is allowed": ("generate", [[4]], {"suppressTokens": [*range(6000)], "beamSize": 2}),
+        "no token is allowed": (
+            "generate", [[4]], {"suppressTokens": [*range(6000)], "beamSize": 2},
+        ),
         "by the rules of transformers": (
             "generate", [[4]], {"searchRules": "transformers", "minLength": 2},
         ),
@@ -410,8 +412,23 @@ def test_options_are_resolved_as_in_python() -> None:
     assert agreed > 100
 
 
+def test_kernels_give_what_plain_formulas_give(tmp_path: Path) -> None:
+    if not (shutil.which("emcmake") and shutil.which("cmake")):
+        pytest.skip("needs emscripten and CMake")
+    # The tools of Debian's emscripten look for Debian's packages of Node, and build no libraries.
+    environment = os.environ | {"NODE_PATH": "/usr/share/nodejs", "EM_FROZEN_CACHE": "1"}
+    options = ["-DTFN_TESTS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
+    for command in (
+        ["emcmake", "cmake", "-S", str(PACKAGE), "-B", str(tmp_path), *options],
+        ["cmake", "--build", str(tmp_path), "--parallel", "2"],
+        # Its loader would fetch a file's address, which Node refuses.
+        ["node", "--no-experimental-fetch", str(tmp_path / "kernels.js")],
+    ):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^simd128: \d{4,} checks, 0 failed$", done.stdout, re.MULTILINE)
+
+
 def test_packages_files_are_small() -> None:
     for built in (PACKAGE / "dist").glob("*.wasm"):
         assert built.stat().st_size <= 1_000_000
-
-
