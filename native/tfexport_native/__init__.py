@@ -8,7 +8,7 @@ from tfexport_native.library import (
     PackedFileError,
     instruction_sets,
 )
-from tfexport_native.model import Batch, Candidates, Model, PackedFile
+from tfexport_native.model import Batch, Candidates, Model, PackedFile, Run
 
 __all__ = [
     "Batch",
@@ -19,6 +19,7 @@ __all__ = [
     "NoTokenError",
     "PackedFile",
     "PackedFileError",
+    "Run",
     "Tensor",
     "instruction_sets",
 ]

@@ -28,6 +28,7 @@ from tfexport_native.arrays import (
 from tfexport_native.library import (
     LIBRARY,
     CBeamRecord,
+    CRun,
     CTensor,
     CWanted,
     Int,
@@ -258,6 +259,28 @@ class Model:
         return Batch(self)
 
 
+class Run(NamedTuple):
+    """How far the rows of a batch go without their caller; see ``engine/abi.h``.
+
+    Attributes:
+        end: the token that ends a row.
+        first: forced, -1 for none.
+        last: forced as the last token that a row may get, -1 for none.
+        steps: at most.
+        enough: rows that have ended without which ``wake`` is ignored.
+        seconds: after which no step begins.
+        wake: (1,); another thread sets it to have the caller back.
+    """
+
+    end: int
+    first: int = -1
+    last: int = -1
+    steps: int = 1
+    enough: int = 0
+    seconds: float = 1.0
+    wake: Ints | None = None
+
+
 class Batch:
     """Decoder rows, each with a source and a position of its own. Not for several threads at once.
 
@@ -332,3 +355,27 @@ class Batch:
         wanted = CWanted(address(logits), address(chosen), 0 if chosen is None else len(chosen),
                          address(best), address(attention), width)  # fmt: skip
         call("tfn_batch_step", self._handle, given.ctypes.data, each, wanted)
+
+    def run(
+        self, tokens: Sequence[int] | NDArray[Any], left: Sequence[int], run: Run
+    ) -> tuple[Ints, Ints]:
+        """Make greedy steps; rows that have ended leave, the others keep their order.
+
+        Args:
+            tokens: (R,), the next of each row.
+            left: (R,), how many each may still get.
+            run: how far they go.
+
+        Returns:
+            The tokens that the rows got, (R, at most ``run.steps``), and their numbers, (R,).
+        """
+        given, most, rows = as_ints(tokens), as_ints(left), self.rows
+        if len(given) != rows or len(most) != rows:
+            raise NativeError(f"tokens of {len(given)} rows; the batch has {rows}")
+        # What the engine does not write is never read.
+        chosen, counts = np.empty((rows, run.steps), np.int32), np.zeros(rows, np.int32)
+        how = CRun(address(most), run.end, run.first, run.last, run.steps, run.enough, run.seconds,
+                   flag_address(run.wake))  # fmt: skip
+        call("tfn_batch_run", self._handle, given.ctypes.data, ctypes.byref(how),
+             chosen.ctypes.data, counts.ctypes.data)  # fmt: skip
+        return chosen, counts

@@ -116,6 +116,47 @@ class Rows(Protocol):
         """Keep these rows, in this order; a row may be repeated or dropped."""
 
 
+class Run(NamedTuple):
+    """How far greedy rows go on without their caller.
+
+    A row ends with the end token, or with the last token that it may get. No step begins after
+    ``seconds``, or once ``enough`` rows have ended and ``wake`` is set.
+
+    Attributes:
+        left: (R,), tokens that each row may still get, at least one.
+        end: the end token.
+        first: the forced first token; None for none.
+        last: the token that is forced where a row may get only one more; None for none.
+        steps: at most; at least one is made.
+        enough: see above.
+        seconds: see above.
+        wake: (1,), int32, which any thread may set.
+    """
+
+    left: Sequence[int]
+    end: int
+    first: int | None
+    last: int | None
+    steps: int
+    enough: int
+    seconds: float
+    wake: NDArray[np.int32]
+
+
+class Ran(NamedTuple):
+    """What the rows of a ``Run`` got.
+
+    Attributes:
+        tokens: (R, steps), of which each row's ``counts`` are given.
+        counts: (R,).
+        kept: the row before the run of each row that is left.
+    """
+
+    tokens: NDArray[Any]
+    counts: NDArray[Any]
+    kept: Places
+
+
 class RunningRows(Protocol):
     """Decoder rows that can be added and removed at any step; each is at its own position.
 
@@ -148,6 +189,14 @@ class RunningRows(Protocol):
         Returns:
             best: (R,), the argmax of the logits, over tokens that the model's own rules allow.
             logits: (R, V), or (0, V). Both are overwritten by the next step.
+        """
+
+    def run(self, tokens: Sequence[int] | Ids, run: Run) -> Ran:
+        """Make steps of greedy search; rows that have ended leave.
+
+        Args:
+            tokens: (R,), the next token of each row, the first of them the start token.
+            run: how far.
         """
 
     def select(self, rows: Places) -> None:

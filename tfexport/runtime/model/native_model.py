@@ -27,6 +27,8 @@ from tfexport.runtime.model.interface import (
     ModelShape,
     NoTokenError,
     Places,
+    Ran,
+    Run,
     Source,
 )
 from tfexport.runtime.model.native_engine import open_native
@@ -272,6 +274,19 @@ class NativeRunningRows:
             logits=logits[:, None] if return_logits else None,
         )
         return best.astype(np.int64), logits
+
+    @_reporting
+    def run(self, tokens: Sequence[int] | Ids, run: Run) -> Ran:
+        """See ``interface.RunningRows``."""
+        import tfexport_native
+
+        first, last = (-1 if token is None else token for token in (run.first, run.last))
+        how = tfexport_native.Run(
+            run.end, first, last, run.steps, run.enough, run.seconds, run.wake
+        )
+        chosen, counts = self._batch.run(tokens, run.left, how)
+        ended = (chosen[np.arange(len(counts)), counts - 1] == run.end) | (counts == run.left)
+        return Ran(chosen, counts, np.flatnonzero(~ended))
 
     @_reporting
     def select(self, rows: Places) -> None:
