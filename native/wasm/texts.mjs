@@ -36,7 +36,8 @@ function countPieces(bytes) {
     const tag = number();
     if ((tag & 7) !== 2) throw new Error("the file is no SentencePiece model");
     count += tag >> 3 === 1 ? 1 : 0;
-    at += number();
+    const length = number(); // which moves to its end
+    at += length;
   }
   return count;
 }
