@@ -6,6 +6,7 @@ products, and integers of up to 16 bits. What may differ is a logarithm's last b
 
 import copy
 import hashlib
+import io
 import json
 import os
 import random
@@ -410,6 +411,35 @@ def test_options_are_resolved_as_in_python() -> None:
             assert json.dumps(ours) == json.dumps(theirs) or ours == theirs, (name, about)
         assert value["ends"] == list(options.end_tokens), about
     assert agreed > 100
+
+
+def test_texts_are_those_of_sentencepiece(tmp_path: Path) -> None:
+    if not (PACKAGE / "node_modules" / "@sctg").exists():
+        pytest.skip("needs npm packages: make native/wasm/node_modules/ready")
+    sentencepiece = pytest.importorskip("sentencepiece")
+    lines = (DEMO.parent / "de-en" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    german = [line.partition("\t")[0] for line in lines]
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(german), model_writer=trained, vocab_size=400, minloglevel=2
+    )
+    bundle = tmp_path / "a.bundle"
+    shutil.copytree(DEMO, bundle)
+    (bundle / "a.model").write_bytes(trained.getvalue())
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    entry = {"kind": "sentencepiece", "file": "a.model"}
+    write_json(
+        bundle / "manifest.json", manifest | {"tokenizers": {"source": entry, "target": entry}}
+    )
+    write_digests(bundle)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+    texts = [*german[:MANY], " zwei  Leerzeichen ", "\ufb01 \u2167 \u00bd", "\u65e5\u672c"]
+    rows = [processor.encode(text) for text in texts]
+    encoded = values(bundle, *(("encode", text) for text in texts))
+    assert encoded == [[2, *row, 3] for row in rows]
+    # The model has more words than there are pieces.
+    decoded = values(bundle, *(("decode", [*row, 400, 5999]) for row in rows), ("decode", []))
+    assert decoded == [*(processor.decode(row) for row in rows), ""]
 
 
 def test_kernels_give_what_plain_formulas_give(tmp_path: Path) -> None:
