@@ -69,7 +69,7 @@ public:
 
     void step(Workspace& w, int number) {
         const int rows = batch_.rows(), each = std::min(size_, rules_.candidates());
-        Team::Span span(w.team, Work::decoder, rows, rows);
+        Team::Span span(w.team, Phase::decoder, rows, rows);
         std::vector<Candidate> found((size_t)rows * each);
         if (rules_.need_few_logits(length() - 1)) {
             rank_few(w, each, found.data());

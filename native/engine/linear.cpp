@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "packing.h"
+
 namespace tfn {
 
 Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
@@ -48,7 +50,9 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
     if (type != Half::none) packed_.floats = {halves_.data(), type};
     if (all.store.filled()) return;
     const int panel = kernels.panel;
+    const bool plain = outputs.padded == outputs.dim && inputs.padded == inputs.dim;
     all.team.run(panels_, (double)padded * k, [&](int task, int) {
+        if (plain && pack_plain(kernels, tensors, task)) return;
         for (int column = task * panel; column < (task + 1) * panel; column++) {
             const int place = column % width;
             if (column >= n_ || place % outputs.padded >= outputs.dim) continue;  // padding
@@ -72,6 +76,26 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
     for (const Tensor& tensor : tensors) tensor.release();
 }
 
+// A panel of rows that follow each other in one matrix.
+bool Linear::pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task) {
+    const int panel = kernels.panel, first = task * panel, count = std::min(panel, n_ - first);
+    const Tensor& tensor = tensors[first / tensors[0].rows];
+    const size_t row = first % tensor.rows;
+    if (row + count > tensor.rows) return false;
+    const Lines lines{tensor.row_stride, tensor.column_stride, count, k_};
+    const size_t to = packed_at(kernels, quantized(), packed_.k, first, 0);
+    if (!quantized()) {
+        if (tensor.int8 || !weights_.data()) return false;
+        const float* from = static_cast<const float*>(tensor.data);
+        pack_panel(from + row * tensor.row_stride, lines, panel, weights_.data() + to);
+        return true;
+    }
+    std::copy_n(tensor.scales + row, count, scales_.data() + first);
+    const int8_t* from = static_cast<const int8_t*>(tensor.data);
+    return pack_panel(from + row * tensor.row_stride, lines, panel, kernels.group,
+                      integers_.data() + to, sums_.data() + first);
+}
+
 Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
                       int k) {
     const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
@@ -92,7 +116,7 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
     int most = threads == 1 ? 1 : 8 * threads;
     int wanted = (int)std::min<double>(most, panels * work_of_panel / LEAST);
     each = (panels + std::max(1, wanted) - 1) / std::max(1, wanted);
-    if (each > 4) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
+    if (each > 2) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
     count = (panels + each - 1) / each;
 }
 

@@ -40,6 +40,7 @@ public:
 private:
     void pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
               Heads outputs, Heads inputs);
+    bool pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task);
 
     int k_ = 0, n_ = 0, panels_ = 0;
     View<float> weights_, scales_, bias_;

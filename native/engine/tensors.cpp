@@ -7,8 +7,14 @@
 namespace tfn {
 namespace {
 
-// "float32" keeps all weights so, to compare.
-constexpr const char* VARIABLE = "TFEXPORT_NATIVE_WEIGHTS";
+// Whether weights may be kept in 16 bits; "float32" keeps them all in that, to compare.
+bool may_be_halves() {
+    const char* given = std::getenv("TFEXPORT_NATIVE_WEIGHTS");
+    const std::string wanted = given ? given : "stored";
+    if (wanted != "stored" && wanted != "float32")
+        throw Error("TFEXPORT_NATIVE_WEIGHTS is \"" + wanted + "\"; expected stored or float32");
+    return wanted == "stored";
+}
 
 bool line_fits(Half type, const float* values, size_t count, size_t stride) {
     uint16_t half;
@@ -78,8 +84,7 @@ Tensor Tensors::take(const std::string& name, size_t rows, size_t columns) {
 
 Half Tensors::half_of(const std::vector<Tensor>& matrices) {
     View<uint32_t> type = store.take<uint32_t>(1);
-    const char* given = std::getenv(VARIABLE);
-    const bool any = !store.filled() && (!given || std::strcmp(given, "float32") != 0);
+    const bool any = !store.filled() && may_be_halves();
     auto fit = [&](Half half) {
         return std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& matrix) {
             return !matrix.int8 && fits(half, matrix, team);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "packing.h"
+
 namespace tfn {
 namespace {
 
@@ -116,21 +118,15 @@ void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors, const Ten
 }
 
 void Vocabulary::fill_screen(const Kernels& kernels, const float* row, int column, int k) {
-    float most = 1e-30f;
-    for (int i = 0; i < d_; i++) most = std::max(most, std::fabs(row[i]));
-    const float scale = most / 127, inverse = 127 / most;
-    double error = 0, length = 0;
-    for (int i = 0; i < d_; i++) {
-        const int value = std::clamp((int)std::lrint(row[i] * inverse), -127, 127);
-        integers_[packed_at(kernels, true, k, column, i)] = (int8_t)value;
-        sums_[column] += value;
-        const double off = row[i] - value * (double)scale;
-        error += off * off;
-        length += (double)row[i] * row[i];
-    }
-    scales_[column] = scale;
-    errors_[column] = (float)(std::sqrt(error) * 1.000001);
-    lengths_[column] = (float)(std::sqrt(length) * 1.000001);
+    std::vector<int8_t> values(k);  // 0 behind the row's own
+    const Scaled scaled = scale_row(row, d_, values.data());
+    for (int i = 0; i < k; i += kernels.group)
+        std::copy_n(values.data() + i, kernels.group,
+                    integers_.data() + packed_at(kernels, true, k, column, i));
+    sums_[column] = scaled.sum;
+    scales_[column] = scaled.scale;
+    errors_[column] = scaled.error;
+    lengths_[column] = scaled.length;
 }
 
 // use(first panel, behind the last, thread), for all panels, whose columns rise in each thread. A chunk

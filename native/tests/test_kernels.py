@@ -68,11 +68,15 @@ def test_instruction_sets_of_this_machine(here: Path) -> None:
 
 
 def test_the_best_way_to_share_work_is_learnt(here: Path) -> None:
-    assert run(here, "--habit")["habit"].endswith(" 0 failed")
+    assert run(here, "--autotuner")["autotuner"].endswith(" 0 failed")
 
 
 def test_sums_are_rounded_once(here: Path) -> None:
     assert run(here, "--sums")["sums"].endswith(" 0 failed")
+
+
+def test_every_value_of_16_bits_is_widened_and_narrowed(here: Path) -> None:
+    assert run(here, "--halves")["halves"].endswith(" 0 failed")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what nm says of ELF files")

@@ -22,10 +22,12 @@ struct Sums {
 };
 
 // Bytes of weights that are fetched from memory while others are multiplied: at every step of k, those
-// at `first` and the next ones of a panel, `step` further on.
+// at `first` and the next ones of a panel, `step` further on; from step `turn` on those at `later`.
 struct Fetch {
     const char* first;
     size_t step;
+    int turn = -1;
+    const char* later = nullptr;
 };
 template <int BYTES>  // that a panel has for a step of k
 INLINE void fetch(const Fetch& f, size_t offset) {
@@ -89,6 +91,7 @@ __attribute__((noinline)) void block_float(const Packed& w, const Input& input, 
     auto at = w.floats.as<typename As::Stored>() + (size_t)panel * w.k * PANEL;
     const size_t apart = (size_t)w.k * PANEL, ld = input.ld;
     for (int k = 0; k < w.k; k++, at += PANEL, next.first += next.step) {
+        if (k == next.turn) next.first = next.later;
 #pragma GCC unroll 8
         for (int p = 0; p < PANELS; p++) {
             F columns[VECTORS];
@@ -126,6 +129,7 @@ __attribute__((noinline)) void block_int8(const Packed& w, const Input& input, i
     const int8_t* at = w.int8 + (size_t)panel * w.k * PANEL;
     const size_t apart = (size_t)w.k * PANEL, ld = input.ldq;
     for (int k = 0; k < w.k; k += GROUP, at += PANEL * GROUP, next.first += next.step) {
+        if (k == next.turn) next.first = next.later;
 #pragma GCC unroll 8
         for (int p = 0; p < PANELS; p++) {
             Weights columns[VECTORS];
@@ -352,7 +356,7 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     constexpr int LARGEST = MOST_ROWS > 2 * WIDE ? MOST_ROWS : 2 * WIDE;
     alignas(64) float values[LARGEST * PANEL];
     const size_t size = w.int8 ? 1 : w.floats.size();
-    const int at_step = PANEL * (w.int8 ? GROUP : (int)size);  // bytes of a panel
+    const int group = w.int8 ? GROUP : 1, at_step = PANEL * group * (int)size;  // bytes of a panel
     const size_t of_panel = (size_t)w.k * PANEL * size;
     const char* weights = w.int8 ? (const char*)w.int8 : w.floats.as<char>();
     for (int from = 0; from < rows; from += ROWS_AT_ONCE) {
@@ -361,7 +365,6 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
         // One panel after another for many rows: it is read once from memory, then from the cache,
         // and all passes over it together fetch the next one.
         const int step = passes > 1 ? 1 : last - first;
-        const char* ahead = weights + (passes > 1 ? of_panel : AHEAD);
         for (int begin = first; begin < last; begin += step)
             for (int row = from, pass = 0; row < to; pass++) {
                 const int count = (to - row + passes - pass - 1) / (passes - pass);
@@ -369,8 +372,14 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
                 for (int panel = begin; panel < begin + step;) {
                     const bool several = panel + blocks.at_once <= begin + step;
                     const int panels = several ? blocks.at_once : 1;
-                    const Fetch next{ahead + panel * of_panel + pass * of_panel / passes,
-                                     (size_t)(at_step / passes)};
+                    Fetch next{weights + panel * of_panel + AHEAD, (size_t)at_step};
+                    if (of_panel > AHEAD) {  // a panel's last steps fetch the first of a next one
+                        next.turn = w.k - (int)AHEAD / at_step * group;
+                        next.later = weights + (panel + panels) * of_panel;
+                    }
+                    if (passes > 1)
+                        next = {weights + (panel + 1) * of_panel + pass * of_panel / passes,
+                                (size_t)(at_step / passes)};
                     (several ? blocks.several : blocks.one)(w, x, row, panel, next, values);
                     out(Sums{row, count, panel * PANEL, panels * PANEL, values, panels * PANEL});
                     panel += panels;
