@@ -44,6 +44,18 @@ void merge(const Ranking* rankings, size_t apart, int threads, float* values, in
 
 }  // namespace
 
+void LogOfSums::add(float of_chunk, float chunk) {
+    if (!(of_chunk > -INFINITY)) return;
+    if (of_chunk > highest) {
+        sum = sum * std::exp((double)highest - of_chunk) + chunk;
+        highest = of_chunk;
+    } else {
+        sum += chunk * std::exp((double)of_chunk - highest);
+    }
+}
+
+double LogOfSums::value() const { return sum > 0 ? highest + std::log(sum) : -INFINITY; }
+
 Vocabulary::Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& config)
     : size_(config.target_vocab_size), d_(config.d_model) {
     panels_ = (size_ + kernels.panel - 1) / kernels.panel;

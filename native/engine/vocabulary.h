@@ -1,4 +1,4 @@
-// The output projection: logits, and the token of the largest one.
+// The output projection: logits, the token of the largest one, and what beams need of them.
 //
 // In float32 the largest logit is found without computing all of them in float32. Products of
 // integers bound every logit from both sides; columns whose upper bound is below another's lower

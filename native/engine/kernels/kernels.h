@@ -176,21 +176,14 @@ struct Kernels {
     double (*log_sum_exp)(const float* x, int n);
 };
 
-// The log of the sum of chunks, each of which is sum * e^highest, in their order.
+// The log of the sum of chunks, each of which is sum * e^highest, in their order. In no set's file, of
+// which some would round otherwise.
 struct LogOfSums {
     double sum = 0;
     float highest = -INFINITY;
 
-    INLINE void add(float of_chunk, float chunk) {
-        if (!(of_chunk > -INFINITY)) return;
-        if (of_chunk > highest) {
-            sum = sum * std::exp((double)highest - of_chunk) + chunk;
-            highest = of_chunk;
-        } else {
-            sum += chunk * std::exp((double)of_chunk - highest);
-        }
-    }
-    INLINE double value() const { return sum > 0 ? highest + std::log(sum) : -INFINITY; }
+    void add(float of_chunk, float chunk);
+    double value() const;
 };
 
 // Where value `i` of a column's `k` lies in packed weights.

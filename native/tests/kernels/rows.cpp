@@ -86,6 +86,17 @@ void check_choices(const Kernels& kernels, Checks& checks, Random& random) {
     double sum = 0;
     for (float v : x) sum += std::exp((double)v);
     checks.close(kernels.log_sum_exp(x.data(), n), std::log(sum), 2e-6, "log_sum_exp");
+    // Of any size, rising and falling far, and with banned ones.
+    double most = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        x[i] = random.below(9) ? 200 * x[i] : -INFINITY;
+        most = std::max(most, (double)x[i]);
+    }
+    sum = 0;
+    for (float v : x) sum += most > -INFINITY ? std::exp(v - most) : 0;
+    const double found = kernels.log_sum_exp(x.data(), n);
+    if (most > -INFINITY) checks.close(found, most + std::log(sum), 2e-4, "log_sum_exp of far values");
+    else checks.hold(found == -INFINITY, "log_sum_exp of nothing");
 }
 
 }  // namespace

@@ -18,6 +18,40 @@ struct Case {
     std::vector<float> scales;
 };
 
+// What `rank` gives of rows must be, to the last bit, what all logits give of each.
+void check_ranking(const Kernels& kernels, Checks& checks, const Vocabulary& vocabulary, Workspace& w,
+                   const float* x, const std::vector<float>& logits, Random& random) {
+    const int size = vocabulary.size(), rows = (int)(logits.size() / size);
+    const int count = random.between(1, std::min(size, 12));
+    std::vector<float> values((size_t)rows * count), bias(vocabulary.bias(), vocabulary.bias() + size);
+    bias.resize(size + MOST_PANEL);
+    std::vector<int32_t> ids(values.size());
+    std::vector<double> log_sums(rows);
+    Ranked ranked{count, nullptr, values.data(), ids.data(), log_sums.data()};
+    const bool bans = random.below(2);
+    std::vector<float> expected(logits);
+    for (int i = 0; bans && i < 5; i++) {
+        const int id = random.below(size);
+        bias[id] = -INFINITY;
+        for (int row = 0; row < rows; row++) expected[(size_t)row * size + id] = -INFINITY;
+    }
+    if (bans) ranked.bias = bias.data();
+    vocabulary.rank(w, x, rows, ranked);
+    bool same = true;
+    for (int row = 0; row < rows; row++) {
+        const float* of_row = expected.data() + (size_t)row * size;
+        std::vector<float> best(count);
+        std::vector<int32_t> best_ids(count);
+        kernels.top(of_row, size, count, best.data(), best_ids.data());
+        same = same && log_sums[row] == kernels.log_sum_exp(of_row, size);
+        for (int i = 0; i < count; i++) {
+            const size_t at = (size_t)row * count + i;
+            same = same && values[at] == best[i] && (best[i] == -INFINITY || ids[at] == best_ids[i]);
+        }
+    }
+    checks.hold(same, "ranking of " + std::to_string(rows) + " rows, " + std::to_string(size) + " logits");
+}
+
 // The token that `best` gives must be the first of the largest logits that are allowed.
 void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std::string& name) {
     Config config;
@@ -46,6 +80,14 @@ void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std
     std::vector<int32_t> best(c.rows);
     vocabulary.logits(w, x.data(), c.rows, logits.data(), c.size);
     vocabulary.best(w, x.data(), c.rows, best.data());
+    Random random(c.size);
+    check_ranking(kernels, checks, vocabulary, w, x.data(), logits, random);
+    for (int row = 0; row < c.rows; row++) {  // alone, whatever it is computed beside
+        std::vector<float> alone(c.size);
+        vocabulary.logits(w, x.data() + row * ld, 1, alone.data(), c.size);
+        checks.hold(std::equal(alone.begin(), alone.end(), logits.begin() + (size_t)row * c.size),
+                    name + ": a row alone");
+    }
     for (int row = 0; row < c.rows; row++) {
         float* of_row = logits.data() + (size_t)row * c.size;
         std::vector<float> allowed(of_row, of_row + c.size);
@@ -139,6 +181,10 @@ void check_vocabulary(const Kernels& kernels, Checks& checks) {
         for (int8_t& v : c.integers) v = (int8_t)random.between(i % 2 ? -127 : 0, i % 2 ? 127 : 1);
         if (i % 2 == 0) std::fill(c.bias.begin(), c.bias.end(), 0.0f);  // ties
         check_case(kernels, checks, c, "int8 vocabulary");
+    }
+    for (int rows : {16, 17, 33, 48, 63, 70, 97}) {  // of all numbers of vectors
+        Case c = drawn(random, random.between(2, 700), random.between(1, 60), rows);
+        check_case(kernels, checks, c, "many rows");
     }
     Case zeros = drawn(random, 2000, 32, 2);
     std::fill(zeros.weight.begin(), zeros.weight.end(), 0.0f);
