@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import draw_sources, draw_tokens, draw_weights, engine_config
-from tfexport_native import BeamRules, Candidates, Model, Tensor
+from tfexport_native import Candidates, Model, Tensor
 
 from tests.support.combinations import few_of
 from tfexport.bundle import read_manifest
@@ -147,7 +147,7 @@ def test_drawn_models_give_the_results_of_the_engine(seed: int, int8: bool, tmp_
         )
     ]  # fmt: skip
     np.testing.assert_allclose([row["score"] for row in greedy], scores, rtol=2e-6, atol=1e-7)
-    found = model.beam(sources, 3, 3, MOST, rules=BeamRules())
+    found = model.beam(sources, 3, 3, MOST)
     best = [row["hypotheses"][0]["score"] for row in beam]
     np.testing.assert_allclose(best, [best_score(found, i, end) for i in range(len(sources))],
                                rtol=2e-6, atol=1e-7)  # fmt: skip
