@@ -238,7 +238,7 @@ def test_the_demo_gives_the_results_of_the_engine(
             ], name
             scores = [each["score"] for each in hypotheses]
             np.testing.assert_allclose(
-                scores, [each.score for each in row.hypotheses], rtol=4e-6, err_msg=name
+                scores, [each.score for each in row.hypotheses], rtol=2e-5, err_msg=name
             )
             assert [each["finished"] for each in hypotheses] == [
                 each.finished for each in row.hypotheses
