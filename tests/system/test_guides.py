@@ -157,6 +157,7 @@ def test_way_in_ends_in_a_bundle_that_decodes(name: str, tmp_path: Path) -> None
 
 def in_clone(folder: Path, bundle: Path) -> None:
     (folder / "de-en.bundle").symlink_to(bundle)
+    (folder / "native").symlink_to(REPOSITORY / "native")  # which examples read texts with
     (folder / "examples").mkdir()
     for path in (REPOSITORY / "examples").iterdir():
         (folder / "examples" / path.name).symlink_to(path)
