@@ -84,7 +84,10 @@ class _Work:
                     try:
                         response = await route.endpoint(Request(scope, receive, send))
                     except TfexportError as error:
-                        raise as_failure(error) or error from error
+                        failure = as_failure(error)
+                        if failure is None:
+                            raise
+                        raise failure from error
                     await response(scope, receive, send)
                     return
         await self._app(scope, receive, send)
