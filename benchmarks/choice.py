@@ -1,7 +1,7 @@
 """Which configuration of a system counts, and how systems then compare."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks.configurations import OURS, is_peer
@@ -65,13 +65,28 @@ def ratio(result: dict[str, Any], system: str | None) -> float | None:
 def one_thread_ratio(result: dict[str, Any], system: str) -> float | None:
     """The same with one thread each, by the fastest runs while configurations were chosen."""
 
-    def least(name: str) -> float | None:
-        found = result["systems"].get(name, {"configurations": {}})["configurations"].values()
-        alone = [figures["least_when_choosing"] for figures in found if figures["cores"] == 1]
-        return min(alone, default=None)
+    def alone(_: str, figures: dict[str, Any]) -> bool:
+        return bool(figures["cores"] == 1)
 
-    ours, theirs = least(OURS[result["weights"]]), least(system)
+    ours = _least(result, OURS[result["weights"]], alone)
+    theirs = _least(result, system, alone)
     return None if ours is None or theirs is None else theirs / ours
+
+
+def onnxruntime_ratio(result: dict[str, Any], system: str) -> float | None:
+    """The same without the native engine, by the fastest runs while configurations were chosen."""
+    ours = _least(result, OURS[result["weights"]], lambda name, _: name.startswith("onnxruntime"))
+    theirs = _least(result, system, lambda *_: True)
+    return None if ours is None or theirs is None else theirs / ours
+
+
+def _least(
+    result: dict[str, Any], system: str, wanted: Callable[[str, dict[str, Any]], bool]
+) -> float | None:
+    found = result["systems"].get(system, {"configurations": {}})["configurations"]
+    return min(
+        (f["least_when_choosing"] for name, f in found.items() if wanted(name, f)), default=None
+    )
 
 
 def geometric_mean(ratios: Iterable[float | None]) -> float | None:

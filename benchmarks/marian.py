@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.configurations import Size
 
+BEAMS = 4  # which the folder asks for
 NEVER = -1e4  # added to the logits of tokens that end a row, or fill it
 
 
@@ -45,7 +46,10 @@ def save_marian(size: Size, folder: Path) -> None:
     model.final_logits_bias.zero_()
     model.final_logits_bias[0, [0, pad]] = NEVER
     generation: Any = GenerationConfig
-    model.generation_config = generation(max_length=512, **ids)
+    # As published folders are configured, but that no end is forced.
+    model.generation_config = generation(
+        max_length=512, num_beams=BEAMS, bad_words_ids=[[pad]], **ids
+    )
     model.save_pretrained(folder)
     _save_tokenizer(size.vocab_size, folder)
     special = {"start": pad, "eos": 0, "pad": pad}

@@ -1,4 +1,4 @@
-"""The models that are measured: random ones of two sizes, and the demo's.
+"""The models that are measured: random ones of three sizes, and the demo's.
 
 Random weights never end a row, so that every system writes the same number of tokens.
 """
@@ -16,10 +16,11 @@ DEMO = REPOSITORY / "examples" / "de-en"
 NEVER = -1e4  # added to the logit of the end token
 
 
+OPUS = "opus"  # the shape of an OPUS-MT model, as a folder of Hugging Face
 SIZES = {
+    OPUS: Size(512, 6, 2048, 58_101),
     "small": Size(256, 3, 1024, 8_000),
     "base": Size(512, 6, 2048, 32_000),
-    "marian": Size(512, 6, 2048, 58_101),  # an OPUS-MT model, as a folder of Hugging Face
 }
 
 
@@ -86,7 +87,7 @@ def _save_checkpoint(name: str, folder: Path) -> Path:
     from benchmarks.marian import save_marian
 
     folder.mkdir(parents=True, exist_ok=True)
-    if name == "marian":
+    if name == OPUS:
         checkpoint = folder.absolute() / "hugging-face"
         if not checkpoint.exists():
             save_marian(SIZES[name], checkpoint)

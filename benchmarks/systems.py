@@ -54,9 +54,7 @@ def _translator(bundle: str, scores: bool = False) -> Callable[[Setup], Decode]:
         folder = setup.folder / bundle
         opened = Translator(folder, setup.threads, workers=setup.workers, engine=engine)
         # No peer computes scores unless it is asked to.
-        options: dict[str, Any] = {"return_scores": scores}
-        if setup.beam > 1:
-            options["beam_size"] = setup.beam
+        options: dict[str, Any] = {"return_scores": scores, "beam_size": setup.beam}
 
         def decode(rows: Rows, limit: int) -> Rows:
             found = opened.generate(rows, max_length=limit, batch_size=setup.share(rows), **options)
@@ -127,18 +125,21 @@ def transformers(setup: Setup) -> Decode:
     torch.set_num_threads(setup.threads)
     model = open_marian(setup.checkpoint)
     model.set_attn_implementation(setup.options["attention"])
-    return _generating(model, setup.beam)
+    return _generating(model, setup)
 
 
-def _generating(model: Any, beam: int) -> Decode:
+def _generating(model: Any, setup: Setup) -> Decode:
     import torch
+
+    # A folder has its own rules. Others are done once as many hypotheses as beams have ended.
+    early_stopping = not setup.checkpoint.is_dir() and setup.beam > 1
 
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = map(torch.from_numpy, _padded(rows))
         with torch.inference_mode():
             made = model.generate(
-                input_ids=ids, attention_mask=mask, max_new_tokens=limit, num_beams=beam,
-                do_sample=False, early_stopping=beam > 1,
+                input_ids=ids, attention_mask=mask, max_new_tokens=limit,
+                num_beams=setup.beam, do_sample=False, early_stopping=early_stopping,
             )  # fmt: skip
         return _cut(made[:, 1:].tolist())
 
@@ -155,7 +156,7 @@ def optimum(setup: Setup) -> Decode:
     options = ort.SessionOptions()
     options.intra_op_num_threads = setup.threads
     model = ORTModelForSeq2SeqLM.from_pretrained(setup.folder / "optimum", session_options=options)
-    return _generating(model, setup.beam)
+    return _generating(model, setup)
 
 
 def eager_uncached(setup: Setup) -> Decode:

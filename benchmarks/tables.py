@@ -9,7 +9,13 @@ from typing import Any
 
 import click
 
-from benchmarks.choice import best_peer, geometric_mean, one_thread_ratio, ratio
+from benchmarks.choice import (
+    best_peer,
+    geometric_mean,
+    one_thread_ratio,
+    onnxruntime_ratio,
+    ratio,
+)
 from benchmarks.configurations import CTRANSLATE2, OURS
 
 NONE = "–"
@@ -100,17 +106,25 @@ def all_configurations(results: list[Result], system: str) -> str:
 
 
 def summary(results: list[Result]) -> str:
-    """For the README: tfexport compared with CTranslate2, with both kinds of weights."""
-    lines = _head("greedy", _merged(results))
-    for weights in OURS:
-        of_weights = [result for result in results if result["weights"] == weights]
-        if not of_weights:
-            continue
-        for system in (CTRANSLATE2[weights], OURS[weights]):
-            rates = [_best(result).get(system) for result in of_weights]
-            cells = [NONE if r is None else f"{r['tokens_per_second']:,.0f}" for r in rates]
-            lines.append(_row(system, cells))
-        lines.append(comparisons(of_weights)[0])
+    """For the README: tfexport compared with CTranslate2, a row for each search and weights.
+
+    The native engine is in the final round; onnxruntime alone by its fastest run when choosing.
+    """
+    batches = sorted({result["batch"] for result in results})
+    columns = [f"batch {batches[0]}", *map(str, batches[1:]), "mean"]
+    lines = [_row("tfexport ÷ CTranslate2", columns), "|" + "---|" * (len(columns) + 1)]
+    rows: dict[tuple[str, int, str], dict[int, Result]] = {}
+    for result in results:
+        key = (result["size"], result["beam"], result["weights"])
+        rows.setdefault(key, {})[result["batch"]] = result
+    for title, compare in (("", ratio), (", onnxruntime alone", onnxruntime_ratio)):
+        for (size, beam, weights), cells in rows.items():
+            ratios = [
+                compare(cells[batch], CTRANSLATE2[weights]) if batch in cells else None
+                for batch in batches
+            ]
+            numbers = [_number(value) for value in (*ratios, geometric_mean(ratios))]
+            lines.append(_row(f"{size}, {_search(beam)}, {weights}{title}", numbers))
     return "\n".join(lines)
 
 
@@ -208,7 +222,7 @@ def main(figures: Path) -> None:
     ]
     print(f"{written['machine']}; {', '.join(map(' '.join, written['versions'].items()))}")
     print(peaks(results))
-    print(f"\n## README\n\n{summary([result for result in results if result['beam'] == 1])}")
+    print(f"\n## README\n\n{summary(results)}")
     for beam in dict.fromkeys(result["beam"] for result in results):
         of_beam = [result for result in results if result["beam"] == beam]
         for weights in OURS:

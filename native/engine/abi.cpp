@@ -182,7 +182,7 @@ tfn_model* make_model(const Given& given, std::unique_ptr<tfn::Store> store) {
     for (int32_t i = 0; i < given.count; i++) add_tensor(all, given.tensors[i]);
     std::shared_ptr<tfn::Model> made;
     {
-        tfn::Team::Span loading(workspace->team, tfn::Work::loading, 1);
+        tfn::Team::Span loading(workspace->team, tfn::Phase::loading, 1);
         made = std::make_shared<tfn::Model>(tfn::Config::parse(given.config), all, given.kernels,
                                             given.threads);
     }

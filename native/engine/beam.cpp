@@ -67,7 +67,7 @@ public:
 
     void step(Workspace& w, int number) {
         const int rows = batch_.rows(), each = std::min(size_, rules_.candidates());
-        Team::Span span(w.team, Work::decoder, rows, rows);
+        Team::Span span(w.team, Phase::decoder, rows, rows);
         Wanted wanted;
         wanted.logits = w.logits.reserve((size_t)rows * size_);
         batch_.step(w, tokens_.data(), 1, wanted);

@@ -111,13 +111,13 @@ void Batch::step(Workspace& w, const int32_t* tokens, int each, const Wanted& wa
 }
 
 void Batch::advance(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted) {
-    Team::Span span(w.team, Work::decoder, rows() * each, rows());
+    Team::Span span(w.team, Phase::decoder, rows() * each, rows());
     for (Row& row : rows_) row.cache.extend(blocks_, each);
-    if (!w.team.apart()) return advance(w, {0, rows()}, tokens, each, wanted);
+    if (!w.team.by_rows()) return advance(w, {0, rows()}, tokens, each, wanted);
     const size_t of_row = each * width(model_->config.d_model);
     const size_t logits = (size_t)each * (wanted.columns ? wanted.count : model_->vocabulary.size());
     float* states = w.x.reserve(rows() * of_row);
-    take_apart(w, rows(), [&](Workspace& part, int first, int last) {
+    share_rows(w, rows(), [&](Workspace& part, int first, int last) {
         advance(part, {first, last}, tokens + (size_t)first * each, each,
                 wanted.from(first, logits, attention_size(each, wanted)));
         std::copy_n(part.x.data(), (last - first) * of_row, states + first * of_row);

@@ -162,10 +162,10 @@ std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* 
         const Group group = start.part(0, start.sources.count - rest.sources.count);
         const int count = group.sources.count, rows = group.rows();
         const bool separate = count >= w.team.threads();
-        Team::Span span(w.team, Work::encoder, rows, separate ? rows : 0);
-        if (!w.team.apart()) encode(w, group);
+        Team::Span span(w.team, Phase::encoder, rows, separate ? rows : 0);
+        if (!w.team.by_rows()) encode(w, group);
         else
-            take_apart(w, count, [&](Workspace& part, int first, int last) {
+            share_rows(w, count, [&](Workspace& part, int first, int last) {
                 encode(part, group.part(first, last));
             });
     }

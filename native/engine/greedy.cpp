@@ -77,7 +77,7 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
     for (; step < steps && !running.rows.empty(); step++) {
         w.check_cancelled();
         const int rows = (int)running.rows.size();
-        Team::Span span(w.team, Work::decoder, rows, rows);
+        Team::Span span(w.team, Phase::decoder, rows, rows);
         const bool last = step + 1 == steps && config.last_token >= 0;
         const int forced = last ? config.last_token : step == 0 ? config.first_token : -1;
         running.chosen.assign(rows, forced);

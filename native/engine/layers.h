@@ -20,7 +20,7 @@ struct Workspace {
     Buffer<float> x, y, projected, context, hidden, scores, biases, angles, states, logits, bounds;
     Buffer<int32_t> candidates;
     Quantized quantized;
-    std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, for rows that it takes apart
+    std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, when threads share rows
 
     // Raises Cancelled once the caller has set its flag. Another thread may set it at any time.
     const int32_t* cancelled = nullptr;
@@ -31,11 +31,11 @@ struct Workspace {
 
 // f(workspace, first, last) for each thread's part of some rows, in workspaces of their own.
 template <class F>
-void take_apart(Workspace& w, int rows, F&& f) {
+void share_rows(Workspace& w, int rows, F&& f) {
     const size_t threads = w.team.threads();
     while (w.parts.size() < threads) w.parts.emplace_back(new Workspace(w.kernels, 1));
     std::vector<std::exception_ptr> failed(threads);
-    w.team.run_apart([&](int part, int thread) {
+    w.team.run_by_rows([&](int part, int thread) {
         const int first = (int)(rows * part / threads), last = (int)(rows * (part + 1) / threads);
         if (first == last) return;
         try {

@@ -10,10 +10,14 @@
 namespace tfn {
 namespace {
 
-// Nanoseconds. A helper that finds no task for so long sleeps; a caller that waits for so long lets
-// others have its core, and one that waits for longer than that and than its own share took has lost
-// a helper.
-constexpr int64_t AWAKE = 200'000, PATIENT = 50'000, LONG_WAIT = 500'000;
+// Nanoseconds. A helper that finds no task for so long sleeps: longer than the caller computes alone
+// between two products, so that it rarely sleeps within a step (waking takes about 50 µs).
+constexpr int64_t AWAKE = 200'000;
+// A caller that waits for so long yields its core, as long as waking takes.
+constexpr int64_t PATIENT = 50'000;
+// A caller that waits for longer than this, and than its own share took, has lost a helper: tasks are
+// shorter, time slices of a scheduler longer.
+constexpr int64_t LONG_WAIT = 500'000;
 
 int64_t now() {
     using namespace std::chrono;
@@ -34,20 +38,20 @@ uint64_t packed(uint64_t generation, uint64_t tasks, uint64_t next) {
     return generation << 32 | tasks << 16 | next;
 }
 
-std::optional<Way> fixed_way() {
+std::optional<Sharing> fixed_sharing() {
     const char* given = std::getenv(VARIABLE);
     const std::string name = given ? given : "";
     if (name.empty()) return std::nullopt;
-    if (name == "alone") return Way::alone;
-    if (name == "together") return Way::together;
-    if (name == "apart") return Way::apart;
+    if (name == "serial") return Sharing::serial;
+    if (name == "columns") return Sharing::columns;
+    if (name == "rows") return Sharing::rows;
     throw Error(std::string(VARIABLE) + " is \"" + name +
-                "\"; expected alone, together or apart, or nothing");
+                "\"; expected serial, columns or rows, or nothing");
 }
 
 }  // namespace
 
-Team::Team(int threads) : threads_(threads), fixed_(fixed_way()) {
+Team::Team(int threads) : threads_(threads), fixed_(fixed_sharing()) {
     try {
         for (int thread = 1; thread < threads; thread++)
             helpers_.emplace_back([this, thread] { help(thread); });
@@ -65,28 +69,28 @@ Team::~Team() {
     for (auto& helper : helpers_) helper.join();
 }
 
-Team::Span::Span(Team& team, Work kind, int rows, int separate) : team_(team) {
+Team::Span::Span(Team& team, Phase phase, int rows, int separate) : team_(team) {
     if (team.helpers_.empty() || team.busy_) return;
     team.busy_ = true;
     int size = 0;
     while (size + 1 < SIZES && rows >> (size + 1)) size++;
-    habit_ = &team.habits_[(int)kind][size];
+    tuner_ = &team.tuners_[(int)phase][size];
     start_ = now();
     team.work_done_ = 0;
     team.waited_ = false;
     if (!team.fixed_)
-        team.way_ = habit_->begin(start_, separate >= FEWEST_APART * team.threads_);
+        team.sharing_ = tuner_->begin(start_, separate >= FEWEST_ROWS * team.threads_);
     else
-        team.way_ = *team.fixed_ == Way::apart && separate < 2 ? Way::together : *team.fixed_;
-    if (team.way_ != Way::alone) team.wake();
+        team.sharing_ = *team.fixed_ == Sharing::rows && separate < 2 ? Sharing::columns : *team.fixed_;
+    if (team.sharing_ != Sharing::serial) team.wake();
 }
 
 Team::Span::~Span() {
-    if (!habit_) return;
+    if (!tuner_) return;
     const int64_t end = now();
-    habit_->end(team_.way_, team_.work_done_, end - start_, team_.waited_, end);
+    tuner_->end(team_.sharing_, team_.work_done_, end - start_, team_.waited_, end);
     team_.busy_ = false;
-    team_.way_ = Way::alone;
+    team_.sharing_ = Sharing::serial;
     team_.needed_.store(false, std::memory_order_relaxed);
 }
 

@@ -2,7 +2,7 @@
 //
 // A task is claimed by whoever is free, so that a slow thread delays the others by one task at most.
 // Helpers spin while they are needed every few microseconds, and sleep soon after. Whether they help
-// at all, and with what, is a habit: see "habit.h".
+// at all, and with what, is measured: see "autotuner.h".
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -12,14 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "habit.h"
+#include "autotuner.h"
 
 namespace tfn {
 
-// Kinds of work, of which each has habits of its own.
-enum class Work { encoder, decoder, loading };
+// Each is tuned separately.
+enum class Phase { encoder, decoder, loading };
 
-constexpr int FEWEST_APART = 4;  // rows of a thread, of which fewer would waste what weights they read
+constexpr int FEWEST_ROWS = 4;  // rows of a thread, of which fewer would waste what weights they read
 
 class Team {
 public:
@@ -30,28 +30,28 @@ public:
 
     int threads() const { return threads_; }
 
-    // A span of work of a kind, such as one step of so many rows. Only in one are there helpers;
-    // one within another is a part of it. `separate`: how many of its rows threads may take apart
-    // from one another.
+    // A span of work of a phase, such as one step of so many rows. Only in one are there helpers;
+    // one within another is a part of it. `separate`: how many of its rows can be computed
+    // separately.
     class Span {
     public:
-        Span(Team& team, Work kind, int rows, int separate = 0);
+        Span(Team& team, Phase phase, int rows, int separate = 0);
         ~Span();
         Span(const Span&) = delete;
         Span& operator=(const Span&) = delete;
 
     private:
         Team& team_;
-        Habit* habit_ = nullptr;
+        Autotuner* tuner_ = nullptr;
         int64_t start_ = 0;
     };
 
-    // Whether the rows of this span are to be taken apart.
-    bool apart() const { return way_ == Way::apart; }
+    // Whether the threads share the rows of this span.
+    bool by_rows() const { return sharing_ == Sharing::rows; }
     // f(task, thread) for as many tasks as threads; `f` runs what it does with other teams, one of a
     // thread, and their work counts as this one's.
     template <class F>
-    void run_apart(F&& f) {
+    void run_by_rows(F&& f) {
         run_shared(threads_, f);
     }
     void count(Team& other) {
@@ -64,7 +64,7 @@ public:
     template <class F>
     void run(int tasks, double work, F&& f) {
         work_done_ += work;
-        if (tasks <= 1 || work < LEAST_WORK || way_ == Way::alone) {
+        if (tasks <= 1 || work < LEAST_WORK || sharing_ == Sharing::serial) {
             for (int task = 0; task < tasks; task++) f(task, 0);
             return;
         }
@@ -73,8 +73,9 @@ public:
 
 private:
     using Function = void (*)(void* with, int task, int thread);
+    // Multiply-adds that one thread does in about a microsecond, as long as handing tasks over takes.
     static constexpr double LEAST_WORK = 60e3;
-    static constexpr int KINDS = 3, SIZES = 32;
+    static constexpr int PHASES = 3, SIZES = 32;
 
     template <class F>
     void run_shared(int tasks, F& f) {
@@ -91,10 +92,10 @@ private:
     void wait_for_others(int tasks, int64_t since);
 
     const int threads_;
-    const std::optional<Way> fixed_;  // for tests and measurements
-    Habit habits_[KINDS][SIZES];  // by the logarithm of rows
+    const std::optional<Sharing> fixed_;  // for tests and measurements
+    Autotuner tuners_[PHASES][SIZES];  // by the logarithm of rows
     bool busy_ = false;           // in a span
-    Way way_ = Way::alone;        // of this span
+    Sharing sharing_ = Sharing::serial;        // of this span
     bool waited_ = false;         // long for a helper, in this span
     double work_done_ = 0;
     std::atomic<uint64_t> work_{0};  // generation (32 bits), tasks (16), next task (16)

@@ -89,11 +89,11 @@ def play_alone(model: Model, source: list[int], tokens: list[int]) -> Floats:
     return found[0]
 
 
-@pytest.mark.parametrize("way", ["together", "apart"])
+@pytest.mark.parametrize("sharing", ["columns", "rows"])
 def test_rows_do_not_notice_how_threads_share_them(
-    drawn: int, way: str, monkeypatch: pytest.MonkeyPatch
+    drawn: int, sharing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", way)
+    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", sharing)
     config, model = drawn_model(drawn)
     for seed in range(4):
         run_batch(config, model, 1000 + seed)
@@ -108,7 +108,7 @@ def test_rows_do_not_notice_how_threads_share_them(
         return [*generated[:2], scores, *beams, *model.encode(sources)]
 
     shared = found(model)
-    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "alone")
+    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "serial")
     _, model = drawn_model(drawn)
     for one, other in zip(shared, found(model), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -116,7 +116,7 @@ def test_rows_do_not_notice_how_threads_share_them(
 
 def test_an_unknown_way_to_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "thread")
-    with pytest.raises(NativeError, match='SHARING is "thread"; expected alone, together or'):
+    with pytest.raises(NativeError, match='SHARING is "thread"; expected serial, columns or'):
         drawn_model(0)
 
 
@@ -351,7 +351,7 @@ def test_a_library_of_another_interface_is_refused(monkeypatch: pytest.MonkeyPat
 def test_more_columns_than_a_team_counts_at_a_time(
     int8: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "together")
+    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "columns")
     config, tensors = draw_weights(4, int8)
     for threads in (1, 3):
         model = Model(engine_config(config), tensors, threads)

@@ -68,7 +68,7 @@ def test_instruction_sets_of_this_machine(here: Path) -> None:
 
 
 def test_the_best_way_to_share_work_is_learnt(here: Path) -> None:
-    assert run(here, "--habit")["habit"].endswith(" 0 failed")
+    assert run(here, "--autotuner")["autotuner"].endswith(" 0 failed")
 
 
 def test_sums_are_rounded_once(here: Path) -> None:

@@ -20,7 +20,14 @@ from benchmarks.choice import (
     runs_for,
     seconds_of,
 )
-from benchmarks.configurations import CTRANSLATE2, DEFAULT, configurations_of, is_peer
+from benchmarks.compare import searches_of
+from benchmarks.configurations import (
+    CTRANSLATE2,
+    DEFAULT,
+    INSTRUCTION_SETS,
+    configurations_of,
+    is_peer,
+)
 from benchmarks.systems import SYSTEMS
 from benchmarks.tables import all_configurations, memory, report, speeds, summary
 from tests.support.paths import REPOSITORY
@@ -144,7 +151,29 @@ def test_the_tables_name_the_configuration_that_won() -> None:
     assert "MKL, 1 thread" in report(STALLED)
     assert "| MKL, 1 thread | **600** |" in all_configurations([STALLED], "CTranslate2")
     assert "| CTranslate2 int8 | – |" in memory([STALLED])
-    assert "| CTranslate2 | 300 |" in summary([STALLED])
+
+
+def test_the_readme_has_a_row_for_each_search_and_engine() -> None:
+    cells = [
+        {
+            **result({"tfexport": {"native, 1 thread": 0.1, "onnxruntime, 2 threads": 0.4},
+                      "CTranslate2": {"MKL, 1 thread": seconds}}),
+            "beam": 4, "batch": batch,
+        }
+        for batch, seconds in ((1, 0.2), (16, 0.8))
+    ]  # fmt: skip
+    table = summary([STALLED, *cells]).splitlines()
+    assert table[0] == "| tfexport ÷ CTranslate2 | batch 1 | 16 | mean |"
+    assert "| small, greedy, float32 | 0.50 | – | 0.50 |" in table
+    assert "| small, beams of 4, float32 | 2.00 | 8.00 | 4.00 |" in table
+    assert "| small, beams of 4, float32, onnxruntime alone | 0.50 | 2.00 | 1.00 |" in table
+
+
+def test_the_folders_own_beams_are_measured_first() -> None:
+    batches = (1, 8, 16, 32)
+    assert searches_of("opus", (), ()) == [(4, batches), (6, batches), (1, (1, 8, 32))]
+    assert searches_of("small", (), ()) == [(1, (1, 8, 32)), (4, (8,))]
+    assert searches_of("small", (1, 2), (4, 4)) == [(1, (4,)), (2, (4,))]
 
 
 def test_the_tables_name_the_fastest_peer_where_it_is_another() -> None:
@@ -175,3 +204,16 @@ def test_the_picture_of_the_docs_is_that_of_its_figures(tmp_path: Path) -> None:
         f"matplotlib=={version('matplotlib')}\n" in CONSTRAINTS
     ):  # another release may draw another line
         assert text == (images / "bench.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+def test_an_instruction_set_limits_every_configuration(isa: str) -> None:
+    """And leaves out onnxruntime, which would use others."""
+    for system in SYSTEMS:
+        for way in configurations_of(system, isa):
+            assert way.environment.items() >= INSTRUCTION_SETS[isa].items()
+            assert way.options.get("engine") != "onnxruntime"
+    assert not configurations_of("generate.onnx", isa)
+    assert [way.name for way in configurations_of("tfexport int8", isa)] == [
+        "native, 1 thread", "native, 2 threads", "native, 2 workers"
+    ]  # fmt: skip

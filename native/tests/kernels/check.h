@@ -82,5 +82,5 @@ void check_quantization(const tfn::Kernels& kernels, Checks& checks);
 void check_rows(const tfn::Kernels& kernels, Checks& checks);
 void check_attention(const tfn::Kernels& kernels, Checks& checks);
 void check_vocabulary(const tfn::Kernels& kernels, Checks& checks);
-void check_habit(Checks& checks);
+void check_autotuner(Checks& checks);
 void check_sums(Checks& checks);

@@ -2,7 +2,7 @@
 //     kernels          all of them
 //     kernels --list   their names
 //     kernels NAME     that one; fails if it does not run here
-//     kernels --habit  how threads learn to share work, which no set has a part in
+//     kernels --autotuner  the autotuner of threads, which no set has a part in
 //     kernels --sums   sums that are rounded once, nor have in these
 //     kernels --all    whatever the processor says, for builds whose instructions are emulated
 #include <cstring>
@@ -32,9 +32,9 @@ bool check(const tfn::Kernels& kernels) {
 
 int main(int count, char** arguments) {
     const std::string given = count > 1 ? arguments[1] : "";
-    if (given == "--habit" || given == "--sums") {
+    if (given == "--autotuner" || given == "--sums") {
         Checks checks(given.substr(2));
-        (given == "--habit" ? check_habit : check_sums)(checks);
+        (given == "--autotuner" ? check_autotuner : check_sums)(checks);
         return report(checks) ? 0 : 1;
     }
     bool good = true, any = false;

@@ -37,7 +37,7 @@ void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std
     const Vocabulary vocabulary(kernels, tensors, config);
     tensors.check();
     Workspace w(kernels, c.threads);
-    Team::Span span(w.team, Work::decoder, c.rows);
+    Team::Span span(w.team, Phase::decoder, c.rows);
     const size_t ld = width(c.d);
     Buffer<float> x(c.rows * ld);
     for (int row = 0; row < c.rows; row++)

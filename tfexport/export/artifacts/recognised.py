@@ -72,8 +72,7 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     reference.__qualname__ = f"{name}.forward"
     return Checkpoint(
         name, None, RECOGNISED, config, dict.fromkeys(config_keys(), _ORIGIN), found.state_dict,
-        dict(found.state_dict), report_parameters(call.model, found.state_dict),
-        reference=reference, generation=facts.generation,
+        dict(found.state_dict), {}, reference=reference, generation=facts.generation,
     )  # fmt: skip
 
 
@@ -87,13 +86,14 @@ def export_recognised(call: ModuleCall, output: Output, options: ExportKeywords)
     if str(options.get("samples")).endswith(".npz"):
         raise NotRecognisedError("samples are rows of arrays, which a module's own steps take")
     checkpoint = recognised_checkpoint(call, options)
+    report = report_parameters(call.model, checkpoint.state_dict)
     check_expect(options, bool(output.level))
     tokenizers = choose_module_tokenizers(call.inputs, checkpoint.config, call.facts, options)
     contents = BundleContents(
         checkpoint, call.graphs, tokenizers, output.level, options.get("samples"),
         options.get("expect"), reads_texts(options, False),
         max_target_length=call.facts.max_length,
-        parameters=compact_report(checkpoint.key_report),
+        parameters=compact_report(report),
     )  # fmt: skip
     if output.weights is not None:
         return write_quantized(contents, output)

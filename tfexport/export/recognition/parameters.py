@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 _ALIKE = 1 - 1e-6  # the cosine of rows that are multiples of one another
 _LONGEST_VECTOR = 2**15  # elements; biases of all heads and of packed matrices are shorter
-_FEWEST = 4  # different values of a vector whose origin is certain: many are all zeros or ones
+_FEWEST = 4  # different values of a tensor whose origin is certain: many are all zeros or ones
+_SAMPLE = 2**14  # elements of a table that are looked at to count them
 
 
 def report_parameters(
@@ -85,7 +86,8 @@ class _Index:
 
 
 def _is_telling(tensor: Tensor) -> bool:
-    return tensor.numel() > 0 and len(tensor.unique()) >= min(_FEWEST, max(2, tensor.numel()))
+    sample = tensor.flatten()[:: max(1, tensor.numel() // _SAMPLE)]
+    return tensor.numel() > 0 and len(sample.unique()) >= min(_FEWEST, max(2, tensor.numel()))
 
 
 def _matrices(tensor: Tensor) -> Iterator[Tensor]:

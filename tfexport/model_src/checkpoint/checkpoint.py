@@ -335,6 +335,7 @@ class Checkpoint:
         weights: float32, under the model's own names.
         state_dict: the tensors as they were, under the layout's names (after ``rename``).
         key_report: every key of the file to the weights that it became; empty if it was ignored.
+            A recognised module has none.
         own_config: values of the model's own kind of config.json; empty if there is none.
         generation_config: the values of the generation_config.json next to it.
         module: the live module that it was read from, to compare with; None for a file.
