@@ -1,6 +1,7 @@
 #include "linear.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tfn {
 
@@ -32,19 +33,27 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
     // Of a group of which some are float32, all are: what int8 values stand for.
     const bool int8 = std::all_of(tensors.begin(), tensors.end(),
                                   [](const Tensor& tensor) { return tensor.int8; });
-    const int k = int8 ? (int)round_up(k_, kernels.depth) : k_, width = outputs.width();
+    const int k = int8 ? (int)round_up(k_, kernels.depth) : k_;
     const size_t padded = (size_t)panels_ * kernels.panel;
     if (int8) {
         integers_ = all.store.take<int8_t>(padded * k);
         scales_ = all.store.take<float>(padded);
         sums_ = all.store.take<int32_t>(padded);
+        largest_ = all.store.take<uint8_t>(panels_);
     } else {
         weights_ = all.store.take<float>(padded * k);
     }
     packed_ = {k, weights_.data(), integers_.data(), scales_.data(), sums_.data()};
-    if (all.store.filled()) return;
-    const int panel = kernels.panel;
-    all.team.run(panels_, (double)padded * k, [&](int task, int) {
+    if (!all.store.filled()) fill(kernels, all, tensors, outputs, inputs);
+    if (int8) packed_.largest = *std::max_element(largest_.data(), largest_.data() + panels_);
+}
+
+void Linear::fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
+                  Heads outputs, Heads inputs) {
+    const bool int8 = quantized();
+    const int k = packed_.k, width = outputs.width(), panel = kernels.panel;
+    all.team.run(panels_, (double)panels_ * panel * k, [&](int task, int) {
+        int largest = 0;
         for (int column = task * panel; column < (task + 1) * panel; column++) {
             const int place = column % width;
             if (column >= n_ || place % outputs.padded >= outputs.dim) continue;  // padding
@@ -58,16 +67,19 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
                     continue;
                 }
                 const size_t from = row * tensor.row_stride + i * tensor.column_stride;
-                integers_[to] = static_cast<const int8_t*>(tensor.data)[from];
-                sums_[column] += integers_[to];
+                const int value = static_cast<const int8_t*>(tensor.data)[from];
+                integers_[to] = (int8_t)value;
+                sums_[column] += value;
+                largest = std::max(largest, std::abs(value));
             }
         }
+        if (int8) largest_[task] = (uint8_t)largest;
     });
     for (const Tensor& tensor : tensors) tensor.release();
 }
 
 Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
-                      int k) {
+                      int k, int largest) {
     const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
     // Rows a power of two apart would share few places of the cache.
     const size_t ldq = round_up((size_t)padded * size, 64) / size + 64 / size;
@@ -76,7 +88,8 @@ Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t
     const int each = 4, tasks = (rows + each - 1) / each;
     team.run(tasks, 4.0 * rows * k, [&](int task, int) {
         for (int row = task * each; row < std::min(rows, task * each + each); row++)
-            how[row] = kernels.quantize(x + row * ld, k, padded, values + row * ldq * size);
+            how[row] = kernels.quantize(x + row * ld, k, padded, largest,
+                                        values + row * ldq * size);
     });
     return {nullptr, 0, values, ldq, how};
 }
@@ -93,7 +106,9 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
 void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const float* x, size_t ld,
                 int rows, Quantized& quantized, Epilogue out) {
     Input input{x, ld, nullptr, 0, nullptr};
-    if (linear.quantized()) input = quantized.make(kernels, team, x, ld, rows, linear.inputs());
+    if (linear.quantized())
+        input = quantized.make(kernels, team, x, ld, rows, linear.inputs(),
+                               linear.packed().largest);
     out.bias = linear.bias();
     const double work = (double)rows * linear.inputs() * kernels.panel;
     const Chunks chunks(linear.panels(), work, team.threads());

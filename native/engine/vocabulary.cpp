@@ -88,7 +88,7 @@ void Vocabulary::logits(Workspace& w, const float* x, int rows, float* out, size
     const size_t from = width(d_);
     if (!rows_) {
         Epilogue end{out, ld, bias_.data(), size_};
-        Input input = w.quantized.make(w.kernels, w.team, x, from, rows, d_);
+        Input input = w.quantized.make(w.kernels, w.team, x, from, rows, d_, packed_.largest);
         const double work = (double)rows * d_ * w.kernels.panel;
         const Chunks chunks(panels_, work, w.team.threads());
         w.team.run(chunks.count, work * panels_, [&](int task, int) {
@@ -120,7 +120,7 @@ void Vocabulary::logits_of(Workspace& w, const float* x, int rows, const int32_t
         });
         return;
     }
-    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_);
+    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_, packed_.largest);
     float* room = w.bounds.reserve((size_t)w.team.threads() * rows * panel);
     w.team.run(tasks, work * count, [&](int task, int thread) {
         float* found = room + (size_t)thread * rows * panel;
@@ -143,7 +143,7 @@ void Vocabulary::best(Workspace& w, const float* x, int rows, int32_t* out) cons
 
 void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) const {
     const int threads = w.team.threads();
-    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_);
+    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_, packed_.largest);
     std::vector<Screen> screens((size_t)threads * rows);
     w.candidates.reserve(screens.size() * ROOM);
     w.bounds.reserve(screens.size() * ROOM);

@@ -30,6 +30,7 @@ double timed(F&& f, int calls = 1) {
 }
 
 typedef float F8 __attribute__((vector_size(32)));
+constexpr int LARGEST = 63;  // of the int8 weights that bundles have
 constexpr int TURNS = 1 << 20;
 
 #if defined(__x86_64__)
@@ -92,10 +93,11 @@ int main(int count, char** arguments) {
     for (const auto& [n, k] : {std::pair<int, int>{64, 96}, {768, 256}, {256, 1024}, {1536, 512}, {512, 2048},
                                {32000, 512}})
         for (int int8 = 0; int8 < 2; int8++) {
-            const Weights w = make_weights(*kernels, random, n, k, int8);
+            const Weights w = make_weights(*kernels, random, n, k, int8, LARGEST);
             std::printf("%-8s %5d x %4d:", int8 ? "int8" : "float32", n, k);
             for (int m : {1, 2, 4, 8, 16, 32}) {
-                const Rows rows = make_rows(*kernels, random.normals((size_t)m * k), m, k, int8);
+                const Rows rows = make_rows(*kernels, random.normals((size_t)m * k), m, k, int8,
+                                            LARGEST);
                 std::vector<float> y((size_t)m * n);
                 const Epilogue end{y.data(), (size_t)n, w.bias.data(), n};
                 const double time = timed(

@@ -3,6 +3,7 @@
 //   Value, GROUP       integers of a row, and how many of them one product takes together
 //   DEPTH, OFFSET      K is a multiple of DEPTH; OFFSET is added to integers
 //   SYMMETRIC, STEPS   rows' zeros are always 0; how many integers there are, or half of them
+//   SUMS_OF_PAIRS      two products are added in 16 bits, where they have to fit
 //   SLOW_SUMS          sums follow one another so slowly that few rows need several panels at once
 //   Weights, load_weights, multiply_add, store_values
 

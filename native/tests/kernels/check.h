@@ -50,7 +50,7 @@ private:
     std::normal_distribution<float> normal_;
 };
 
-// Weights (N, K) and their packed form; int8 ones with their scales.
+// Weights (N, K) and their packed form; int8 ones up to `largest`, with their scales.
 struct Weights {
     int n, k, panels;
     std::vector<float> values;  // as they are multiplied
@@ -59,9 +59,10 @@ struct Weights {
     tfn::Buffer<int32_t> sums;
     tfn::Packed form;
 };
-Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, bool int8);
+Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, bool int8,
+                     int largest = 127);
 
-// Rows (M, K) as a product reads them, and the values that they stand for.
+// Rows (M, K) as a product with int8 weights up to `largest` reads them, and the values that they stand for.
 struct Rows {
     int m, k;
     std::vector<float> given;
@@ -72,7 +73,7 @@ struct Rows {
     tfn::Input input;
 };
 Rows make_rows(const tfn::Kernels& kernels, const std::vector<float>& given, int m, int k,
-               bool int8);
+               bool int8, int largest = 127);
 
 double activation(tfn::Activation kind, double x);
 
