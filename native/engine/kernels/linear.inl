@@ -63,11 +63,17 @@ __attribute__((noinline)) void block_f32(const Packed& w, const Input& input, in
                 store(out + (r * PANELS + p) * PANEL + v * LANES, sums[p][r][v]);
 }
 
-// Sums of integers as a value of the product.
-INLINE F dequantized(const Packed& w, Quantization how, int column, I sums) {
-    if (!SYMMETRIC) sums -= *(const I*)(w.sums + column) * how.zero;
-    return to_float(sums) * (load(w.scales + column) * how.scale);
-}
+// What turns sums of integers of some columns into values of the product.
+struct Columns {
+    F scales;
+    I sums;
+    INLINE Columns(const Packed& w, int column)
+        : scales(load(w.scales + column)), sums(*(const I*)(w.sums + column)) {}
+    INLINE F dequantized(Quantization how, I found) const {
+        if (!SYMMETRIC) found -= sums * how.zero;
+        return to_float(found) * (scales * how.scale);
+    }
+};
 
 // The same with integers, whose sums are exact.
 template <int ROWS, int PANELS>
@@ -95,16 +101,17 @@ __attribute__((noinline)) void block_int8(const Packed& w, const Input& input, i
             }
         }
     }
+    const Quantization* how = input.rows + row;
+#pragma GCC unroll 8
+    for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++) {
+            const int column = p * PANEL + v * LANES;
+            const Columns of(w, panel * PANEL + column);
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 8
-        for (int p = 0; p < PANELS; p++)
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++) {
-                const int column = p * PANEL + v * LANES;
-                store(out + r * PANELS * PANEL + column,
-                      dequantized(w, input.rows[row + r], panel * PANEL + column, sums[p][r][v]));
-            }
+            for (int r = 0; r < ROWS; r++)
+                store(out + r * PANELS * PANEL + column, of.dequantized(how[r], sums[p][r][v]));
+        }
 }
 
 // Few rows take several panels at once, or their few sums would wait for one another.
@@ -146,14 +153,15 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     const char* weights = w.f32 ? (const char*)w.f32 : (const char*)w.int8;
     for (int from = 0; from < rows; from += ROWS_AT_ONCE) {
         const int to = from + ROWS_AT_ONCE < rows ? from + ROWS_AT_ONCE : rows;
-        const int passes = (to - from + MOST_ROWS - 1) / MOST_ROWS;
+        const int passes = (to - from + MOST_ROWS - 1) / MOST_ROWS, least = (to - from) / passes;
+        const Blocks of_counts[] = {blocks_of(least, w.f32), blocks_of(least + 1, w.f32)};
         // One panel after another for many rows: it is read once from memory, then from the cache,
         // and all passes over it together fetch the next one.
         const int step = passes > 1 ? 1 : last - first;
         for (int begin = first; begin < last; begin += step)
             for (int row = from, pass = 0; row < to; pass++) {
                 const int count = (to - row + passes - pass - 1) / (passes - pass);
-                const Blocks blocks = blocks_of(count, w.f32);
+                const Blocks& blocks = of_counts[count - least];
                 for (int panel = begin; panel < begin + step;) {
                     const bool several = panel + blocks.at_once <= begin + step;
                     const int panels = several ? blocks.at_once : 1;
@@ -170,27 +178,42 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     }
 }
 
-// What becomes of a vector of sums, of which all columns may be written.
-INLINE F finished(const Epilogue& out, F v, F before) {
-    if (out.then == Then::store) return activate(out.activation, v);
-    return out.then == Then::add ? before * out.scale + v : before * v;
+// Of each row, a vector of sums and bias to what f makes of it and of what was there.
+template <class Finish>
+INLINE void finish_rows(const Epilogue& out, const Sums& sums, int i, Finish&& f) {
+    const F bias = load(out.bias + sums.column + i);
+    const int count = out.columns - sums.column - i;
+    float* y = out.y + sums.row * out.ld + sums.column + i;
+    const float* values = sums.values + i;
+    for (int r = 0; r < sums.count; r++, y += out.ld, values += sums.columns) {
+        const F v = load(values) + bias;
+        if (count >= LANES) {
+            store(y, f(v, y));
+            continue;
+        }
+        float part[LANES] = {};  // not all of these columns may be written
+        memcpy(part, y, sizeof(float) * count);
+        store(part, f(v, part));
+        memcpy(y, part, sizeof(float) * count);
+    }
 }
 
 void finish(const Epilogue& out, const Sums& sums) {
-    for (int r = 0; r < sums.count; r++)
-        for (int i = 0; i < sums.columns; i += LANES) {
-            const int column = sums.column + i, count = out.columns - column;
-            const F v = load(sums.values + r * sums.columns + i) + load(out.bias + column);
-            float* y = out.y + (sums.row + r) * out.ld + column;
-            if (count >= LANES) {
-                store(y, finished(out, v, out.then == Then::store ? F{} : load(y)));
-            } else if (count > 0) {
-                float part[LANES] = {};
-                memcpy(part, y, sizeof(float) * count);
-                store(part, finished(out, v, load(part)));
-                memcpy(y, part, sizeof(float) * count);
-            }
+#define FINISH(VALUE) \
+    finish_rows(out, sums, i, [&](F v, const float* y) __attribute__((always_inline)) { \
+        (void)y; \
+        return VALUE; \
+    })
+    for (int i = 0; i < sums.columns && sums.column + i < out.columns; i += LANES)
+        switch (out.then) {
+            case Then::add: FINISH(load(y) * out.scale + v); break;
+            case Then::multiply: FINISH(load(y) * v); break;
+            case Then::store:
+                if (out.activation == Activation::none) FINISH(v);
+                else if (out.activation == Activation::relu) FINISH(activate(Activation::relu, v));
+                else FINISH(activate(out.activation, v));
         }
+#undef FINISH
 }
 
 void linear(const Packed& w, const Input& x, int rows, int first, int last, const Epilogue& out) {
