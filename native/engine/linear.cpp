@@ -1,9 +1,23 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <cstdlib>
+
+#include "packing.h"
 
 namespace tfn {
+namespace {
+
+// Without its sign. In bytes, which compilers put into vectors.
+uint8_t largest_of(const int8_t* values, size_t count) {
+    uint8_t largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t size = (uint8_t)(values[i] < 0 ? -values[i] : values[i]);
+        largest = size > largest ? size : largest;
+    }
+    return largest;
+}
+
+}  // namespace
 
 Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
                Heads outputs, Heads inputs) {
@@ -35,25 +49,29 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
                                   [](const Tensor& tensor) { return tensor.int8; });
     const int k = int8 ? (int)round_up(k_, kernels.depth) : k_;
     const size_t padded = (size_t)panels_ * kernels.panel;
+    Half type = Half::none;
     if (int8) {
         integers_ = all.store.take<int8_t>(padded * k);
         scales_ = all.store.take<float>(padded);
         sums_ = all.store.take<int32_t>(padded);
         largest_ = all.store.take<uint8_t>(panels_);
+    } else if ((type = all.half_of(tensors)) != Half::none) {
+        halves_ = all.store.take<uint16_t>(padded * k);
     } else {
         weights_ = all.store.take<float>(padded * k);
     }
     packed_ = {k, weights_.data(), integers_.data(), scales_.data(), sums_.data()};
+    if (type != Half::none) packed_.floats = {halves_.data(), type};
     if (!all.store.filled()) fill(kernels, all, tensors, outputs, inputs);
     if (int8) packed_.largest = *std::max_element(largest_.data(), largest_.data() + panels_);
 }
 
 void Linear::fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
                   Heads outputs, Heads inputs) {
-    const bool int8 = quantized();
+    const bool int8 = quantized(), plain = outputs.padded == outputs.dim && inputs.padded == inputs.dim;
+    const Half type = packed_.floats.type();
     const int k = packed_.k, width = outputs.width(), panel = kernels.panel;
-    all.team.run(panels_, (double)panels_ * panel * k, [&](int task, int) {
-        int largest = 0;
+    const auto pack_padded = [&](int task) {
         for (int column = task * panel; column < (task + 1) * panel; column++) {
             const int place = column % width;
             if (column >= n_ || place % outputs.padded >= outputs.dim) continue;  // padding
@@ -61,21 +79,45 @@ void Linear::fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor
             const int row = place / outputs.padded * outputs.dim + place % outputs.padded;
             if (int8) scales_[column] = tensor.scales[row];
             for (int i = 0; i < inputs.size(); i++) {
-                const size_t to = packed_at(kernels, int8, k, column, inputs.at(i));
                 if (!int8) {
-                    weights_[to] = tensor.at(row, i);
+                    const size_t to = packed_at(kernels, type, k, column, inputs.at(i));
+                    if (type == Half::none) weights_[to] = tensor.at(row, i);
+                    else narrowed(type, tensor.at(row, i), &halves_[to]);
                     continue;
                 }
+                const size_t to = packed_at(kernels, int8, k, column, inputs.at(i));
                 const size_t from = row * tensor.row_stride + i * tensor.column_stride;
-                const int value = static_cast<const int8_t*>(tensor.data)[from];
-                integers_[to] = (int8_t)value;
-                sums_[column] += value;
-                largest = std::max(largest, std::abs(value));
+                integers_[to] = static_cast<const int8_t*>(tensor.data)[from];
+                sums_[column] += integers_[to];
             }
         }
-        if (int8) largest_[task] = (uint8_t)largest;
+    };
+    const size_t of_panel = (size_t)panel * k;
+    all.team.run(panels_, (double)panels_ * of_panel, [&](int task, int) {
+        if (!plain || !pack_plain(kernels, tensors, task)) pack_padded(task);
+        if (int8) largest_[task] = largest_of(integers_.data() + task * of_panel, of_panel);
     });
     for (const Tensor& tensor : tensors) tensor.release();
+}
+
+// A panel of rows that follow each other in one matrix.
+bool Linear::pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task) {
+    const int panel = kernels.panel, first = task * panel, count = std::min(panel, n_ - first);
+    const Tensor& tensor = tensors[first / tensors[0].rows];
+    const size_t row = first % tensor.rows;
+    if (row + count > tensor.rows) return false;
+    const Lines lines{tensor.row_stride, tensor.column_stride, count, k_};
+    const size_t to = packed_at(kernels, quantized(), packed_.k, first, 0);
+    if (!quantized()) {
+        if (tensor.int8 || !weights_.data()) return false;
+        const float* from = static_cast<const float*>(tensor.data);
+        pack_panel(from + row * tensor.row_stride, lines, panel, weights_.data() + to);
+        return true;
+    }
+    std::copy_n(tensor.scales + row, count, scales_.data() + first);
+    const int8_t* from = static_cast<const int8_t*>(tensor.data);
+    return pack_panel(from + row * tensor.row_stride, lines, panel, kernels.group,
+                      integers_.data() + to, sums_.data() + first);
 }
 
 Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
@@ -99,7 +141,7 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
     int most = threads == 1 ? 1 : 8 * threads;
     int wanted = (int)std::min<double>(most, panels * work_of_panel / LEAST);
     each = (panels + std::max(1, wanted) - 1) / std::max(1, wanted);
-    if (each > 4) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
+    if (each > 2) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
     count = (panels + each - 1) / each;
 }
 

@@ -42,9 +42,11 @@ private:
               Heads outputs, Heads inputs);
     void fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
               Heads outputs, Heads inputs);
+    bool pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task);
 
     int k_ = 0, n_ = 0, panels_ = 0;
     View<float> weights_, scales_, bias_;
+    View<uint16_t> halves_;
     View<int8_t> integers_;
     View<int32_t> sums_;
     View<uint8_t> largest_;  // of the values of each panel, without their signs

@@ -1,8 +1,8 @@
 // Where everything lies that loading makes of weights: in memory, or in a file that is mapped.
 //
 // What is taken from a store comes in a fixed order, which a model's config and instruction set
-// decide. So the file needs no table: sizes are always those that the config asks for, never those
-// that a file claims, and a file that has another size is refused.
+// decide. So the file needs no table: sizes are those that the config asks for, and a file that has
+// another size is refused. It says one thing about sizes: in which of three types a matrix is kept.
 //
 // The file: a header (see "store.cpp"), and what was taken, each part rounded up to cache lines.
 #pragma once
