@@ -63,26 +63,6 @@ TARGET double peak() {
     return 80.0 * TURNS / least;
 }
 
-// The same of bytes as AVX2 multiplies them: pairs in 16 bits, and these in 32 (0 where it is not x86).
-TARGET double peak_of_bytes() {
-#if defined(__x86_64__)
-    double least = 1e9;
-    for (int round = 0; round < 9; round++) {
-        F8 sums[8] = {}, found, one = F8{};
-        const double start = seconds();
-        for (int turn = 0; turn < TURNS; turn++)
-#pragma GCC unroll 8
-            for (int i = 0; i < 8; i++)
-                asm volatile("vpmaddubsw %2, %2, %1\n\tvpmaddwd %2, %1, %1\n\tvpaddd %1, %0, %0"
-                             : "+x"(sums[i]), "=&x"(found) : "x"(one));
-        least = std::min(least, seconds() - start);
-    }
-    return 8.0 * 32 * TURNS / least;
-#else
-    return 0;
-#endif
-}
-
 // Bytes a second that are read from memory.
 TARGET double bandwidth(const std::vector<float>& memory) {
     float sink = 0;
@@ -108,8 +88,8 @@ int main(int count, char** arguments) {
     Random random(1);
     const std::vector<float> memory(48u << 20, 1.0f);  // 192 MiB, more than caches hold
     const double most = peak(), bytes = bandwidth(memory);
-    std::printf("peak %.1f G multiply-adds/s (8 floats), %.1f (32 bytes in pairs), memory %.1f GB/s; %s\n",
-                most * 1e-9, peak_of_bytes() * 1e-9, bytes * 1e-9, kernels->name);
+    std::printf("peak %.1f G multiply-adds/s (8 floats), memory %.1f GB/s; %s\n", most * 1e-9,
+                bytes * 1e-9, kernels->name);
     for (const auto& [n, k] : {std::pair<int, int>{64, 96}, {768, 256}, {256, 1024}, {1536, 512}, {512, 2048},
                                {32000, 512}})
         for (const std::string name : {"float32", "bfloat16", "float16", "int8"}) {

@@ -241,41 +241,40 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     }
 }
 
-// Of each row, a vector of sums and bias to what f makes of it and of what was there.
+// Sums and bias to what f makes of a vector of them and of what was there. Row by row: rows of many
+// columns lie on pages of their own.
 template <class Finish>
-INLINE void finish_rows(const Epilogue& out, const Sums& sums, int i, Finish&& f) {
-    const F bias = load(out.bias + sums.column + i);
-    const int count = out.columns - sums.column - i;
-    float* y = out.y + sums.row * out.ld + sums.column + i;
-    const float* values = sums.values + i;
-    for (int r = 0; r < sums.count; r++, y += out.ld, values += sums.columns) {
-        const F v = load(values) + bias;
-        if (count >= LANES) {
-            store(y, f(v, y));
-            continue;
+INLINE void finish_rows(const Epilogue& out, const Sums& sums, Finish&& f) {
+    for (int r = 0; r < sums.count; r++)
+        for (int i = 0; i < sums.columns; i += LANES) {
+            const int column = sums.column + i, count = out.columns - column;
+            const F v = load(sums.values + r * sums.columns + i) + load(out.bias + column);
+            float* y = out.y + (sums.row + r) * out.ld + column;
+            if (count >= LANES) {
+                store(y, f(v, y));
+            } else if (count > 0) {  // not all of these columns may be written
+                float part[LANES] = {};
+                memcpy(part, y, sizeof(float) * count);
+                store(part, f(v, part));
+                memcpy(y, part, sizeof(float) * count);
+            }
         }
-        float part[LANES] = {};  // not all of these columns may be written
-        memcpy(part, y, sizeof(float) * count);
-        store(part, f(v, part));
-        memcpy(y, part, sizeof(float) * count);
-    }
 }
 
 void finish(const Epilogue& out, const Sums& sums) {
 #define FINISH(VALUE) \
-    finish_rows(out, sums, i, [&](F v, const float* y) __attribute__((always_inline)) { \
+    finish_rows(out, sums, [&](F v, const float* y) __attribute__((always_inline)) { \
         (void)y; \
         return VALUE; \
     })
-    for (int i = 0; i < sums.columns && sums.column + i < out.columns; i += LANES)
-        switch (out.then) {
-            case Then::add: FINISH(load(y) * out.scale + v); break;
-            case Then::multiply: FINISH(load(y) * v); break;
-            case Then::store:
-                if (out.activation == Activation::none) FINISH(v);
-                else if (out.activation == Activation::relu) FINISH(activate(Activation::relu, v));
-                else FINISH(activate(out.activation, v));
-        }
+    switch (out.then) {
+        case Then::add: FINISH(load(y) * out.scale + v); break;
+        case Then::multiply: FINISH(load(y) * v); break;
+        case Then::store:
+            if (out.activation == Activation::none) FINISH(v);
+            else if (out.activation == Activation::relu) FINISH(activate(Activation::relu, v));
+            else FINISH(activate(out.activation, v));
+    }
 #undef FINISH
 }
 
