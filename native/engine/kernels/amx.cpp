@@ -103,7 +103,7 @@ void tiled_product(const Packed& w, const Input& x, int rows, int first, int las
                         store(values[r] + i, Columns(w, panel * PANEL + i)
                                                  .dequantized(x.rows[row + r],
                                                               *(const I*)(sums[r] + i)));
-                out(Sums{row, count, panel * PANEL, PANEL, values[0]});
+                out(Sums{row, count, panel * PANEL, PANEL, values[0], PANEL});
             }
     };
     // Rows that fill no pair of tiles come last: a change of shape for each panel would be dear.
