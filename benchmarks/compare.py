@@ -22,6 +22,7 @@ from benchmarks.choice import best, finalists, may_win, runs_for
 from benchmarks.configurations import (
     BEAM_SYSTEMS,
     DEFAULT,
+    INSTRUCTION_SETS,
     OURS,
     QUICK,
     configurations_of,
@@ -59,6 +60,7 @@ class Bench:
         beam: hypotheses of each row.
         rounds: runs of every configuration, to choose by.
         runs: runs of those chosen, unless they are slow.
+        isa: the instruction set beyond which no system goes, or None.
         expected: the tokens that float32 gives, by batch, beam and size; filled by the first bench.
     """
 
@@ -70,6 +72,7 @@ class Bench:
     beam: int
     rounds: int
     runs: int
+    isa: str | None = None
     expected: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
 
     def rows(self, batch: int) -> Rows:
@@ -84,7 +87,7 @@ class Bench:
         loading: list[Key] = []
         for key in wanted:
             system, name = key
-            configuration = next(c for c in configurations_of(system) if c.name == name)
+            configuration = next(c for c in configurations_of(system, self.isa) if c.name == name)
             try:
                 running[key] = Process(system, configuration, self.folder, self.checkpoint,
                                        self.beam, self.folder / "systems.log")  # fmt: skip
@@ -120,7 +123,7 @@ class Bench:
     def choose(self, system: str, batches: tuple[int, ...]) -> dict[int, dict[str, float]]:
         """The least seconds of each configuration of a system, by batch."""
         found: dict[int, dict[str, float]] = {}
-        running = self.open((system, c.name) for c in configurations_of(system))
+        running = self.open((system, c.name) for c in configurations_of(system, self.isa))
         for batch in batches:
             times: dict[str, list[float]] = {key[1]: [] for key in _able(running, batch)}
             for turn in range(self.rounds):
@@ -187,7 +190,7 @@ class Bench:
                     "cores": configuration.cores,
                     "least_when_choosing": seconds[batch][configuration.name],
                 }
-                for configuration in configurations_of(system)
+                for configuration in configurations_of(system, self.isa)
                 if configuration.name in seconds[batch]
             }
             for name, figures in configurations.items():
@@ -256,6 +259,11 @@ def _forget(folder: Path) -> None:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def _quick(context: click.Context, _: click.Parameter, quick: bool) -> None:
+    if quick:
+        context.default_map = {"systems": QUICK, "runs": 5}
+
+
 @click.command()
 @click.option("--size", "sizes", multiple=True, type=click.Choice([*SIZES]), default=[*SIZES])
 @click.option("--batch", "batches", multiple=True, type=int,
@@ -264,17 +272,18 @@ def _forget(folder: Path) -> None:
 @click.option("--beam", "beams", multiple=True, type=int,
               help="Beam sizes, 1 for greedy search; by default those of the tables.")  # fmt: skip
 @click.option("--runs", type=int, default=7, show_default=True)
-@click.option("--quick", is_flag=True, help="Only CTranslate2, in fewer runs.")
+@click.option("--isa", type=click.Choice([*INSTRUCTION_SETS]),
+              help="Limit systems to it, and leave out what runs onnxruntime.")  # fmt: skip
+@click.option("--quick", is_flag=True, is_eager=True, expose_value=False, callback=_quick,
+              help="Only CTranslate2, in fewer runs.")  # fmt: skip
 @click.option("--folder", type=Path, default=Path("build/bench"), help="Where models are written.")
 @click.option("--json", "output", type=Path, default=Path("build/bench/compare.json"),
               show_default=True, help="Where the figures are written.")  # fmt: skip
 def main(
     sizes: tuple[str, ...], batches: tuple[int, ...], systems: tuple[str, ...],
-    beams: tuple[int, ...], runs: int, quick: bool, folder: Path, output: Path,
+    beams: tuple[int, ...], runs: int, isa: str | None, folder: Path, output: Path,
 ) -> None:  # fmt: skip
     """Measure every configuration of every system on random models of equal weights."""
-    if quick:
-        systems, runs = QUICK, min(runs, 5)
     figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "source": SOURCE,
                                "length": LENGTH, "results": []}  # fmt: skip
     expected: dict[tuple[str, int, int], Rows] = {}
@@ -287,10 +296,12 @@ def main(
                 names = [
                     name
                     for name in systems
-                    if weights_of(name) == weights and (width == 1 or name in BEAM_SYSTEMS)
+                    if weights_of(name) == weights
+                    and configurations_of(name, isa)
+                    and (width == 1 or name in BEAM_SYSTEMS)
                 ]
                 bench = Bench(size, (folder / size).absolute(), checkpoint, weights, names, width,
-                              2 if quick else 3, runs, expected)  # fmt: skip
+                              max(1, min(3, runs // 2)), runs, isa, expected)  # fmt: skip
                 for cell in bench.measure(rows) if names else []:
                     figures["results"].append(cell)
                     print(report(cell), flush=True)

@@ -3,7 +3,7 @@
 Which is fastest differs from machine to machine and from model to model, so all are measured.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -13,6 +13,7 @@ OURS = {"float32": "tfexport", "int8": "tfexport int8"}
 # Not peers: other forms of what tfexport exports, or more than a peer computes.
 OWN = {*OURS.values(), "tfexport, scores", "generate.onnx", "two graphs", "TorchScript"}
 CTRANSLATE2 = {"float32": "CTranslate2", "int8": "CTranslate2 int8"}
+ON_ONNXRUNTIME = ("generate.onnx", "two graphs", "Optimum-ONNX")
 # What can search with beams.
 BEAM_SYSTEMS = {*OURS.values(), *CTRANSLATE2.values(), "Transformers", "Optimum-ONNX"}
 # Measured unless others are named; without torch.compile, whose compiling takes minutes a process.
@@ -65,6 +66,17 @@ TWO_ASLEEP = Configuration(
 )
 WORKERS = Configuration("2 workers", workers=2)
 ENGINES = ("onnxruntime", "native")
+# Variables that keep each system's libraries from instructions beyond a set. onnxruntime has none.
+INSTRUCTION_SETS = {
+    "avx2": {
+        "TFEXPORT_NATIVE_INSTRUCTION_SET": "avx2",
+        "CT2_FORCE_CPU_ISA": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "DNNL_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+    },
+}
 BACK_ENDS = {
     "oneDNN": {"CT2_USE_MKL": "0"},
     "MKL": {"CT2_USE_MKL": "1", "CT2_PACKED_GEMM": "1"},
@@ -72,8 +84,20 @@ BACK_ENDS = {
 }
 
 
-def configurations_of(system: str) -> list[Configuration]:
-    """Every way in which a system is measured, by the system's name."""
+def configurations_of(system: str, isa: str | None = None) -> list[Configuration]:
+    """Every way in which a system is measured.
+
+    Args:
+        system: its name.
+        isa: one of INSTRUCTION_SETS, beyond which nothing is used. Without ways that run
+            onnxruntime, which cannot be told.
+    """
+    if isa:
+        return [
+            replace(way, environment={**way.environment, **INSTRUCTION_SETS[isa]})
+            for way in configurations_of(system)
+            if system not in ON_ONNXRUNTIME and way.options.get("engine") != "onnxruntime"
+        ]
     if system in ("tfexport", "tfexport, scores", "tfexport int8"):
         return [
             _with(way, engine, options={"engine": engine})
@@ -81,7 +105,7 @@ def configurations_of(system: str) -> list[Configuration]:
             for way in (ONE, TWO, WORKERS)
         ]
     # No OpenMP in onnxruntime; the tutorials' loop is ten times too slow for it to matter.
-    if system in ("generate.onnx", "two graphs", "Optimum-ONNX", "eager, uncached"):
+    if system in ON_ONNXRUNTIME or system == "eager, uncached":
         return [ONE, TWO]
     if system in CTRANSLATE2.values():
         ways = [ONE, TWO, TWO_ASLEEP, WORKERS]

@@ -5,6 +5,19 @@
 #include "packing.h"
 
 namespace tfn {
+namespace {
+
+// Without its sign. In bytes, which compilers put into vectors.
+uint8_t largest_of(const int8_t* values, size_t count) {
+    uint8_t largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t size = (uint8_t)(values[i] < 0 ? -values[i] : values[i]);
+        largest = size > largest ? size : largest;
+    }
+    return largest;
+}
+
+}  // namespace
 
 Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
                Heads outputs, Heads inputs) {
@@ -34,13 +47,14 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
     // Of a group of which some are float32, all are: what int8 values stand for.
     const bool int8 = std::all_of(tensors.begin(), tensors.end(),
                                   [](const Tensor& tensor) { return tensor.int8; });
-    const int k = int8 ? (int)round_up(k_, kernels.depth) : k_, width = outputs.width();
+    const int k = int8 ? (int)round_up(k_, kernels.depth) : k_;
     const size_t padded = (size_t)panels_ * kernels.panel;
     Half type = Half::none;
     if (int8) {
         integers_ = all.store.take<int8_t>(padded * k);
         scales_ = all.store.take<float>(padded);
         sums_ = all.store.take<int32_t>(padded);
+        largest_ = all.store.take<uint8_t>(panels_);
     } else if ((type = all.half_of(tensors)) != Half::none) {
         halves_ = all.store.take<uint16_t>(padded * k);
     } else {
@@ -48,11 +62,16 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
     }
     packed_ = {k, weights_.data(), integers_.data(), scales_.data(), sums_.data()};
     if (type != Half::none) packed_.floats = {halves_.data(), type};
-    if (all.store.filled()) return;
-    const int panel = kernels.panel;
-    const bool plain = outputs.padded == outputs.dim && inputs.padded == inputs.dim;
-    all.team.run(panels_, (double)padded * k, [&](int task, int) {
-        if (plain && pack_plain(kernels, tensors, task)) return;
+    if (!all.store.filled()) fill(kernels, all, tensors, outputs, inputs);
+    if (int8) packed_.largest = *std::max_element(largest_.data(), largest_.data() + panels_);
+}
+
+void Linear::fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
+                  Heads outputs, Heads inputs) {
+    const bool int8 = quantized(), plain = outputs.padded == outputs.dim && inputs.padded == inputs.dim;
+    const Half type = packed_.floats.type();
+    const int k = packed_.k, width = outputs.width(), panel = kernels.panel;
+    const auto pack_padded = [&](int task) {
         for (int column = task * panel; column < (task + 1) * panel; column++) {
             const int place = column % width;
             if (column >= n_ || place % outputs.padded >= outputs.dim) continue;  // padding
@@ -72,6 +91,11 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
                 sums_[column] += integers_[to];
             }
         }
+    };
+    const size_t of_panel = (size_t)panel * k;
+    all.team.run(panels_, (double)panels_ * of_panel, [&](int task, int) {
+        if (!plain || !pack_plain(kernels, tensors, task)) pack_padded(task);
+        if (int8) largest_[task] = largest_of(integers_.data() + task * of_panel, of_panel);
     });
     for (const Tensor& tensor : tensors) tensor.release();
 }
@@ -108,7 +132,7 @@ bool Linear::pack_plain(const Kernels& kernels, const std::vector<Tensor>& tenso
 }
 
 Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
-                      int k) {
+                      int k, int largest) {
     const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
     // Rows a power of two apart would share few places of the cache.
     const size_t ldq = round_up((size_t)padded * size, 64) / size + 64 / size;
@@ -117,7 +141,8 @@ Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t
     const int each = 4, tasks = (rows + each - 1) / each;
     team.run(tasks, 4.0 * rows * k, [&](int task, int) {
         for (int row = task * each; row < std::min(rows, task * each + each); row++)
-            how[row] = kernels.quantize(x + row * ld, k, padded, values + row * ldq * size);
+            how[row] = kernels.quantize(x + row * ld, k, padded, largest,
+                                        values + row * ldq * size);
     });
     return {nullptr, 0, values, ldq, how};
 }
@@ -134,7 +159,9 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
 void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const float* x, size_t ld,
                 int rows, Quantized& quantized, Epilogue out) {
     Input input{x, ld, nullptr, 0, nullptr};
-    if (linear.quantized()) input = quantized.make(kernels, team, x, ld, rows, linear.inputs());
+    if (linear.quantized())
+        input = quantized.make(kernels, team, x, ld, rows, linear.inputs(),
+                               linear.packed().largest);
     out.bias = linear.bias();
     const double work = (double)rows * linear.inputs() * kernels.panel;
     const Chunks chunks(linear.panels(), work, team.threads());

@@ -40,6 +40,8 @@ public:
 private:
     void pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
               Heads outputs, Heads inputs);
+    void fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
+              Heads outputs, Heads inputs);
     bool pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task);
 
     int k_ = 0, n_ = 0, panels_ = 0;
@@ -47,14 +49,17 @@ private:
     View<uint16_t> halves_;
     View<int8_t> integers_;
     View<int32_t> sums_;
+    View<uint8_t> largest_;  // of the values of each panel, without their signs
     Packed packed_;
 };
 
 // Values of rows as a product reads them: quantised if its weights are.
 class Quantized {
 public:
-    // Rows (M, k) with `ld` values between them. Shared out among the team if there are many.
-    Input make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows, int k);
+    // Rows (M, k) with `ld` values between them, for int8 weights up to `largest`. Shared out among the
+    // team if there are many.
+    Input make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows, int k,
+               int largest);
 
 private:
     Buffer<char> values_;

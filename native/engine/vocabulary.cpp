@@ -161,7 +161,7 @@ Packed Vocabulary::weights() const {
 }
 
 Input Vocabulary::input(Workspace& w, const float* x, int rows) const {
-    if (!rows_) return w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_);
+    if (!rows_) return w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_, packed_.largest);
     const int lanes = w.kernels.lanes, vectors = (rows + lanes - 1) / lanes;
     float* turned = w.turned.reserve((size_t)vectors * lanes * d_);
     w.team.run(vectors, 4.0 * rows * d_, [&](int i, int) {
@@ -197,7 +197,7 @@ void Vocabulary::logits_of(Workspace& w, const float* x, int rows, const int32_t
         float* found = room + (size_t)thread * rows * panel;
         const size_t first = *own / panel * panel;
         const Packed one{packed_.k, {}, packed_.int8 + first * packed_.k, packed_.scales + first,
-                         packed_.sums + first};
+                         packed_.sums + first, packed_.largest};
         w.kernels.linear(one, given, rows, 0, 1,
                          {found, (size_t)panel, bias_.data() + first, panel});
         for (int row = 0; row < rows; row++)
@@ -253,7 +253,7 @@ void Vocabulary::best(Workspace& w, const float* x, int rows, int32_t* out) cons
 
 void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) const {
     const int threads = w.team.threads();
-    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_);
+    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_, packed_.largest);
     std::vector<Screen> screens((size_t)threads * rows);
     w.candidates.reserve(screens.size() * ROOM);
     w.bounds.reserve(screens.size() * ROOM);

@@ -174,10 +174,10 @@ def engine_model(
     return Model(config, engine_tensors(model), threads, instruction_set)
 
 
-def quantize(values: NDArray[np.float32]) -> Tensor:
-    """Each row by its own scale."""
-    scales = (np.abs(values).max(1) / 127).astype(np.float32)
-    whole = np.clip(np.rint(values / scales[:, None]), -127, 127).astype(np.int8)
+def quantize(values: NDArray[np.float32], largest: int = 127) -> Tensor:
+    """Each row by its own scale, to integers up to `largest`."""
+    scales = (np.abs(values).max(1) / largest).astype(np.float32)
+    whole = np.clip(np.rint(values / scales[:, None]), -largest, largest).astype(np.int8)
     return Tensor(whole, scales)
 
 

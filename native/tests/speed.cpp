@@ -30,6 +30,7 @@ double timed(F&& f, int calls = 1) {
 }
 
 typedef float F8 __attribute__((vector_size(32)));
+constexpr int LARGEST = 63;  // of the int8 weights that bundles have
 constexpr int TURNS = 1 << 20;
 
 #if defined(__x86_64__)
@@ -96,11 +97,12 @@ int main(int count, char** arguments) {
             const Half type = name == "bfloat16"  ? Half::bfloat16
                               : name == "float16" ? Half::float16
                                                   : Half::none;
-            Weights w = make_weights(*kernels, random, n, k, int8);
+            Weights w = make_weights(*kernels, random, n, k, int8, LARGEST);
             if (type != Half::none) w = as_halves(*kernels, w, type);
             std::printf("%-8s %5d x %4d:", name.c_str(), n, k);
             for (int m : {1, 2, 4, 8, 16, 32}) {
-                const Rows rows = make_rows(*kernels, random.normals((size_t)m * k), m, k, int8);
+                const Rows rows = make_rows(*kernels, random.normals((size_t)m * k), m, k, int8,
+                                            LARGEST);
                 std::vector<float> y((size_t)m * n);
                 const Epilogue end{y.data(), (size_t)n, w.bias.data(), n};
                 const double time = timed(

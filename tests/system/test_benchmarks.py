@@ -21,7 +21,13 @@ from benchmarks.choice import (
     seconds_of,
 )
 from benchmarks.compare import searches_of
-from benchmarks.configurations import CTRANSLATE2, DEFAULT, configurations_of, is_peer
+from benchmarks.configurations import (
+    CTRANSLATE2,
+    DEFAULT,
+    INSTRUCTION_SETS,
+    configurations_of,
+    is_peer,
+)
 from benchmarks.systems import SYSTEMS
 from benchmarks.tables import all_configurations, memory, report, speeds, summary
 from tests.support.paths import REPOSITORY
@@ -198,3 +204,16 @@ def test_the_picture_of_the_docs_is_that_of_its_figures(tmp_path: Path) -> None:
         f"matplotlib=={version('matplotlib')}\n" in CONSTRAINTS
     ):  # another release may draw another line
         assert text == (images / "bench.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+def test_an_instruction_set_limits_every_configuration(isa: str) -> None:
+    """And leaves out onnxruntime, which would use others."""
+    for system in SYSTEMS:
+        for way in configurations_of(system, isa):
+            assert way.environment.items() >= INSTRUCTION_SETS[isa].items()
+            assert way.options.get("engine") != "onnxruntime"
+    assert not configurations_of("generate.onnx", isa)
+    assert [way.name for way in configurations_of("tfexport int8", isa)] == [
+        "native, 1 thread", "native, 2 threads", "native, 2 workers"
+    ]  # fmt: skip

@@ -100,8 +100,9 @@ void tiled_product(const Packed& w, const Input& x, int rows, int first, int las
                          sums);
                 for (int r = 0; r < count; r++)
                     for (int i = 0; i < PANEL; i += LANES)
-                        store(values[r] + i, dequantized(w, x.rows[row + r], panel * PANEL + i,
-                                                         *(const I*)(sums[r] + i)));
+                        store(values[r] + i, Columns(w, panel * PANEL + i)
+                                                 .dequantized(x.rows[row + r],
+                                                              *(const I*)(sums[r] + i)));
                 out(Sums{row, count, panel * PANEL, PANEL, values[0], PANEL});
             }
     };

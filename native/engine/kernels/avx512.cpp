@@ -8,7 +8,7 @@ namespace {
 typedef int16_t Value;  // as with AVX2
 constexpr int GROUP = 2, DEPTH = GROUP, OFFSET = 0;
 constexpr float STEPS = 32767;
-constexpr bool SYMMETRIC = true, SLOW_SUMS = false;
+constexpr bool SYMMETRIC = true, SLOW_SUMS = false, SUMS_OF_PAIRS = false;
 typedef __m512i Weights;  // int16: 16 columns of 2
 
 INLINE void store_values(Value* to, F v, int) {

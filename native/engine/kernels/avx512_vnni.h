@@ -8,7 +8,7 @@ namespace {
 typedef uint8_t Value;
 constexpr int GROUP = 4, OFFSET = 0;
 constexpr float STEPS = 255;
-constexpr bool SYMMETRIC = false, SLOW_SUMS = true;
+constexpr bool SYMMETRIC = false, SLOW_SUMS = true, SUMS_OF_PAIRS = false;
 typedef __m512i Weights;  // int8: 16 columns of 4
 
 INLINE void store_values(Value* to, F v, int zero) {

@@ -49,6 +49,7 @@ struct Packed {
     const int8_t* int8 = nullptr;      // or these, -127 to 127
     const float* scales = nullptr;     // int8: of each column, padded to whole panels
     const int32_t* sums = nullptr;     // int8: of each column's values, padded as well
+    int largest = 127;                 // int8: no value, without its sign, is above it
     Table table = {};                  // or these, not packed
 };
 
@@ -158,8 +159,9 @@ struct Kernels {
     void (*turn)(const float* x, size_t ld, int rows, int k, float* turned);
     // Sums in the order of one chain of vectors, whatever M and N are.
     void (*dots)(const Dots& d);
-    // A row to integers; those behind k are set to 0 up to `padded`, where weights are 0 as well.
-    Quantization (*quantize)(const float* x, int k, int padded, void* quantized);
+    // A row to integers, for weights up to `largest`; those behind k are set to 0 up to `padded`, where
+    // weights are 0 as well.
+    Quantization (*quantize)(const float* x, int k, int padded, int largest, void* quantized);
     // |x'| and |x - x'| of a quantised row x', rounded up.
     void (*quantization_error)(const float* x, const void* quantized, Quantization how, int k,
                                float* length, float* error);

@@ -3,6 +3,7 @@
 //   Value, GROUP       integers of a row, and how many of them one product takes together
 //   DEPTH, OFFSET      K is a multiple of DEPTH; OFFSET is added to integers
 //   SYMMETRIC, STEPS   rows' zeros are always 0; how many integers there are, or half of them
+//   SUMS_OF_PAIRS      two products are added in 16 bits, where they have to fit
 //   SLOW_SUMS          sums follow one another so slowly that few rows need several panels at once
 //   Weights, load_weights, multiply_add, store_values
 // and, with HAS_FLOAT16, load_float16: a vector of float16 by its own instruction.
@@ -114,11 +115,17 @@ __attribute__((noinline)) void block_float(const Packed& w, const Input& input, 
                 store(out + (r * PANELS + p) * PANEL + v * LANES, sums[p][r][v]);
 }
 
-// Sums of integers as a value of the product.
-INLINE F dequantized(const Packed& w, Quantization how, int column, I sums) {
-    if (!SYMMETRIC) sums -= *(const I*)(w.sums + column) * how.zero;
-    return to_float(sums) * (load(w.scales + column) * how.scale);
-}
+// What turns sums of integers of some columns into values of the product.
+struct Columns {
+    F scales;
+    I sums;
+    INLINE Columns(const Packed& w, int column)
+        : scales(load(w.scales + column)), sums(*(const I*)(w.sums + column)) {}
+    INLINE F dequantized(Quantization how, I found) const {
+        if (!SYMMETRIC) found -= sums * how.zero;
+        return to_float(found) * (scales * how.scale);
+    }
+};
 
 // The same with integers, whose sums are exact.
 template <int ROWS, int PANELS>
@@ -147,16 +154,17 @@ __attribute__((noinline)) void block_int8(const Packed& w, const Input& input, i
             }
         }
     }
+    const Quantization* how = input.rows + row;
+#pragma GCC unroll 8
+    for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++) {
+            const int column = p * PANEL + v * LANES;
+            const Columns of(w, panel * PANEL + column);
 #pragma GCC unroll 16
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 8
-        for (int p = 0; p < PANELS; p++)
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++) {
-                const int column = p * PANEL + v * LANES;
-                store(out + r * PANELS * PANEL + column,
-                      dequantized(w, input.rows[row + r], panel * PANEL + column, sums[p][r][v]));
-            }
+            for (int r = 0; r < ROWS; r++)
+                store(out + r * PANELS * PANEL + column, of.dequantized(how[r], sums[p][r][v]));
+        }
 }
 
 // Few rows take several panels at once, or their few sums would wait for one another.
@@ -361,14 +369,15 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     const char* weights = w.int8 ? (const char*)w.int8 : w.floats.as<char>();
     for (int from = 0; from < rows; from += ROWS_AT_ONCE) {
         const int to = from + ROWS_AT_ONCE < rows ? from + ROWS_AT_ONCE : rows;
-        const int passes = (to - from + MOST_ROWS - 1) / MOST_ROWS;
+        const int passes = (to - from + MOST_ROWS - 1) / MOST_ROWS, least = (to - from) / passes;
+        const Blocks of_counts[] = {blocks_of(least, w), blocks_of(least + 1, w)};
         // One panel after another for many rows: it is read once from memory, then from the cache,
         // and all passes over it together fetch the next one.
         const int step = passes > 1 ? 1 : last - first;
         for (int begin = first; begin < last; begin += step)
             for (int row = from, pass = 0; row < to; pass++) {
                 const int count = (to - row + passes - pass - 1) / (passes - pass);
-                const Blocks blocks = blocks_of(count, w);
+                const Blocks& blocks = of_counts[count - least];
                 for (int panel = begin; panel < begin + step;) {
                     const bool several = panel + blocks.at_once <= begin + step;
                     const int panels = several ? blocks.at_once : 1;
@@ -389,27 +398,41 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     }
 }
 
-// What becomes of a vector of sums, of which all columns may be written.
-INLINE F finished(const Epilogue& out, F v, F before) {
-    if (out.then == Then::store) return activate(out.activation, v);
-    return out.then == Then::add ? before * out.scale + v : before * v;
-}
-
-void finish(const Epilogue& out, const Sums& sums) {
+// Sums and bias to what f makes of a vector of them and of what was there. Row by row: rows of many
+// columns lie on pages of their own.
+template <class Finish>
+INLINE void finish_rows(const Epilogue& out, const Sums& sums, Finish&& f) {
     for (int r = 0; r < sums.count; r++)
         for (int i = 0; i < sums.columns; i += LANES) {
             const int column = sums.column + i, count = out.columns - column;
             const F v = load(sums.values + r * sums.ld + i) + load(out.bias + column);
             float* y = out.y + (sums.row + r) * out.ld + column;
             if (count >= LANES) {
-                store(y, finished(out, v, out.then == Then::store ? F{} : load(y)));
-            } else if (count > 0) {
+                store(y, f(v, y));
+            } else if (count > 0) {  // not all of these columns may be written
                 float part[LANES] = {};
                 memcpy(part, y, sizeof(float) * count);
-                store(part, finished(out, v, load(part)));
+                store(part, f(v, part));
                 memcpy(y, part, sizeof(float) * count);
             }
         }
+}
+
+void finish(const Epilogue& out, const Sums& sums) {
+#define FINISH(VALUE) \
+    finish_rows(out, sums, [&](F v, const float* y) __attribute__((always_inline)) { \
+        (void)y; \
+        return VALUE; \
+    })
+    switch (out.then) {
+        case Then::add: FINISH(load(y) * out.scale + v); break;
+        case Then::multiply: FINISH(load(y) * v); break;
+        case Then::store:
+            if (out.activation == Activation::none) FINISH(v);
+            else if (out.activation == Activation::relu) FINISH(activate(Activation::relu, v));
+            else FINISH(activate(out.activation, v));
+    }
+#undef FINISH
 }
 
 void linear(const Packed& w, const Input& x, int rows, int first, int last, const Epilogue& out) {

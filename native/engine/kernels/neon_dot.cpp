@@ -9,7 +9,7 @@ namespace {
 typedef int8_t Value;
 constexpr int GROUP = 4, DEPTH = GROUP, OFFSET = -128;
 constexpr float STEPS = 255;
-constexpr bool SYMMETRIC = false, SLOW_SUMS = true;
+constexpr bool SYMMETRIC = false, SLOW_SUMS = true, SUMS_OF_PAIRS = false;
 typedef int8x16_t Weights;  // 4 columns of 4
 
 INLINE void store_values(Value* to, F v, int zero) {

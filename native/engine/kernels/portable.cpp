@@ -10,7 +10,7 @@ namespace {
 typedef int16_t Value;
 constexpr int GROUP = 2, DEPTH = GROUP, OFFSET = 0;
 constexpr float STEPS = 32767;
-constexpr bool SYMMETRIC = true, SLOW_SUMS = false;
+constexpr bool SYMMETRIC = true, SLOW_SUMS = false, SUMS_OF_PAIRS = false;
 struct Weights {
     I first, second;  // of each pair
 };

@@ -5,14 +5,18 @@ namespace tfn {
 namespace {
 
 // Integers of a row of K values lie in a range of so many steps that their sums with int8 weights
-// cannot overflow 32 bits.
-INLINE float steps_of(int k) {
+// cannot overflow 32 bits, nor those of pairs 16 bits where an instruction set has such.
+INLINE float steps_of(int k, int largest) {
+    if (SUMS_OF_PAIRS) {
+        const int fits = 32767 / (2 * (largest > 0 ? largest : 1));
+        return fits < STEPS ? (float)fits : STEPS;
+    }
     const double fits = 2147483647.0 / 128.0 / (k > 0 ? k : 1);
     return fits < STEPS ? (float)(int)fits : STEPS;
 }
 
 // Asymmetric where a row has 8 bits: what an activation leaves is often of one sign.
-Quantization quantize(const float* x, int k, int padded, void* quantized) {
+Quantization quantize(const float* x, int k, int padded, int largest, void* quantized) {
     F lows = F{}, highs = F{};
     int i = 0;
     for (; i + LANES <= k; i += LANES) {
@@ -26,7 +30,7 @@ Quantization quantize(const float* x, int k, int padded, void* quantized) {
         high = x[i] > high ? x[i] : high;
     }
     if (SYMMETRIC) low = low < -high ? low : -high;
-    const float steps = steps_of(padded);
+    const float steps = steps_of(padded, largest);
     float range = SYMMETRIC ? -low : high - low;
     if (!(range > 1e-30f)) range = 1e-30f;  // all zeros
     const float inverse = steps / range, scale = range / steps;

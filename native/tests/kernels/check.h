@@ -50,7 +50,7 @@ private:
     std::normal_distribution<float> normal_;
 };
 
-// Weights (N, K) and their packed form; int8 ones with their scales.
+// Weights (N, K) and their packed form; int8 ones up to `largest`, with their scales.
 struct Weights {
     int n, k, panels;
     std::vector<float> values;  // as they are multiplied
@@ -60,12 +60,13 @@ struct Weights {
     tfn::Buffer<uint16_t> halves;
     tfn::Packed form;
 };
-Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, bool int8);
+Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, bool int8,
+                     int largest = 127);
 // Float32 weights of values that a type of 16 bits holds, and the same weights in that type.
 Weights make_wide(const tfn::Kernels& kernels, Random& random, int n, int k, tfn::Half type);
 Weights as_halves(const tfn::Kernels& kernels, const Weights& wide, tfn::Half type);
 
-// Rows (M, K) as a product reads them, and the values that they stand for.
+// Rows (M, K) as a product with int8 weights up to `largest` reads them, and the values that they stand for.
 struct Rows {
     int m, k;
     std::vector<float> given;
@@ -76,7 +77,7 @@ struct Rows {
     tfn::Input input;
 };
 Rows make_rows(const tfn::Kernels& kernels, const std::vector<float>& given, int m, int k,
-               bool int8);
+               bool int8, int largest = 127);
 
 double activation(tfn::Activation kind, double x);
 

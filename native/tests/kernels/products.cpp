@@ -6,7 +6,7 @@
 
 using namespace tfn;
 
-Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool int8) {
+Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool int8, int largest) {
     Weights w{n, k, (n + kernels.panel - 1) / kernels.panel, {}, {}, {}, {}, {}, {}, {}, {}};
     const int padded = (int)round_up(k, int8 ? kernels.depth : 1);
     const size_t columns = (size_t)w.panels * kernels.panel;
@@ -25,18 +25,20 @@ Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool 
                 continue;
             }
             // The extremes are frequent: sums of pairs must not saturate.
-            const int value = random.below(4) ? random.between(-127, 127) : 254 * random.below(2) - 127;
+            const int value = random.below(4) ? random.between(-largest, largest)
+                                              : largest * (2 * random.below(2) - 1);
             w.integers[at] = (int8_t)value;
             w.sums[column] += value;
             w.values.push_back(value * w.scales[column]);
         }
     }
     w.form = {padded, int8 ? Values() : Values(w.packed.data()), int8 ? w.integers.data() : nullptr,
-              w.scales.data(), w.sums.data()};
+              w.scales.data(), w.sums.data(), largest};
     return w;
 }
 
-Rows make_rows(const Kernels& kernels, const std::vector<float>& given, int m, int k, bool int8) {
+Rows make_rows(const Kernels& kernels, const std::vector<float>& given, int m, int k, bool int8,
+               int largest) {
     Rows rows{m, k, given, {}, {}, {}, std::vector<Quantization>(m), {}};
     const size_t ld = round_up(k, 16) + 16;
     const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
@@ -46,7 +48,7 @@ Rows make_rows(const Kernels& kernels, const std::vector<float>& given, int m, i
     for (int row = 0; row < m; row++) {
         std::copy_n(given.begin() + (size_t)row * k, k, rows.floats.data() + row * ld);
         char* q = rows.integers.data() + row * ldq * size;
-        rows.how[row] = kernels.quantize(rows.floats.data() + row * ld, k, padded, q);
+        rows.how[row] = kernels.quantize(rows.floats.data() + row * ld, k, padded, largest, q);
         for (int i = 0; i < k; i++) {
             double value = rows.floats[row * ld + i];
             if (int8) {
@@ -95,8 +97,15 @@ Input row_of(const Kernels& kernels, const Input& all, int row) {
 
 void check_product(const Kernels& kernels, Checks& checks, Random& random, int m, int n, int k,
                    bool int8) {
-    const Weights w = make_weights(kernels, random, n, k, int8);
-    const Rows rows = make_rows(kernels, random.normals((size_t)m * k), m, k, int8);
+    const int largest = random.below(2) ? 127 : random.between(1, 64);
+    const Weights w = make_weights(kernels, random, n, k, int8, largest);
+    std::vector<float> given = random.normals((size_t)m * k);
+    // The extremes are frequent, as with weights; some rows have one sign.
+    for (float& value : given)
+        if (!random.below(4)) value = random.below(2) ? 4.0f : -4.0f;
+    for (int row = 0; row < m; row += 3)
+        for (int i = 0; i < k; i++) given[(size_t)row * k + i] = std::fabs(given[(size_t)row * k + i]);
+    const Rows rows = make_rows(kernels, given, m, k, int8, largest);
     const size_t ld = n + random.below(5);
     Epilogue end{nullptr, ld, nullptr, n};
     end.then = (Then)random.below(3);
