@@ -38,8 +38,8 @@ def tfexport(folder: str, threads: int, parts: dict[str, float]) -> Callable[[],
     parts["numpy"] = time.perf_counter() - begun
     from tfexport import bundle
     from tfexport.runtime import Translator
-    from tfexport.runtime.engine import TextCodec
     from tfexport.runtime.model import open_model
+    from tfexport.runtime.text.codec import TextCodec
 
     parts["imports"] = time.perf_counter() - begun
     _timed(bundle, "_sha256", "digests", parts)

@@ -68,7 +68,7 @@ def rows_of(size: str, batch: int) -> list[list[int]]:
 
 @click.command()
 @click.option("--folder", type=Path, default=Path("build/bench/stored"), show_default=True)
-@click.option("--size", "sizes", multiple=True, default=["base", "marian"], show_default=True)
+@click.option("--size", "sizes", multiple=True, default=["base", "opus"], show_default=True)
 @click.option("--type", "types", multiple=True, type=click.Choice([*TYPES]), default=[*TYPES])
 @click.option("--batch", "batches", multiple=True, default=[1, 8, 32], show_default=True)
 @click.option("--beam", default=1, show_default=True)

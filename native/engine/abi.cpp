@@ -137,7 +137,7 @@ tfn::BeamRules checked(const tfn_beam_rules& given, const tfn::Sources& sources,
 
 // Where the last value of a tensor lies has to be a number that exists.
 bool reachable(const tfn_tensor& given) {
-    constexpr int64_t MOST = int64_t(1) << 48;
+    constexpr int64_t MOST = std::min<uint64_t>(uint64_t(1) << 48, SIZE_MAX / 4);
     auto span = [](int64_t count, int64_t stride) {
         return stride > MOST / count ? MOST : (count - 1) * stride;
     };

@@ -5,8 +5,6 @@
 #include <chrono>
 #include <cstring>
 
-#include "memory.h"
-
 namespace tfn {
 namespace {
 
@@ -101,7 +99,7 @@ Store::Store(const std::string& path, const Identity& identity) : mapped_(true),
     chunks_.push_back(system::Pages::of_file(path));
     const char* data = chunks_[0].data();
     const size_t size = chunks_[0].bytes();
-    if (size < PAGE || size > MOST) tfn::refuse(path, "is no file of packed weights");
+    if (size < PAGE || size > MOST_BYTES) tfn::refuse(path, "is no file of packed weights");
     used_ = PAGE;
     Header found;
     std::memcpy(&found, data, sizeof found);

@@ -18,6 +18,7 @@ from tfexport.export.graphs.beam_choice import (
     RECORD,
     SOURCE,
     STATE,
+    TURN,
     Prepared,
     append_choice,
     append_prepared,
@@ -134,25 +135,14 @@ def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
     count = len(steps.beam_memory.made)
     made, sums, past = values[:count], values[count], values[count + 1 :]
     prepared = append_prepared(graph, sums, trips, steps.vocab_size, opset)
-    fixed = [*(kept if steps.beam_memory.kept else []), *made, prepared.source]
-    body = _body(steps, opset)
-    (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
-    remaining, yes, base, few, *state = present_inputs(search)
     _choose(step.graph, len(steps.beam_memory.tensors), prepared, steps.vocab_size, opset)
-    rows = body.inputs[-len(fixed) :]
-    given = LoopInputs(remaining, yes, state)
-    inner = make_loop(graph, step.graph, [*rows, base, few], given, counted=True).node
-    prefix_names(body, _PREFIX)
-    ir.convenience.replace_nodes_and_values(
-        body, search, [search], [inner], search.outputs, inner.outputs
-    )
-    for value in body.inputs:
-        value.name = f"{_PREFIX}{value.name}"
+    fixed = [*(kept if steps.beam_memory.kept else []), *made, prepared.source]
+    body = _body(graph, step.graph, steps, opset)
     begin, zero = add_constant(graph, "begin", True), add_constant(graph, "zero", 0)
-    first = [trips, zero, *prepared.record, prepared.token, *prepared.state, *past, *fixed]
-    outer = loop_over(body, [trips, begin, *first], "shrinking_loop")
-    graph.append(outer)
-    _remaining, _base, _order, ended, *record = outer.outputs[: 2 + len(RECORD)]
+    first = [*prepared.record, prepared.token, *prepared.state, *past, *fixed]
+    loop = loop_over(body, [trips, begin, trips, zero, *first], "shrinking_loop")
+    graph.append(loop)
+    _remaining, _base, _order, ended, *record = loop.outputs[: 2 + len(RECORD)]
     by_step = [
         append_node(graph, "Transpose", [value], f"by_step_{value.name}", {"perm": [1, 0, 2]})
         for value in record
@@ -166,7 +156,7 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
     """Make the body of the inner loop of a model's step, whose inputs from ``place`` on change."""
     logits, *present = body.outputs
     position, token, *past = body.inputs[place:]
-    source, base, few = (_value(tensor, "of_") for tensor in (SOURCE, _NUMBER, _NUMBER))
+    source, base, *turn = (_value(tensor, "of_") for tensor in (SOURCE, _NUMBER, *TURN))
     iteration = _value(_NUMBER, "turn_")
     taken = new_node("Add", [base, iteration], "steps_taken")
     body.insert_before(body[0], taken)
@@ -174,7 +164,7 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
     state = [_value(tensor, prefix="old_") for tensor in STATE]
     for value in state:
         value.shape = None  # which changes from step to step
-    values = [logits, taken.outputs[0], few, source, *state]
+    values = [logits, taken.outputs[0], *turn, source, *state]
     chosen = append_choice(body, values, prepared.fixed, size, opset)
     moved = []
     for value in present:
@@ -182,7 +172,7 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
         rows.type = value.type
         moved.append(rows)
     del body.inputs[place:]
-    body.inputs.extend([source, base, few, iteration, token, *state, *past])
+    body.inputs.extend([source, base, *turn, iteration, token, *state, *past])
     body.outputs.clear()
     body.outputs.extend([chosen.going, chosen.token, *chosen.state, *moved, *chosen.record])
     for value in (chosen.token, *chosen.state, *chosen.record):
@@ -199,8 +189,25 @@ _NUMBER = TensorSpec("number", "int64", ())
 _TOKEN = TensorSpec("token", "int64", ("batch", "beams"))
 
 
-def _body(steps: StepModel, opset: int) -> ir.Graph:
-    """The outer loop's body, with a placeholder for the inner loop.
+def _body(graph: ir.Graph, step: ir.Graph, steps: StepModel, opset: int) -> ir.Graph:
+    """The body of the outer loop, with the inner loop over ``step`` in it; see ``make_loop``."""
+    body = parse_graph(_text(steps), opset, {PLACEHOLDERS: 1})
+    (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
+    remaining, yes, base, few, rows, *state = present_inputs(search)
+    fixed = body.inputs[-len(steps.beam_memory.tensors) - 1 :]
+    given = LoopInputs(remaining, yes, state)
+    inner = make_loop(graph, step, [*fixed, base, few, rows], given, counted=True).node
+    prefix_names(body, _PREFIX)
+    ir.convenience.replace_nodes_and_values(
+        body, search, [search], [inner], search.outputs, inner.outputs
+    )
+    for value in body.inputs:
+        value.name = f"{_PREFIX}{value.name}"
+    return body
+
+
+def _text(steps: StepModel) -> str:
+    """The body of the outer loop in ONNX text, with a placeholder for the inner one.
 
     Its state are the steps that may still be taken and those that were; the record of the complete
     batch; and of the sentences that are not done the state of the search and what stays the same.
@@ -221,7 +228,7 @@ def _body(steps: StepModel, opset: int) -> ir.Graph:
         for tensors, rows in ((by_sentence, "left"), (by_row, "left_rows"))
         for tensor in tensors
     ]
-    text = f"""
+    return f"""
     sentences_leave (int64 turn, bool going, {", ".join(map(declaration, carried))})
         => (bool next_going, {", ".join(declaration(tensor, "next_") for tensor in carried)})
     {{
@@ -236,8 +243,13 @@ def _body(steps: StepModel, opset: int) -> ir.Graph:
         size = Size (order)
         threefold = Mul (size, three)
         few = Div (threefold, four)
+        width = Shape <start = 1, end = 2> (token)
+        beams = Squeeze (width, first)
+        sentences = Range (zero, size, one)
+        rows_before = Mul (sentences, beams)
+        first_rows = Unsqueeze (rows_before, second)
         {searched}, tokens, parents, log_probs =
-            {SEARCH_LOOP.replace("::", ".")} (remaining, yes, base, few,
+            {SEARCH_LOOP.replace("::", ".")} (remaining, yes, base, few, first_rows,
              {", ".join(tensor.name for tensor in state)})
         places = Unsqueeze (order, second)
         next_all_steps = ScatterND (all_steps, places, last_steps)
@@ -256,12 +268,9 @@ def _body(steps: StepModel, opset: int) -> ir.Graph:
         places_left = NonZero (is_running)
         left = Squeeze (places_left, first)
         next_order = Gather <axis = 0> (order, left)
-        width = Shape <start = 1, end = 2> (last_token)
-        beams = Squeeze (width, first)
         of_sentence = Range (zero, beams, one)
-        first_rows = Mul (left, beams)
-        row_columns = Unsqueeze (first_rows, second)
-        rows_of_left = Add (row_columns, of_sentence)
+        first_left = Gather <axis = 0> (first_rows, left)
+        rows_of_left = Add (first_left, of_sentence)
         left_rows = Reshape (rows_of_left, flat)
         {" ".join(moves)}
         number = Size (left)
@@ -272,7 +281,6 @@ def _body(steps: StepModel, opset: int) -> ir.Graph:
         can_go = And (some, more)
         next_going = And (can_go, has_not_failed)
     }}"""
-    return parse_graph(text, opset, {PLACEHOLDERS: 1})
 
 
 def _write_text(name: str, kind: str, nothing: str) -> str:

@@ -37,23 +37,29 @@ STATE = (
     TensorSpec("run", "int64", ("rows", "length")),
     TensorSpec("source_run", "int64", ("rows", "source_length")),
 )
-# What is made of the rules before the first step: the numbers of candidates, C and N; whether any
-# rule bans or changes values; what a run has to have for an n-gram;
-# sequences without their last tokens, and these.
+# What is made of the rules before the first step: the numbers of candidates, C and N; 0 to N - 1,
+# and -N; whether any rule bans or changes values; the least run that completes an n-gram; sequences
+# without their last tokens, and these; and ``_PLACES``.
 _MADE = (
     TensorSpec("each", "int64", (1,)),
+    TensorSpec("number_each", "int64", ()),
     TensorSpec("kept", "int64", (1,)),
+    TensorSpec("ranks", "int64", ("candidates",)),
+    TensorSpec("behind", "int64", ()),
     TensorSpec("acts", "bool", ()),
     TensorSpec("longest_run", "int64", ()),
     TensorSpec("longest_source_run", "int64", ()),
     TensorSpec("before", "int64", ("sequences", "tail")),
     TensorSpec("completed", "int64", ("sequences",)),
+    TensorSpec("first_place", "int64", ()),
+    TensorSpec("last_place", "int64", ()),
+    TensorSpec("is_early", "bool", ()),
 )
 _GIVEN = tuple(
     TensorSpec(tensor.name.removeprefix(RULES), tensor.dtype, tensor.axes)
     for tensor in graph_io.BEAM_RULES
 )
-# What belongs to rows and stays the same.
+# The source of each row, which stays the same.
 SOURCE = TensorSpec("source", "int64", ("rows", "source_length"))
 # Of the complete batch: the sentences that are not done, and the record so far.
 RECORD = (
@@ -63,7 +69,11 @@ RECORD = (
     TensorSpec("all_parents", "int64", ("sentences", "turns", "candidates")),
     TensorSpec("all_log_probs", "float32", ("sentences", "turns", "candidates")),
 )
-_FEW = TensorSpec("few", "int64", ())
+# The number of running sentences at which a loop ends, and the first row of each sentence.
+TURN = (
+    TensorSpec("few", "int64", ()),
+    TensorSpec("first_rows", "int64", ("batch", 1)),
+)
 _ENOUGH = TensorSpec(graph_io.ENOUGH, "int64", ())
 _MOST = TensorSpec("most", "int64", ())
 
@@ -118,7 +128,9 @@ def append_prepared(
     """
     inputs = {value.name: value for value in graph.inputs}
     given = [inputs[tensor.name] for tensor in (_ENOUGH, *graph_io.BEAM_RULES)]
-    nodes, made = take_nodes(parse_graph(_prepare_text(size), opset), [sums, *given], "first/")
+    nodes, made = take_nodes(
+        parse_graph(_prepare_text(size), opset), [sums, most, *given], "first/"
+    )
     graph.extend(nodes)
     count, end = len(STATE), len(STATE) + 1 + len(RECORD)
     state = [sums, *made[1:count]]
@@ -133,8 +145,8 @@ def append_choice(
 
     Args:
         graph: the graph of the step.
-        values: the logits (B, K, V), the number of steps taken, the number of sentences at which
-            the loop ends, ``SOURCE``, and the values of ``STATE``.
+        values: the logits (B, K, V), the number of steps taken, and the values of ``TURN``,
+            ``SOURCE`` and ``STATE``.
         fixed: see ``Prepared``.
         size: V.
         opset: the opset version of the standard operators.
@@ -154,7 +166,7 @@ def _typed(tensors: Sequence[TensorSpec], prefix: str = "") -> str:
 def _prepare_text(size: int) -> str:
     """What comes before the first step; V is ``size``."""
     return f"""
-    prepare (double[batch, beams] sums, {_typed([_ENOUGH, *_GIVEN])})
+    prepare (double[batch, beams] sums, {_typed([_MOST, _ENOUGH, *_GIVEN])})
         => (int64[batch, beams] token, {_typed(STATE[1:])}, {_typed([SOURCE, *RECORD])},
             {_typed(_MADE)})
     {{
@@ -187,6 +199,7 @@ def _prepare_text(size: int) -> str:
         source_run = Slice (longer_no_run, first, flat, second)
 
         {_LIMITS}
+        {_PLACES}
         {_counts_text(size)}
 
         batch = Squeeze (height, first)
@@ -224,6 +237,17 @@ _LIMITS = f"""
         acts = Or (bans_any, changes)"""
 
 
+# Where tokens are forced: before the first place, and at the last; and when sentences are done.
+_PLACES = """
+        has_first = GreaterOrEqual (first_token, zero)
+        first_place = Cast <to = 7> (has_first)
+        has_last = GreaterOrEqual (last_token, zero)
+        end_place = Sub (most, one)
+        nowhere = Constant <value = int64 {-1}> ()
+        last_place = Where (has_last, end_place, nowhere)
+        is_early = Equal (stop, zero)"""
+
+
 def _counts_text(size: int) -> str:
     """C and N; with more beams than half of the words TopK fails, as C is more than all."""
     return f"""
@@ -239,7 +263,10 @@ def _counts_text(size: int) -> str:
         too_long = Constant <value = int64 {{{size + 1}}}> ()
         of_row = Min (of_all, words)
         of_row_or_none = Where (too_many, too_long, of_row)
-        each = Reshape (of_row_or_none, flat)"""
+        each = Reshape (of_row_or_none, flat)
+        number_each = Squeeze (each, first)
+        ranks = Range (zero, of_all, one)
+        behind = Neg (of_all)"""
 
 
 def _longer_run(tokens: str, newest: str, run: str) -> str:
@@ -260,7 +287,7 @@ def _choose_text(size: int) -> str:
     With a name for its axis of rows, onnxruntime scatters into the memory of ``x`` itself.
     """
     return f"""
-    choose (float[batch, beams, {size}] logits, int64 position, {_typed([_FEW, SOURCE])},
+    choose (float[batch, beams, {size}] logits, int64 position, {_typed([*TURN, SOURCE])},
             {_typed(STATE)}, {_typed([_MOST, _ENOUGH, *_GIVEN])}, {_typed(_MADE)})
         => (bool going, int64[batch, beams] next_token, {_typed(STATE, "next_")},
             int64[rows] order, int64[batch, candidates] tokens,
@@ -279,10 +306,8 @@ def _choose_text(size: int) -> str:
         height = Shape <start = 0, end = 1> (sums)
         width = Shape <start = 1, end = 2> (sums)
         x = Reshape (logits, by_row)
-        has_first = GreaterOrEqual (first_token, zero)
-        first_place = Cast <to = 7> (has_first)
-        in_first_place = Equal (position, first_place)
         at_first = Less (position, first_place)
+        at_last = Equal (position, last_place)
         {_scores_text(size)}
         {_FORCED}
         {_RANKED}
@@ -393,6 +418,7 @@ def _bans_text(size: int) -> str:
                 number_of_ends = Shape (ends)
                 bans_ends = Expand (short, number_of_ends)
                 number_of_first = Shape (suppressed_first)
+                in_first_place = Equal (position, first_place)
                 bans_first = Expand (in_first_place, number_of_first)
                 yes = Constant <value = bool {{1}}> ()
                 number_suppressed = Shape (suppressed)
@@ -412,17 +438,14 @@ def _bans_text(size: int) -> str:
 
 # A forced token is certain, and the only candidate of its row. Only what no row may have bans it.
 _FORCED = """
-        length = Add (position, one)
-        in_last_place = Equal (length, most)
-        has_last = GreaterOrEqual (last_token, zero)
-        at_last = And (in_last_place, has_last)
         forces = Or (at_first, at_last)
         scores, ids = If (forces) <
             then_branch = forced ()
                 => (float[rows, each] forced_scores, int64[rows, each] forced_ids)
             {
                 token = Where (at_first, first_token, last_token)
-                of_first_place = Where (in_first_place, suppressed_first, no)
+                is_first_place = Equal (position, first_place)
+                of_first_place = Where (is_first_place, suppressed_first, no)
                 none = Reshape (no, flat)
                 listed = Concat <axis = 0> (suppressed, of_first_place, none)
                 is_listed = Equal (listed, token)
@@ -432,8 +455,7 @@ _FORCED = """
                 is_allowed = Or (at_first, is_free)
                 area = Shape (raw_ids)
                 forced_ids = Expand (token, area)
-                number = Squeeze (each, first)
-                columns = Range (zero, number, one)
+                columns = Range (zero, number_each, one)
                 in_front = Equal (columns, zero)
                 is_certain = And (in_front, is_allowed)
                 certain = Constant <value = float {0.0}> ()
@@ -456,7 +478,6 @@ _RANKED = """
         by_sentence = Concat <axis = 0> (height, flat)
         all_totals = Reshape (row_totals, by_sentence)
         totals, places = TopK <axis = 1> (all_totals, kept)
-        number_each = Squeeze (each, first)
         parents = Div (places, number_each)
         all_ids = Reshape (ids, by_sentence)
         tokens = GatherElements <axis = 1> (all_ids, places)
@@ -471,92 +492,108 @@ _FOLLOWED = """
         is_an_end = Greater (number_of_ends, zero)
         chosen_freely = Not (at_first)
         ended = And (is_an_end, chosen_freely)
-        number_kept = Squeeze (kept, first)
-        ranks = Range (zero, number_kept, one)
-        behind = Neg (number_kept)
         handicap = Where (ended, behind, zero)
         keys = Sub (handicap, ranks)
         best_keys, followed = TopK <axis = 1> (keys, width)
         next_token = GatherElements <axis = 1> (tokens, followed)
         next_sums = GatherElements <axis = 1> (totals, followed)
         followed_parents = GatherElements <axis = 1> (parents, followed)
-        batch = Squeeze (height, first)
-        beams = Squeeze (width, first)
-        sentences = Range (zero, batch, one)
-        first_rows = Mul (sentences, beams)
-        first_row_columns = Unsqueeze (first_rows, second)
-        next_rows = Add (first_row_columns, followed_parents)
+        next_rows = Add (first_rows, followed_parents)
         order = Reshape (next_rows, flat)"""
 # What ends among the first K is finished. A sentence is done with enough of these, once no followed
-# hypothesis can be better; or if none is followed; or at the greatest length.
+# hypothesis can be better; or if none is followed; or at the greatest length. What few searches
+# need is in a branch, as many small operators take as long as a step of a small model.
 _STEPS = """
         are_hypotheses = Greater (totals, lowest_sum)
         finish = And (ended, are_hypotheses)
         finish_first = Slice (finish, first, width, second)
-        first_totals = Slice (totals, first, width, second)
-        float_length = Cast <to = 11> (length)
-        length_divisor = Pow (float_length, length_penalty)
-        first_scores = Div (first_totals, length_divisor)
-        finished_scores = Where (finish_first, first_scores, lowest_sum)
         finish_numbers = Cast <to = 7> (finish_first)
         finish_count = ReduceSum <keepdims = 0> (finish_numbers, second)
         next_count = Add (count, finish_count)
-        all_found = Concat <axis = 1> (found, finished_scores)
-        number_found = Shape <start = 1, end = 2> (found)
-        next_found, found_places = TopK <axis = 1> (all_found, number_found)
-        worst_column = Slice (next_found, flat, end, second)
-        worst = Squeeze (worst_column, second)
+        is_enough = GreaterOrEqual (next_count, enough)
+        length = Add (position, one)
         highest_column = Slice (next_sums, first, second, second)
         highest = Squeeze (highest_column, second)
+        next_found, is_done = If (is_early) <
+            then_branch = at_once () => (double[batch, best] unread_found, bool[batch] done_early)
+            {
+                unread_found = Identity (found)
+                done_early = Identity (is_enough)
+            },
+            else_branch = with_the_best ()
+                => (double[batch, best] best_found, bool[batch] done_late)
+            {
+                first_totals = Slice (totals, first, width, second)
+                float_length = Cast <to = 11> (length)
+                length_divisor = Pow (float_length, length_penalty)
+                first_scores = Div (first_totals, length_divisor)
+                finished_scores = Where (finish_first, first_scores, lowest_sum)
+                all_found = Concat <axis = 1> (found, finished_scores)
+                number_found = Shape <start = 1, end = 2> (found)
+                best_found, found_places = TopK <axis = 1> (all_found, number_found)
+                worst_column = Slice (best_found, flat, end, second)
+                worst = Squeeze (worst_column, second)
 
-        is_early = Equal (stop, zero)
-        two = Constant <value = int64 {2}> ()
-        is_next = Equal (stop, two)
-        is_longest = Greater (stop, two)
-        next_length = Add (length, one)
-        length_or_next = Where (is_next, next_length, length)
-        best_length = Where (is_longest, most, length_or_next)
-        float_best_length = Cast <to = 11> (best_length)
-        best_divisor = Pow (float_best_length, length_penalty)
-        reachable = Div (highest, best_divisor)
-        is_best = GreaterOrEqual (worst, reachable)
-        suffices = Or (is_early, is_best)
-        is_enough = GreaterOrEqual (next_count, enough)
-        is_done = And (is_enough, suffices)
+                two = Constant <value = int64 {2}> ()
+                is_next = Equal (stop, two)
+                is_longest = Greater (stop, two)
+                next_length = Add (length, one)
+                length_or_next = Where (is_next, next_length, length)
+                best_length = Where (is_longest, most, length_or_next)
+                float_best_length = Cast <to = 11> (best_length)
+                best_divisor = Pow (float_best_length, length_penalty)
+                reachable = Div (highest, best_divisor)
+                is_best = GreaterOrEqual (worst, reachable)
+                done_late = And (is_enough, is_best)
+            }
+        >
         is_empty = Equal (highest, lowest_sum)
         is_full = GreaterOrEqual (length, most)
         is_done_or_empty = Or (is_done, is_empty)
         is_over = Or (is_done_or_empty, is_full)
         done_at = Where (is_over, length, zero)
-
-        area_of_beams = Shape (sums)
-        top_column = Slice (scores, first, second, second)
-        top = Reshape (top_column, area_of_beams)
-        lacks = Equal (top, lowest)
-        lives = Greater (sums, lowest_sum)
-        stuck = And (lives, lacks)
-        stuck_numbers = Cast <to = 7> (stuck)
-        live_numbers = Cast <to = 7> (lives)
-        number_stuck = ReduceSum <keepdims = 0> (stuck_numbers, second)
-        number_live = ReduceSum <keepdims = 0> (live_numbers, second)
-        some_stuck = Greater (number_stuck, zero)
-        all_stuck = Equal (number_stuck, number_live)
-        none_found = Equal (count, zero)
-        stuck_without = And (all_stuck, none_found)
-        on_logits = Not (on_log_probs)
-        any_fails = Or (on_logits, stuck_without)
-        fails = And (some_stuck, any_fails)
-        failure = Constant <value = int64 {-1}> ()
-        newest_steps = Where (fails, failure, done_at)
         runs_on = Equal (steps, zero)
-        next_steps = Where (runs_on, newest_steps, steps)
-        fewest_steps = ReduceMin <keepdims = 0> (next_steps)
-        has_not_failed = GreaterOrEqual (fewest_steps, zero)
+        steps_if_allowed = Where (runs_on, done_at, steps)
+
+        top_column = Slice (scores, first, second, second)
+        lowest_top = ReduceMin <keepdims = 0> (top_column)
+        some_lack = Equal (lowest_top, lowest)
+        next_steps, may_go = If (some_lack) <
+            then_branch = perhaps_stuck () => (int64[batch] steps_if_stuck, bool none_fails)
+            {
+                area_of_beams = Shape (sums)
+                top = Reshape (top_column, area_of_beams)
+                lacks = Equal (top, lowest)
+                lives = Greater (sums, lowest_sum)
+                stuck = And (lives, lacks)
+                stuck_numbers = Cast <to = 7> (stuck)
+                live_numbers = Cast <to = 7> (lives)
+                number_stuck = ReduceSum <keepdims = 0> (stuck_numbers, second)
+                number_live = ReduceSum <keepdims = 0> (live_numbers, second)
+                some_stuck = Greater (number_stuck, zero)
+                all_stuck = Equal (number_stuck, number_live)
+                none_found = Equal (count, zero)
+                stuck_without = And (all_stuck, none_found)
+                on_logits = Not (on_log_probs)
+                any_fails = Or (on_logits, stuck_without)
+                can_fail = And (some_stuck, any_fails)
+                fails = And (can_fail, runs_on)
+                failure = Constant <value = int64 {-1}> ()
+                steps_if_stuck = Where (fails, failure, steps_if_allowed)
+                fewest_steps = ReduceMin <keepdims = 0> (steps_if_stuck)
+                none_fails = GreaterOrEqual (fewest_steps, zero)
+            },
+            else_branch = all_allowed () => (int64[batch] steps_as_they_are, bool yes_they_may)
+            {
+                steps_as_they_are = Identity (steps_if_allowed)
+                yes_they_may = Constant <value = bool {1}> ()
+            }
+        >
         still_run = Equal (next_steps, zero)
         run_numbers = Cast <to = 7> (still_run)
         number_running = ReduceSum <keepdims = 0> (run_numbers)
         many_run = Greater (number_running, few)
-        going = And (many_run, has_not_failed)"""
+        going = And (many_run, may_go)"""
 _RUNS = f"""
         next_history, next_run, next_source_run = If (acts) <
             then_branch = with_token ()

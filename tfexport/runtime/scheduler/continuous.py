@@ -163,16 +163,17 @@ class GreedySequence:
     def extend(self, tokens: list[int]) -> bool:
         """Take tokens of a run; return whether it has ended."""
         self._reporter.started()
-        for token in tokens:
-            place = len(self._tokens)
-            self._tokens.append(token)
-            self._scores.append(math.nan)
-            self._finished = token == self._end
-            if self._reporter.wanted and place >= len(self._prefix):
-                last = self._finished or not self.left
-                step = Step(self.row.request.number, 0, place, token, math.nan, last)
-                self._reporter.tell([step])
-        return self._finished or not self.left
+        first = len(self._tokens)
+        self._tokens += tokens
+        self._scores += [math.nan] * len(tokens)
+        self._finished = tokens[-1] == self._end
+        over = self._finished or not self.left
+        if self._reporter.wanted:
+            for place in range(max(first, len(self._prefix)), len(self._tokens)):
+                last = over and place + 1 == len(self._tokens)
+                token, number = self._tokens[place], self.row.request.number
+                self._reporter.tell([Step(number, 0, place, token, math.nan, last)])
+        return over
 
     def hypotheses(self) -> list[Hypothesis]:
         """The only hypothesis."""
