@@ -12,7 +12,7 @@ namespace {
 typedef int16_t Value;  // as with AVX2: there is no product of bytes
 constexpr int GROUP = 2, DEPTH = GROUP, OFFSET = 0;
 constexpr float STEPS = 32767;
-constexpr bool SYMMETRIC = true;
+constexpr bool SYMMETRIC = true, SUMS_OF_PAIRS = false;
 constexpr bool SLOW_SUMS = true;  // a row's value and the loop are worth sharing by several panels
 typedef v128_t Weights;  // int16: 4 columns of 2
 
