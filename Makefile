@@ -24,7 +24,7 @@ help:
 	@echo "make test-all  run all tests, as a release and the nightly run do: further combinations of"
 	@echo "               what make test runs, all pages of one kind, long forms of runs that are killed"
 	@echo "make test-quick-start  the README's commands in fresh virtual environments"
-	@echo "make check  ruff, mypy --strict, import-linter"
+	@echo "make check  ruff, clang-format, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
 	@echo "make wasm   the native engine for browsers, in native/wasm/dist; needs emscripten and CMake"
 	@echo "make test-wasm  its tests, in Node and a browser"
@@ -79,9 +79,12 @@ test-native: .venv/ready build/native/ready
 test-quick-start: .venv/ready
 	$(BIN)/python -m pytest tests/system/test_readme.py -m exhaustive
 
+C_SOURCES = $(shell find native/engine native/tests -name '*.cpp' -o -name '*.h' -o -name '*.inl')
+
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

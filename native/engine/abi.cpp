@@ -86,7 +86,8 @@ void check_numbers(const tfn_beam_rules& given) {
     require(given.stop >= TFN_STOP_EARLY && given.stop <= TFN_STOP_LONGEST, "unknown way to stop");
     require((given.on_log_probs | 1) == 1 && (given.renormalize | 1) == 1, "expected 0 or 1");
     require(given.on_log_probs || !given.renormalize, "logits are not renormalized");
-    require(given.min_length >= 0 && given.ngram >= 0 && given.source_ngram >= 0, "a length below 0");
+    require(given.min_length >= 0 && given.ngram >= 0 && given.source_ngram >= 0,
+            "a length below 0");
     // A length to the power of ten times this is still a number, and not 0.
     require(given.length_penalty >= -10 && given.length_penalty <= 10,
             "length_penalty is no number from -10 to 10");
@@ -151,7 +152,8 @@ void add_tensor(tfn::Tensors& tensors, const tfn_tensor& given) {
     require(given.name && given.data, "a tensor without name or data");
     const std::string name = given.name;
     if (!reachable(given))
-        throw tfn::Error("'" + name + "' has a shape or strides that are empty, negative or too large");
+        throw tfn::Error("'" + name +
+                         "' has a shape or strides that are empty, negative or too large");
     if ((!given.scales && (uintptr_t)given.data % alignof(float)) ||
         (uintptr_t)given.scales % alignof(float))
         throw tfn::Error("'" + name + "' is not aligned to whole values");
@@ -164,8 +166,8 @@ const tfn::Kernels& chosen(const char* name) {
     if (!name) return tfn::kernels();
     const tfn::Kernels* found = tfn::kernels_named(name);
     if (!found)
-        throw tfn::Error("instruction set '" + std::string(name) + "' does not run here; these do: " +
-                         tfn_instruction_sets());
+        throw tfn::Error("instruction set '" + std::string(name) +
+                         "' does not run here; these do: " + tfn_instruction_sets());
     return *found;
 }
 
@@ -285,9 +287,9 @@ int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules* rules,
                     record.steps && steps,
                 "no room for candidates");
         tfn::Borrowed workspace(own, cancelled);
-        *steps = tfn::beam(*workspace, model->model, all, by,
-                           {record.room, record.tokens, record.parents, record.log_probs,
-                            record.steps});
+        *steps =
+            tfn::beam(*workspace, model->model, all, by,
+                      {record.room, record.tokens, record.parents, record.log_probs, record.steps});
     });
 }
 

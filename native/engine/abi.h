@@ -27,8 +27,8 @@ typedef struct tfn_model tfn_model;
 typedef struct tfn_batch tfn_batch;
 
 /* A matrix (rows, columns) of float32, or of int8 if it has a scale for each row; strides in
- * values. The memory has to live as long as the model. `mapped`: not 0 if it is a map of a file that
- * nobody writes to; pages of it are given back to the system once they are packed. */
+ * values. The memory has to live as long as the model. `mapped`: not 0 if it is a map of a file
+ * that nobody writes to; pages of it are given back to the system once they are packed. */
 typedef struct {
     const char* name;
     const void* data;
@@ -69,16 +69,17 @@ typedef struct {
 } tfn_ids;
 
 /* When a sentence that has `enough` hypotheses is done: at once, or when the worst of its `enough`
- * best is at least what the best hypothesis followed is worth at its present length, at the next, or
- * at the greatest. */
+ * best is at least what the best hypothesis followed is worth at its present length, at the next,
+ * or at the greatest. */
 enum { TFN_STOP_EARLY = 0, TFN_STOP_PRESENT = 1, TFN_STOP_NEXT = 2, TFN_STOP_LONGEST = 3 };
 
 /* Rules of a beam search. Scores are sums of log-probabilities over length ** length_penalty.
- * `on_log_probs`: penalties and bans act on log-probabilities, and n-grams and repetitions count the
- * start token (the rules of transformers); `renormalize` makes probabilities again of what is left.
- * Else they act on logits. `ngram`, `source_ngram`: no n-gram of that size occurs twice, or is one of
- * the source's, which then has to be ids; 0 for any. `first_token`, `last_token`: forced, -1 for none; `most` counts both.
- * `sequences`: one after another, `lengths` of them; their last tokens are banned behind the others. */
+ * `on_log_probs`: penalties and bans act on log-probabilities, and n-grams and repetitions count
+ * the start token (the rules of transformers); `renormalize` makes probabilities again of what is
+ * left. Else they act on logits. `ngram`, `source_ngram`: no n-gram of that size occurs twice, or
+ * is one of the source's, which then has to be ids; 0 for any. `first_token`, `last_token`: forced,
+ * -1 for none; `most` counts both. `sequences`: one after another, `lengths` of them; their last
+ * tokens are banned behind the others. */
 typedef struct {
     int32_t beams, enough, most, stop;
     int32_t on_log_probs, renormalize;
@@ -89,7 +90,8 @@ typedef struct {
 } tfn_beam_rules;
 
 /* tokens, parents, log_probs: (room, count, beams * (1 + ends.count)), of which the steps that were
- * made are written: candidates, best first, -inf for none. steps (count,): made for each sentence. */
+ * made are written: candidates, best first, -inf for none. steps (count,): made for each sentence.
+ */
 typedef struct {
     int32_t room;
     int32_t* tokens;
@@ -98,10 +100,10 @@ typedef struct {
     int32_t* steps;
 } tfn_beam_record;
 
-/* Greedy steps of a batch without its caller. `left` (rows,): tokens that each row may still get, 1 at
- * least. A row ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for none.
- * At most `steps`; none begins after `seconds`, or once `enough` rows have ended and `wake`, if it is
- * not null, is not 0. Any thread may set it. */
+/* Greedy steps of a batch without its caller. `left` (rows,): tokens that each row may still get, 1
+ * at least. A row ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for
+ * none. At most `steps`; none begins after `seconds`, or once `enough` rows have ended and `wake`,
+ * if it is not null, is not 0. Any thread may set it. */
 typedef struct {
     const int32_t* left;
     int32_t end, first, last;
@@ -119,8 +121,8 @@ TFN_API int tfn_model_new(const char* config, const tfn_tensor* tensors, int32_t
                           int32_t threads, const char* instruction_set, tfn_model** model,
                           tfn_error error);
 /* Maps weights that tfn_model_save has packed; processes share them. `tensors` are needed all the
- * same: embeddings and the rows of the output projection are read from them, and shapes are checked.
- * `identity` has to be the one that the file was saved with: a digest of the weights. */
+ * same: embeddings and the rows of the output projection are read from them, and shapes are
+ * checked. `identity` has to be the one that the file was saved with: a digest of the weights. */
 TFN_API int tfn_model_load(const char* config, const tfn_tensor* tensors, int32_t count,
                            int32_t threads, const char* instruction_set, const char* path,
                            const char* identity, tfn_model** model, tfn_error error);
@@ -146,7 +148,8 @@ TFN_API int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules
                      tfn_beam_record record, int32_t* steps, const int32_t* cancelled,
                      tfn_error error);
 
-/* The natural logs of the sums of exponentials, (rows,), of values (rows, columns), as of a beam. */
+/* The natural logs of the sums of exponentials, (rows,), of values (rows, columns), as of a beam.
+ */
 TFN_API int tfn_log_sums(tfn_model* model, const float* values, int32_t rows, int32_t columns,
                          double* sums, tfn_error error);
 
@@ -159,9 +162,9 @@ TFN_API int tfn_batch_enter(tfn_batch* batch, tfn_sources sources, tfn_error err
 /* tokens (rows, each). */
 TFN_API int tfn_batch_step(tfn_batch* batch, const int32_t* tokens, int32_t each, tfn_wanted wanted,
                            tfn_error error);
-/* tokens (rows,): the next of each. chosen (rows, run.steps), counts (rows,): what each row got. At least
- * one step is made. Rows that have ended leave the batch, the others keep their order. After a failure
- * some of the steps may have been made. */
+/* tokens (rows,): the next of each. chosen (rows, run.steps), counts (rows,): what each row got. At
+ * least one step is made. Rows that have ended leave the batch, the others keep their order. After
+ * a failure some of the steps may have been made. */
 TFN_API int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run,
                           int32_t* chosen, int32_t* counts, tfn_error error);
 TFN_API int tfn_batch_select(tfn_batch* batch, const int32_t* rows, int32_t count, tfn_error error);

@@ -6,17 +6,18 @@ namespace tfn {
 namespace {
 
 constexpr int64_t MILLISECOND = 1'000'000;
-// A trial is ten steps or more of a small model, or one of a large model. A kind that is half as fast
-// as the best loses half of it.
+// A trial is ten steps or more of a small model, or one of a large model. A kind that is half as
+// fast as the best loses half of it.
 constexpr int64_t TRIAL = 3 * MILLISECOND;
 // The first trial starts early, because the first call of a process may last a few tens of
 // milliseconds only.
 constexpr int64_t SOON = 5 * MILLISECOND;
 // Between trials. At first such a kind costs 5 % of the time. The interval doubles while nothing
-// changes; at its longest the cost is 0.15 %, and a change of the machine is noticed within a second.
+// changes; at its longest the cost is 0.15 %, and a change of the machine is noticed within a
+// second.
 constexpr int64_t FIRST = 30 * MILLISECOND, LONGEST = 1000 * MILLISECOND;
-// A rate is over pieces of so long together: ten time slices of Linux's scheduler (3 to 4 ms), so that
-// a piece that was interrupted once does not decide.
+// A rate is over pieces of so long together: ten time slices of Linux's scheduler (3 to 4 ms), so
+// that a piece that was interrupted once does not decide.
 constexpr double MEMORY = 40 * MILLISECOND;
 // What a change has to gain; less is taken for noise.
 constexpr double BETTER = 1.03;

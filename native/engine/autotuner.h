@@ -1,9 +1,9 @@
 // Which kind of sharing is fastest for threads, measured while they work.
 //
 // It cannot be known beforehand. If another process takes a helper's core away, the helper stops in
-// the middle of a task and all wait. Where cores are far from one another, values that each makes for
-// all cost more than weights that each reads for itself. So the other kinds are tried now and then,
-// for a few milliseconds, and more rarely the longer they stay slower.
+// the middle of a task and all wait. Where cores are far from one another, values that each makes
+// for all cost more than weights that each reads for itself. So the other kinds are tried now and
+// then, for a few milliseconds, and more rarely the longer they stay slower.
 #pragma once
 #include <cstdint>
 

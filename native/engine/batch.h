@@ -9,13 +9,13 @@ namespace tfn {
 
 // What a step has to give.
 struct Wanted {
-    float* logits = nullptr;       // (rows, T, V), or (rows, T, count) of `columns`
+    float* logits = nullptr;  // (rows, T, V), or (rows, T, count) of `columns`
     const int32_t* columns = nullptr;
     int count = 0;
-    int32_t* best = nullptr;       // (rows,): of the last token of each row
-    float* attention = nullptr;    // (rows, L, H, T, source_width), zeroed by the caller
+    int32_t* best = nullptr;     // (rows,): of the last token of each row
+    float* attention = nullptr;  // (rows, L, H, T, source_width), zeroed by the caller
     int source_width = 0;
-    Ranked ranked = {};            // of the last token of each row, if its count is not 0
+    Ranked ranked = {};  // of the last token of each row, if its count is not 0
 
     // The same of the rows from `row` on; a row has so many logits and values of attention.
     Wanted from(int row, size_t logits_of_row, size_t attention_of_row) const {

@@ -112,7 +112,8 @@ private:
     std::vector<Place> places() const {
         std::vector<Place> found;
         for (const Sentence& sentence : running_)
-            for (size_t i = 0; i < sentence.followed.size(); i++) found.push_back({&sentence, (int)i});
+            for (size_t i = 0; i < sentence.followed.size(); i++)
+                found.push_back({&sentence, (int)i});
         return found;
     }
 
@@ -184,17 +185,16 @@ private:
         }
     }
 
-    // From the best logits of a row, which are all that is set of `sparse`: rules write elsewhere too,
-    // and what they read there changes nothing. Whether the best `each` are known: rules lower
+    // From the best logits of a row, which are all that is set of `sparse`: rules write elsewhere
+    // too, and what they read there changes nothing. Whether the best `each` are known: rules lower
     // log-probabilities, so that they are if they are above all of which the logit is not given.
     bool rank_sparse(const Place& place, float* room, const Ranked& best, float all, float* sparse,
                      int each, Candidate* found) const {
         int count = 0;
         for (; count < best.count && best.values[count] > -INFINITY; count++)
             sparse[best.ids[count]] = best.values[count] - all;
-        const float others = count == size_ || count < best.count
-                                 ? -INFINITY
-                                 : sparse[best.ids[count - 1]];
+        const float others =
+            count == size_ || count < best.count ? -INFINITY : sparse[best.ids[count - 1]];
         rules_.apply(place.row(room), sparse, size_);
         std::vector<int32_t> ids(best.ids, best.ids + count);
         std::sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {

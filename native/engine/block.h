@@ -1,5 +1,5 @@
-// Keys and values of BLOCK positions of a layer: [head][keys, values][position][values of a head], so
-// that what a query of one head reads lies together.
+// Keys and values of BLOCK positions of a layer: [head][keys, values][position][values of a head],
+// so that what a query of one head reads lies together.
 #pragma once
 #include <cstring>
 
@@ -10,8 +10,10 @@ namespace tfn {
 struct BlockLayout {
     Heads heads;
 
-    size_t values() const { return (size_t)BLOCK * heads.padded; }  // from a head's keys to its values
-    size_t head() const { return 2 * values(); }                    // from a head to the next
+    size_t values() const {
+        return (size_t)BLOCK * heads.padded;
+    }  // from a head's keys to its values
+    size_t head() const { return 2 * values(); }  // from a head to the next
     size_t size() const { return head() * heads.count; }
     static int count(int positions) { return (positions + BLOCK - 1) / BLOCK; }
 

@@ -120,14 +120,12 @@ void read_sizes(Reader& r, Config& c) {
 void read_kinds(Reader& r, Config& c) {
     const std::map<std::string, Placement> placements = {
         {"post", Placement::post}, {"pre", Placement::pre}, {"res_post", Placement::res_post}};
-    const std::map<std::string, EmbeddingNorm> embedding_norms = {
-        {"none", EmbeddingNorm::none},
-        {"tokens", EmbeddingNorm::tokens},
-        {"sum", EmbeddingNorm::sum}};
-    r.choice("norm", c.norm,
-             {{"layer", NormKind::layer},
-              {"annotated", NormKind::annotated},
-              {"rms", NormKind::rms}});
+    const std::map<std::string, EmbeddingNorm> embedding_norms = {{"none", EmbeddingNorm::none},
+                                                                  {"tokens", EmbeddingNorm::tokens},
+                                                                  {"sum", EmbeddingNorm::sum}};
+    r.choice(
+        "norm", c.norm,
+        {{"layer", NormKind::layer}, {"annotated", NormKind::annotated}, {"rms", NormKind::rms}});
     r.choice("norm_placement", c.norm_placement, placements);
     r.choice("decoder_norm_placement", c.decoder_norm_placement, placements);
     r.choice("activation", c.activation,

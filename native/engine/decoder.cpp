@@ -17,7 +17,8 @@ struct Batch::Step {
 
 size_t Batch::attention_size(int each, const Wanted& wanted) const {
     const Config& config = model_->config;
-    return (size_t)each * wanted.source_width * config.num_decoder_layers * config.decoder_num_heads;
+    return (size_t)each * wanted.source_width * config.num_decoder_layers *
+           config.decoder_num_heads;
 }
 
 // `tokens` and `wanted` are those of these rows alone.
@@ -44,8 +45,8 @@ Batch::Step Batch::prepare(Rows rows, const int32_t* tokens, int each, const Wan
             float* weights = nullptr;
             if (wanted.attention)
                 weights = wanted.attention + row * weights_of_row + (size_t)i * wanted.source_width;
-            step.cross.push_back({held.source_blocks.data(), stride,
-                                  source.memory->layer_size, source.length, 0, weights});
+            step.cross.push_back({held.source_blocks.data(), stride, source.memory->layer_size,
+                                  source.length, 0, weights});
         }
     }
     const RelativePositions& own = model_->decoder[0].self.own;
@@ -59,8 +60,7 @@ Batch::Step Batch::prepare(Rows rows, const int32_t* tokens, int each, const Wan
     return step;
 }
 
-void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& layer,
-                           int i) const {
+void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& layer, int i) const {
     const Attention& self = layer.self;
     const int rows = (int)step.ids.size(), half = self.heads.dim / 2;
     const size_t inner = self.heads.width(), ld = width(3 * inner);
@@ -89,8 +89,8 @@ void Batch::cross_attention(Workspace& w, const Step& step, const DecoderLayer& 
     const int rows = (int)step.ids.size();
     const size_t inner = cross.heads.width(), ld = width(inner);
     float* queries = w.projected.reserve(rows * ld);
-    project(w, cross.projection, cross.residual.enter(w, rows), width(model_->config.d_model),
-            rows, queries, ld);
+    project(w, cross.projection, cross.residual.enter(w, rows), width(model_->config.d_model), rows,
+            queries, ld);
     const BlockLayout layout = model_->memory_layout();
     attend(w, cross, nullptr, step.cross, queries, ld,
            {0, layout.values(), layout.head(), i, step.weights_apart});
@@ -115,7 +115,8 @@ void Batch::advance(Workspace& w, const int32_t* tokens, int each, const Wanted&
     for (Row& row : rows_) row.cache.extend(blocks_, each);
     if (!w.team.by_rows()) return advance(w, {0, rows()}, tokens, each, wanted);
     const size_t of_row = each * width(model_->config.d_model);
-    const size_t logits = (size_t)each * (wanted.columns ? wanted.count : model_->vocabulary.size());
+    const size_t logits =
+        (size_t)each * (wanted.columns ? wanted.count : model_->vocabulary.size());
     float* states = w.x.reserve(rows() * of_row);
     share_rows(w, rows(), [&](Workspace& part, int first, int last) {
         advance(part, {first, last}, tokens + (size_t)first * each, each,
@@ -146,8 +147,7 @@ void Batch::finish(Workspace& w, int rows, int each, const Wanted& wanted) const
     if (wanted.logits && wanted.columns)
         vocabulary.logits_of(w, w.x.data(), all, wanted.columns, wanted.count, wanted.logits,
                              wanted.count);
-    else if (wanted.logits)
-        vocabulary.logits(w, w.x.data(), all, wanted.logits, vocabulary.size());
+    else if (wanted.logits) vocabulary.logits(w, w.x.data(), all, wanted.logits, vocabulary.size());
     if (!wanted.best && !wanted.ranked.count) return;
     const float* last = w.x.data();
     if (each > 1) {

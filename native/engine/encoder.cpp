@@ -157,8 +157,7 @@ std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* 
         w.check_cancelled();
         const Group start = rest;
         do rest.skip();
-        while (rest.sources.count &&
-               rest.row - start.row + *rest.sources.lengths <= TOKENS);
+        while (rest.sources.count && rest.row - start.row + *rest.sources.lengths <= TOKENS);
         const Group group = start.part(0, start.sources.count - rest.sources.count);
         const int count = group.sources.count, rows = group.rows();
         const bool separate = count >= w.team.threads();

@@ -103,8 +103,8 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
     }
     if (scoring) scoring->finish(w, counts, scores);
     for (int row = 0; row < count; row++)
-        std::fill(sequences + (size_t)row * most + counts[row], sequences + (size_t)row * most + step,
-                  config.pad_id);
+        std::fill(sequences + (size_t)row * most + counts[row],
+                  sequences + (size_t)row * most + step, config.pad_id);
     return step;
 }
 

@@ -73,9 +73,17 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
         const Query& q = rows[row];
         const size_t offset = (size_t)head * heads.padded;
         const size_t from = places.layer * q.layer_size + head * places.head;
-        Attend a{queries + row * ld + offset, q.blocks, from + places.key, from + places.value,
-                 q.stride, q.n, heads.padded, attention.scale,
-                 nullptr, scores + place * room, context + row * ldc + offset,
+        Attend a{queries + row * ld + offset,
+                 q.blocks,
+                 from + places.key,
+                 from + places.value,
+                 q.stride,
+                 q.n,
+                 heads.padded,
+                 attention.scale,
+                 nullptr,
+                 scores + place * room,
+                 context + row * ldc + offset,
                  q.weights_out || weighs};
         if (biased) {
             float* bias = biases + place * room;
@@ -86,8 +94,7 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
     };
     const auto finish = [&](int i, const Attend& a) {
         const Query& q = rows[i / heads.count];
-        if (weighs)
-            relative->add_to_context(a.weights, q.position, q.n, a.context);
+        if (weighs) relative->add_to_context(a.weights, q.position, q.n, a.context);
         if (!q.weights_out) return;
         const size_t head = (size_t)places.layer * heads.count + i % heads.count;
         std::copy_n(a.weights, q.n, q.weights_out + head * places.weights_apart);

@@ -17,7 +17,8 @@ struct Workspace {
 
     const Kernels& kernels;
     Team team;
-    Buffer<float> x, y, projected, context, hidden, scores, biases, angles, states, logits, bounds, turned, chunks;
+    Buffer<float> x, y, projected, context, hidden, scores, biases, angles, states, logits, bounds,
+        turned, chunks;
     Buffer<int32_t> candidates;
     Quantized quantized;
     std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, when threads share rows
@@ -87,14 +88,15 @@ private:
 // A query among its keys and values; see ``Attend``.
 struct Query {
     const float* const* blocks;
-    size_t stride;           // between positions of a block
-    size_t layer_size;       // between layers
+    size_t stride;      // between positions of a block
+    size_t layer_size;  // between layers
     int n;
-    int position;            // of the query among the keys, for relative positions
-    float* weights_out;      // of the first layer and head, or null
+    int position;        // of the query among the keys, for relative positions
+    float* weights_out;  // of the first layer and head, or null
 };
 
-// Where keys and values of a layer's first head lie, how far apart heads do, and those of weights_out.
+// Where keys and values of a layer's first head lie, how far apart heads do, and those of
+// weights_out.
 struct Places {
     size_t key, value, head;
     int layer = 0;

@@ -68,7 +68,8 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
 
 void Linear::fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
                   Heads outputs, Heads inputs) {
-    const bool int8 = quantized(), plain = outputs.padded == outputs.dim && inputs.padded == inputs.dim;
+    const bool int8 = quantized(),
+               plain = outputs.padded == outputs.dim && inputs.padded == inputs.dim;
     const Half type = packed_.floats.type();
     const int k = packed_.k, width = outputs.width(), panel = kernels.panel;
     const auto pack_padded = [&](int task) {
@@ -141,8 +142,8 @@ Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t
     const int each = 4, tasks = (rows + each - 1) / each;
     team.run(tasks, 4.0 * rows * k, [&](int task, int) {
         for (int row = task * each; row < std::min(rows, task * each + each); row++)
-            how[row] = kernels.quantize(x + row * ld, k, padded, largest,
-                                        values + row * ldq * size);
+            how[row] =
+                kernels.quantize(x + row * ld, k, padded, largest, values + row * ldq * size);
     });
     return {nullptr, 0, values, ldq, how};
 }
@@ -160,8 +161,8 @@ void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const 
                 int rows, Quantized& quantized, Epilogue out) {
     Input input{x, ld, nullptr, 0, nullptr};
     if (linear.quantized())
-        input = quantized.make(kernels, team, x, ld, rows, linear.inputs(),
-                               linear.packed().largest);
+        input =
+            quantized.make(kernels, team, x, ld, rows, linear.inputs(), linear.packed().largest);
     out.bias = linear.bias();
     const double work = (double)rows * linear.inputs() * kernels.panel;
     const Chunks chunks(linear.panels(), work, team.threads());

@@ -18,7 +18,7 @@ struct Heads {
     int width() const { return count * padded; }
 };
 
-struct Source {  // of some output columns
+struct Source {        // of some output columns
     std::string name;  // with ".weight" and ".bias" behind it
     bool bias;
 };
@@ -56,8 +56,8 @@ private:
 // Values of rows as a product reads them: quantised if its weights are.
 class Quantized {
 public:
-    // Rows (M, k) with `ld` values between them, for int8 weights up to `largest`. Shared out among the
-    // team if there are many.
+    // Rows (M, k) with `ld` values between them, for int8 weights up to `largest`. Shared out among
+    // the team if there are many.
     Input make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows, int k,
                int largest);
 

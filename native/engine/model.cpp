@@ -89,14 +89,14 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
     }
     const Placement placement = config.decoder_norm_placement;
     for (int i = 0; i < (config.share_decoder_layers ? 1 : config.num_decoder_layers); i++) {
-        const std::string name = "decoder.layers." + std::to_string(i) + ".", cross = name + "cross_attn";
+        const std::string name = "decoder.layers." + std::to_string(i) + ".",
+                          cross = name + "cross_attn";
         const bool bias = config.attention_bias;
-        decoder.push_back(
-            {load.self_attention(name + "self_attn", decoder_heads, placement, false),
-             load.attention(cross, {"q_proj"}, decoder_heads, placement),
-             load.linear({{cross + ".k_proj", bias}, {cross + ".v_proj", bias}}, decoder_heads,
-                         load.plain(config.state_size())),
-             load.feed_forward(name, config.decoder_d_ff, placement)});
+        decoder.push_back({load.self_attention(name + "self_attn", decoder_heads, placement, false),
+                           load.attention(cross, {"q_proj"}, decoder_heads, placement),
+                           load.linear({{cross + ".k_proj", bias}, {cross + ".v_proj", bias}},
+                                       decoder_heads, load.plain(config.state_size())),
+                           load.feed_forward(name, config.decoder_d_ff, placement)});
     }
     decoder_relative = load.of_stack("decoder", decoder_heads, false);
     if (config.decoder_final_norm) decoder_norm = Norm(tensors, config, "decoder.norm");

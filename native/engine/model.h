@@ -63,7 +63,8 @@ public:
     const DecoderLayer& decoder_layer(int i) const { return decoder[i % decoder.size()]; }
 
     // Encoder states of all sources into `states`, (positions, E), if there is room for them.
-    std::vector<Encoded> encode(Workspace& w, const Sources& sources, float* states = nullptr) const;
+    std::vector<Encoded> encode(Workspace& w, const Sources& sources,
+                                float* states = nullptr) const;
     bool encodes() const { return config.memory_width == 0; }
     // Raises what is wrong with ids, lengths.
     void check(const Sources& sources) const;

@@ -43,7 +43,9 @@ RelativePositions::RelativePositions(Tensors& tensors, const std::string& name,
             furthest_ = bidirectional ? most : 0;
             buckets_ = lookups.get(bidirectional);
             if (buckets_) load_biases(tensors, name, config);
-            else tensors.problem("'" + name + "': too few buckets, or too short a distance for them");
+            else
+                tensors.problem("'" + name +
+                                "': too few buckets, or too short a distance for them");
             return;
         case Relative::shaw: {
             kind_ = Kind::vectors;
@@ -78,7 +80,8 @@ void RelativePositions::load_biases(Tensors& tensors, const std::string& name,
 
 void RelativePositions::fill_bias(const Kernels& kernels, int head, int position, int n,
                                   const float* query, float scale, float* bias) const {
-    // Distances of the keys are -position, ..., n - 1 - position; those beyond share an end's value.
+    // Distances of the keys are -position, ..., n - 1 - position; those beyond share an end's
+    // value.
     const int from = std::max(-position, nearest_), to = std::min(n - 1 - position, furthest_);
     auto key = [&](int distance) { return std::clamp(distance + position, 0, n - 1); };
     const int first = key(from), last = key(std::max(to, from));

@@ -13,7 +13,8 @@ namespace tfn {
 using Lookup = std::vector<uint16_t>;
 Lookup bucket_lookup(int buckets, int max_distance, bool bidirectional);
 
-// Those of a model's encoder and decoder, which their layers share; made when they are first needed.
+// Those of a model's encoder and decoder, which their layers share; made when they are first
+// needed.
 class Lookups {
 public:
     explicit Lookups(const Config& config) : config_(config) {}
@@ -51,8 +52,8 @@ private:
 
     Kind kind_ = Kind::none;
     Heads heads_;
-    int nearest_ = 0, furthest_ = 0;  // distances, key minus query, that are told apart
-    View<float> table_;  // biases [head][bucket], vectors [distance][padded]
+    int nearest_ = 0, furthest_ = 0;         // distances, key minus query, that are told apart
+    View<float> table_;                      // biases [head][bucket], vectors [distance][padded]
     std::shared_ptr<const Lookup> buckets_;  // of every distance, of biases
     std::vector<float> frequencies_;
 };

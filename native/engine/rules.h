@@ -25,17 +25,17 @@ struct Ids {
 enum class Stop { early, present, next, longest };
 
 struct BeamRules {
-    int beams, enough, most;     // hypotheses that are followed, and that suffice; tokens of a row
+    int beams, enough, most;  // hypotheses that are followed, and that suffice; tokens of a row
     Stop stop;
     double length_penalty;
-    bool on_log_probs;           // what penalises and bans: log-probabilities, start token included
-    bool renormalize;            // make log-probabilities again of what is left of them
-    int start, first, last;      // tokens; the forced ones are -1 for none
+    bool on_log_probs;       // what penalises and bans: log-probabilities, start token included
+    bool renormalize;        // make log-probabilities again of what is left of them
+    int start, first, last;  // tokens; the forced ones are -1 for none
     int min_length;
-    int ngram, source_ngram;     // none of this size occurs twice, or is the source's; 0 for any
+    int ngram, source_ngram;  // none of this size occurs twice, or is the source's; 0 for any
     float repetition_penalty;
     Ids ends, suppressed, suppressed_first;
-    Ids sequences, lengths;      // never completed: one after another, and the length of each
+    Ids sequences, lengths;  // never completed: one after another, and the length of each
 
     int candidates() const { return beams * (1 + ends.count); }  // that a step keeps
     // A score: the sum of log-probabilities over length ** length_penalty.
@@ -50,8 +50,8 @@ struct BeamRules {
     // The part that is the same in all rows with so many tokens, the start token not counted.
     void apply_everywhere(int made, float* logits, int size) const;
     // Whether the best logits of a row and the sum of all exponentials tell its best candidates: on
-    // log-probabilities if rules lower some of them and change nothing else, otherwise if they ban the
-    // same in all rows.
+    // log-probabilities if rules lower some of them and change nothing else, otherwise if they ban
+    // the same in all rows.
     bool need_few_logits(int made) const;
 
 private:

@@ -10,9 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Whether another thread wants the caller back.
-bool wakes(const Run& run) {
-    return run.wake && __atomic_load_n(run.wake, __ATOMIC_RELAXED);
-}
+bool wakes(const Run& run) { return run.wake && __atomic_load_n(run.wake, __ATOMIC_RELAXED); }
 
 }  // namespace
 
@@ -25,7 +23,8 @@ void run(Workspace& w, Batch& batch, const int32_t* tokens, const Run& run, int3
     std::iota(rows.begin(), rows.end(), 0);
     std::fill(counts, counts + all, 0);
     for (int step = 0; step < run.steps && !rows.empty(); step++) {
-        if (step && std::chrono::duration<double>(Clock::now() - begun).count() >= run.seconds) break;
+        if (step && std::chrono::duration<double>(Clock::now() - begun).count() >= run.seconds)
+            break;
         if (step && all - (int)rows.size() >= run.enough && wakes(run)) break;
         const int count = (int)rows.size();
         kept.clear(), rows_left.clear(), tokens_left.clear(), begins.clear();

@@ -14,8 +14,8 @@ struct Run {
     int32_t enough;
 };
 
-// Tokens (rows, run.steps) and how many of them each row got. Rows that have ended are no more in the
-// batch, the others keep their order.
+// Tokens (rows, run.steps) and how many of them each row got. Rows that have ended are no more in
+// the batch, the others keep their order.
 void run(Workspace& w, Batch& batch, const int32_t* tokens, const Run& run, int32_t* chosen,
          int32_t* counts);
 

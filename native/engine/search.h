@@ -6,14 +6,15 @@
 namespace tfn {
 
 // Sequences (rows, most) padded with pad_id, the end token included, and how many tokens are in
-// each. scores, if given: mean natural-log probability of a row's tokens, forced ones counting as 0.
+// each. scores, if given: mean natural-log probability of a row's tokens, forced ones counting as
+// 0.
 int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
              int32_t* sequences, int32_t* counts, float* scores);
 
-// The best candidates of every step and sentence, best first: (room, rows, rules.candidates()). What
-// is none has a log-probability of -inf.
+// The best candidates of every step and sentence, best first: (room, rows, rules.candidates()).
+// What is none has a log-probability of -inf.
 struct BeamRecord {
-    int room;           // for so many steps
+    int room;  // for so many steps
     int32_t* tokens;
     int32_t* parents;   // which hypothesis of the step each continues
     double* log_probs;  // of the token alone

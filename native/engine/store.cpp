@@ -21,7 +21,8 @@ struct Header {
 };
 static_assert(sizeof(Header) <= PAGE, "the header is a page");
 
-// Against damage, not against malice: what a file holds is never an index, nor a size beyond its own.
+// Against damage, not against malice: what a file holds is never an index, nor a size beyond its
+// own.
 class Sum {
 public:
     void add(const void* data, size_t bytes) {  // whole cache lines
@@ -56,7 +57,7 @@ uint64_t hash(const std::string& text) {
 void set(char* to, size_t room, const std::string& text, const char* what) {
     if (text.size() >= room || text.find('\0') != std::string::npos)
         throw FileError(std::string(what) + " has " + std::to_string(text.size()) +
-                              " characters; expected fewer than " + std::to_string(room));
+                        " characters; expected fewer than " + std::to_string(room));
     std::memcpy(to, text.data(), text.size());
 }
 
@@ -84,8 +85,7 @@ void check(const Header& found, const Header& expected, const std::string& path)
                          std::to_string(expected.format));
     if (std::memcmp(found.engine, expected.engine, sizeof found.engine))
         refuse(path, std::string("is not of version ") + expected.engine + " of the engine");
-    if (std::memcmp(found.instruction_set, expected.instruction_set,
-                    sizeof found.instruction_set))
+    if (std::memcmp(found.instruction_set, expected.instruction_set, sizeof found.instruction_set))
         refuse(path, std::string("is not for instruction set ") + expected.instruction_set);
     if (found.config != expected.config) refuse(path, "is of another config");
     if (std::memcmp(found.weights, expected.weights, sizeof found.weights))
@@ -106,7 +106,7 @@ Store::Store(const std::string& path, const Identity& identity) : mapped_(true),
     check(found, expected, path);
     if (found.bytes != size - PAGE || found.bytes % LINE)
         tfn::refuse(path, "has " + std::to_string(size - PAGE) + " bytes of weights; expected " +
-                         std::to_string(found.bytes));
+                              std::to_string(found.bytes));
     Sum sum;
     sum.add(data + PAGE, size - PAGE);
     if (sum.value() != found.sum) tfn::refuse(path, "is damaged");

@@ -48,8 +48,8 @@ struct Bytes {
     const void* data;
     size_t size;
 };
-// Writes a new file `temporary`, waits until the disk has it, and renames it to `path`, whatever was
-// there. Raises FileError, and leaves nothing, if it cannot.
+// Writes a new file `temporary`, waits until the disk has it, and renames it to `path`, whatever
+// was there. Raises FileError, and leaves nothing, if it cannot.
 void write(const std::string& temporary, const std::string& path, const std::vector<Bytes>& parts);
 
 // The process, which a fork is not.

@@ -64,7 +64,7 @@ Pages Pages::of_file(const std::string& path) {
     // A pipe would be waited for; what is no file is refused for its size.
     File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
     if (file.descriptor < 0) fail(path, "open");
-    struct stat status {};
+    struct stat status{};
     if (::fstat(file.descriptor, &status)) fail(path, "read");
     if (!S_ISREG(status.st_mode) || !status.st_size) return Pages(nullptr, 0, true);
     const size_t size = (size_t)status.st_size;

@@ -52,7 +52,8 @@ float Tensor::at(size_t row, size_t column) const {
 
 void Tensor::copy_row(size_t row, float* to) const {
     if (flat()) {
-        std::memcpy(to, static_cast<const float*>(data) + row * row_stride, columns * sizeof(float));
+        std::memcpy(to, static_cast<const float*>(data) + row * row_stride,
+                    columns * sizeof(float));
         return;
     }
     for (size_t i = 0; i < columns; i++) to[i] = at(row, i);

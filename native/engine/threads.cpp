@@ -10,13 +10,13 @@
 namespace tfn {
 namespace {
 
-// Nanoseconds. A helper that finds no task for so long sleeps: longer than the caller computes alone
-// between two products, so that it rarely sleeps within a step (waking takes about 50 µs).
+// Nanoseconds. A helper that finds no task for so long sleeps: longer than the caller computes
+// alone between two products, so that it rarely sleeps within a step (waking takes about 50 µs).
 constexpr int64_t AWAKE = 200'000;
 // A caller that waits for so long yields its core, as long as waking takes.
 constexpr int64_t PATIENT = 50'000;
-// A caller that waits for longer than this, and than its own share took, has lost a helper: tasks are
-// shorter, time slices of a scheduler longer.
+// A caller that waits for longer than this, and than its own share took, has lost a helper: tasks
+// are shorter, time slices of a scheduler longer.
 constexpr int64_t LONG_WAIT = 500'000;
 
 int64_t now() {
@@ -81,7 +81,8 @@ Team::Span::Span(Team& team, Phase phase, int rows, int separate) : team_(team) 
     if (!team.fixed_)
         team.sharing_ = tuner_->begin(start_, separate >= FEWEST_ROWS * team.threads_);
     else
-        team.sharing_ = *team.fixed_ == Sharing::rows && separate < 2 ? Sharing::columns : *team.fixed_;
+        team.sharing_ =
+            *team.fixed_ == Sharing::rows && separate < 2 ? Sharing::columns : *team.fixed_;
     if (team.sharing_ != Sharing::serial) team.wake();
 }
 
@@ -98,7 +99,9 @@ void Team::wake() {
     needed_.store(true);
     if (!sleeping_.load()) return;
     // A helper between its last look at `needed_` and its sleep holds the mutex.
-    { std::lock_guard<std::mutex> lock(mutex_); }
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+    }
     wake_.notify_all();
 }
 

@@ -1,8 +1,8 @@
 // Threads that share out the tasks of one call.
 //
-// A task is claimed by whoever is free, so that a slow thread delays the others by one task at most.
-// Helpers spin while they are needed every few microseconds, and sleep soon after. Whether they help
-// at all, and with what, is measured: see "autotuner.h".
+// A task is claimed by whoever is free, so that a slow thread delays the others by one task at
+// most. Helpers spin while they are needed every few microseconds, and sleep soon after. Whether
+// they help at all, and with what, is measured: see "autotuner.h".
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -19,7 +19,8 @@ namespace tfn {
 // Each is tuned separately.
 enum class Phase { encoder, decoder, loading };
 
-constexpr int FEWEST_ROWS = 4;  // rows of a thread, of which fewer would waste what weights they read
+constexpr int FEWEST_ROWS =
+    4;  // rows of a thread, of which fewer would waste what weights they read
 
 class Team {
 public:
@@ -48,8 +49,8 @@ public:
 
     // Whether the threads share the rows of this span.
     bool by_rows() const { return sharing_ == Sharing::rows; }
-    // f(task, thread) for as many tasks as threads; `f` runs what it does with other teams, one of a
-    // thread, and their work counts as this one's.
+    // f(task, thread) for as many tasks as threads; `f` runs what it does with other teams, one of
+    // a thread, and their work counts as this one's.
     template <class F>
     void run_by_rows(F&& f) {
         run_shared(threads_, f);
@@ -73,7 +74,8 @@ public:
 
 private:
     using Function = void (*)(void* with, int task, int thread);
-    // Multiply-adds that one thread does in about a microsecond, as long as handing tasks over takes.
+    // Multiply-adds that one thread does in about a microsecond, as long as handing tasks over
+    // takes.
     static constexpr double LEAST_WORK = 60e3;
     static constexpr int PHASES = 3, SIZES = 32;
 
@@ -93,10 +95,10 @@ private:
 
     const int threads_;
     const std::optional<Sharing> fixed_;  // for tests and measurements
-    Autotuner tuners_[PHASES][SIZES];  // by the logarithm of rows
-    bool busy_ = false;           // in a span
-    Sharing sharing_ = Sharing::serial;        // of this span
-    bool waited_ = false;         // long for a helper, in this span
+    Autotuner tuners_[PHASES][SIZES];     // by the logarithm of rows
+    bool busy_ = false;                   // in a span
+    Sharing sharing_ = Sharing::serial;   // of this span
+    bool waited_ = false;                 // long for a helper, in this span
     double work_done_ = 0;
     std::atomic<uint64_t> work_{0};  // generation (32 bits), tasks (16), next task (16)
     std::atomic<int> done_{0};

@@ -9,7 +9,8 @@ namespace tfn {
 namespace {
 
 constexpr int ROWS = 64;  // screened at a time
-constexpr int ROOM = 512;  // for candidates of a row and a thread; if they are more, all are computed
+constexpr int ROOM =
+    512;  // for candidates of a row and a thread; if they are more, all are computed
 
 struct Best {
     float value = -INFINITY;
@@ -32,7 +33,8 @@ void merge(const Ranking* rankings, size_t apart, int threads, float* values, in
             const Ranking& r = rankings[thread * apart];
             const int at = taken[thread];
             if (at == r.count) continue;
-            if (best >= 0 && (r.values[at] < values[i] || (r.values[at] == values[i] && r.ids[at] > ids[i])))
+            if (best >= 0 &&
+                (r.values[at] < values[i] || (r.values[at] == values[i] && r.ids[at] > ids[i])))
                 continue;
             best = thread;
             values[i] = r.values[at];
@@ -76,8 +78,8 @@ Vocabulary::Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& c
     Tensor weight = tensors.take("output_proj.weight", size_, d_);
     if (!weight.data) return;
     if (weight.int8) {
-        quantized_ = Linear(kernels, tensors, {{"output_proj", false}}, {1, size_, size_},
-                            {1, d_, d_});
+        quantized_ =
+            Linear(kernels, tensors, {{"output_proj", false}}, {1, size_, size_}, {1, d_, d_});
         packed_ = quantized_.packed();
         return;
     }
@@ -141,8 +143,8 @@ void Vocabulary::fill_screen(const Kernels& kernels, const float* row, int colum
     lengths_[column] = scaled.length;
 }
 
-// use(first panel, behind the last, thread), for all panels, whose columns rise in each thread. A chunk
-// of columns is of one task.
+// use(first panel, behind the last, thread), for all panels, whose columns rise in each thread. A
+// chunk of columns is of one task.
 template <class Use>
 void Vocabulary::share(Workspace& w, int rows, Use&& use) const {
     const int of_chunk = CHUNK / w.kernels.panel;
@@ -190,14 +192,19 @@ void Vocabulary::logits_of(Workspace& w, const float* x, int rows, const int32_t
     w.team.run(tasks, (double)rows * d_ * panel * tasks, [&](int task, int thread) {
         const int32_t* own = columns + task * each;
         if (rows_) {
-            some_logits(w.kernels, given, rows, {rows_, stride_, own, std::min(each, count - task * each)},
-                        bias_.data(), out + task * each, ld);
+            some_logits(w.kernels, given, rows,
+                        {rows_, stride_, own, std::min(each, count - task * each)}, bias_.data(),
+                        out + task * each, ld);
             return;
         }
         float* found = room + (size_t)thread * rows * panel;
         const size_t first = *own / panel * panel;
-        const Packed one{packed_.k, {}, packed_.int8 + first * packed_.k, packed_.scales + first,
-                         packed_.sums + first, packed_.largest};
+        const Packed one{packed_.k,
+                         {},
+                         packed_.int8 + first * packed_.k,
+                         packed_.scales + first,
+                         packed_.sums + first,
+                         packed_.largest};
         w.kernels.linear(one, given, rows, 0, 1,
                          {found, (size_t)panel, bias_.data() + first, panel});
         for (int row = 0; row < rows; row++)
@@ -253,7 +260,8 @@ void Vocabulary::best(Workspace& w, const float* x, int rows, int32_t* out) cons
 
 void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) const {
     const int threads = w.team.threads();
-    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_, packed_.largest);
+    const Input input =
+        w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_, packed_.largest);
     std::vector<Screen> screens((size_t)threads * rows);
     w.candidates.reserve(screens.size() * ROOM);
     w.bounds.reserve(screens.size() * ROOM);
@@ -306,7 +314,8 @@ int32_t Vocabulary::pick(const Kernels& kernels, int threads, const float* x, co
     int count = 0;
     const auto compute = [&] {
         if (!count) return;
-        some_logits(kernels, turned, 1, {rows_, stride_, columns, count}, allowed_.data(), values, count);
+        some_logits(kernels, turned, 1, {rows_, stride_, columns, count}, allowed_.data(), values,
+                    count);
         for (int i = 0; i < count; i++) best.add(values[i], columns[i]);
         count = 0;
     };

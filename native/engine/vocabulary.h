@@ -6,9 +6,10 @@
 //
 // Why the bounds hold. u = 2^-24, the largest relative error of a rounded float32 operation. For a
 // row x and a column w of K values,
-//     L   is the logit that `logits` gives: a float32 sum of the products, to which the bias is added;
-//     x'  and w' are their integers times their scales, |x - x'| and |w - w'| what that leaves out;
-//     P   is the float32 value of x' w': the exact sum of products of integers (it cannot overflow:
+//     L   is the logit that `logits` gives: a float32 sum of the products, to which the bias is
+//     added; x'  and w' are their integers times their scales, |x - x'| and |w - w'| what that
+//     leaves out; P   is the float32 value of x' w': the exact sum of products of integers (it
+//     cannot overflow:
 //         see `steps_of`), turned into a float, times the product of two scales;
 //     V   is P with the bias added, which is all that the kernel has.
 // How far L and V can be apart:
@@ -16,9 +17,10 @@
 //         |x - x'| |w| + |x'| |w - w'|.
 //  2. P has three roundings (the integer, the scales' product, the product with it): it is off by
 //         at most 3.01 u |x'| |w'| <= 3.01 u |x'| (|w| + |w - w'|).
-//  3. The sum in L: a term passes through at most m = K + 1 roundings: its product, and a chain of K
-//     sums. So it is off by at most g |x| |w|, g = m u / (1 - m u) (Higham, Accuracy and Stability of
-//     Numerical Algorithms, 2nd edition, 3.1), and |x| <= |x'| + |x - x'|.
+//  3. The sum in L: a term passes through at most m = K + 1 roundings: its product, and a chain of
+//  K
+//     sums. So it is off by at most g |x| |w|, g = m u / (1 - m u) (Higham, Accuracy and Stability
+//     of Numerical Algorithms, 2nd edition, 3.1), and |x| <= |x'| + |x - x'|.
 //  4. The sums with the bias round by at most u |L| and u |V|, and so do V + bound and V - bound.
 //  5. Numbers too small for float32's exponent may become 0, which is off by 2^-126 for each of K
 //     products in L, and in the product of scales, which a sum below 2^31 multiplies: below 10^-28.
@@ -26,22 +28,23 @@
 //     |L - V| <= error |w| + |x'| |w - w'| + 10^-6 |V| + 10^-25
 //     error = |x - x'| + g (|x'| + |x - x'|) + 4 u |x'|
 // where 1 and 3 are in `error`, 2 in its 4 u and in 10^-6 of the second term, 4 in 10^-6 |V|, 5 in
-// 10^-25. The norms are rounded up by 10^-6 of themselves, about 16 u: that pays for 2's second half,
-// for the roundings of the bound itself, which has only positive terms, and for 4's u times it.
-// What is no number is never a candidate.
+// 10^-25. The norms are rounded up by 10^-6 of themselves, about 16 u: that pays for 2's second
+// half, for the roundings of the bound itself, which has only positive terms, and for 4's u times
+// it. What is no number is never a candidate.
 #pragma once
 #include "layers.h"
 
 namespace tfn {
 
-constexpr float SUPPRESSED = -1e30f;  // added to a logit: not -inf, of which differences are no numbers
+constexpr float SUPPRESSED =
+    -1e30f;  // added to a logit: not -inf, of which differences are no numbers
 
 struct Ranked {
     int count = 0;                // of a row
     const float* bias = nullptr;  // in place of the own, or null
     float* values = nullptr;      // (rows, count), best first, ties by the lower id; -inf for none
     int32_t* ids = nullptr;
-    double* log_sums = nullptr;   // (rows,)
+    double* log_sums = nullptr;  // (rows,)
 };
 
 class Vocabulary {
@@ -78,10 +81,10 @@ private:
     int size_ = 0, d_ = 0;
     Values rows_;  // (V, E)
     size_t stride_ = 0;
-    View<float> own_, bias_, allowed_;    // allowed_: bias, and -1e30 where suppressed
-    View<uint16_t> halves_;               // or these in place of `own_`
-    Linear quantized_;                    // of an int8 model
-    View<int8_t> integers_;               // of the screen
+    View<float> own_, bias_, allowed_;  // allowed_: bias, and -1e30 where suppressed
+    View<uint16_t> halves_;             // or these in place of `own_`
+    Linear quantized_;                  // of an int8 model
+    View<int8_t> integers_;             // of the screen
     View<int32_t> sums_;
     View<float> scales_, errors_, lengths_;
     Packed packed_;

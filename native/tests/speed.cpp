@@ -90,7 +90,11 @@ int main(int count, char** arguments) {
     const double most = peak(), bytes = bandwidth(memory);
     std::printf("peak %.1f G multiply-adds/s (8 floats), memory %.1f GB/s; %s\n", most * 1e-9,
                 bytes * 1e-9, kernels->name);
-    for (const auto& [n, k] : {std::pair<int, int>{64, 96}, {768, 256}, {256, 1024}, {1536, 512}, {512, 2048},
+    for (const auto& [n, k] : {std::pair<int, int>{64, 96},
+                               {768, 256},
+                               {256, 1024},
+                               {1536, 512},
+                               {512, 2048},
                                {32000, 512}})
         for (const std::string name : {"float32", "bfloat16", "float16", "int8"}) {
             const bool int8 = name == "int8";
@@ -101,13 +105,13 @@ int main(int count, char** arguments) {
             if (type != Half::none) w = as_halves(*kernels, w, type);
             std::printf("%-8s %5d x %4d:", name.c_str(), n, k);
             for (int m : {1, 2, 4, 8, 16, 32}) {
-                const Rows rows = make_rows(*kernels, random.normals((size_t)m * k), m, k, int8,
-                                            LARGEST);
+                const Rows rows =
+                    make_rows(*kernels, random.normals((size_t)m * k), m, k, int8, LARGEST);
                 std::vector<float> y((size_t)m * n);
                 const Epilogue end{y.data(), (size_t)n, w.bias.data(), n};
-                const double time = timed(
-                    [&] { kernels->linear(w.form, rows.input, m, 0, w.panels, end); },
-                    n > 9000 ? 1 : 40);
+                const double time =
+                    timed([&] { kernels->linear(w.form, rows.input, m, 0, w.panels, end); },
+                          n > 9000 ? 1 : 40);
                 std::printf("  %2d: %5.2f %5.1fGB/s", m, (double)m * n * k / time / most,
                             (double)n * k * (int8 ? 1 : w.form.floats.size()) / time * 1e-9);
             }

@@ -5,7 +5,7 @@
 namespace tfn {
 namespace {
 constexpr int TILED_ROWS = 4;  // from which tiles are faster
-constexpr int DEPTH = 64;       // values of K that a tile holds
+constexpr int DEPTH = 64;      // values of K that a tile holds
 template <class Out>
 void tiled_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
 }  // namespace
@@ -100,9 +100,9 @@ void tiled_product(const Packed& w, const Input& x, int rows, int first, int las
                          sums);
                 for (int r = 0; r < count; r++)
                     for (int i = 0; i < PANEL; i += LANES)
-                        store(values[r] + i, Columns(w, panel * PANEL + i)
-                                                 .dequantized(x.rows[row + r],
-                                                              *(const I*)(sums[r] + i)));
+                        store(values[r] + i,
+                              Columns(w, panel * PANEL + i)
+                                  .dequantized(x.rows[row + r], *(const I*)(sums[r] + i)));
                 out(Sums{row, count, panel * PANEL, PANEL, values[0], PANEL});
             }
     };

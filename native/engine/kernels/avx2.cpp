@@ -5,10 +5,10 @@
 namespace tfn {
 namespace {
 
-// Bytes of a row times bytes of weights are added in pairs in 16 bits, and these in pairs in 32 bits:
-// 3 instructions for 32 products, where pairs of int16 (vpmaddwd alone) take 4. The first would
-// saturate at 2 * 255 * 127; `steps_of` gives rows so few steps that no sum comes so far: 255 for
-// weights up to 64, which is what bundles have, and 129 for others.
+// Bytes of a row times bytes of weights are added in pairs in 16 bits, and these in pairs in 32
+// bits: 3 instructions for 32 products, where pairs of int16 (vpmaddwd alone) take 4. The first
+// would saturate at 2 * 255 * 127; `steps_of` gives rows so few steps that no sum comes so far: 255
+// for weights up to 64, which is what bundles have, and 129 for others.
 typedef uint8_t Value;
 constexpr int GROUP = 4, DEPTH = GROUP, OFFSET = 0;
 constexpr float STEPS = 255;

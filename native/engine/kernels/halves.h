@@ -1,7 +1,7 @@
 // Weights in 16 bits, each of which is widened to exactly the float32 value that it was.
 //
-// bfloat16 is the upper half of a float32; float16 is IEEE 754's. What a type cannot give back to the
-// last bit stays float32, so that a product never depends on how its weights are stored.
+// bfloat16 is the upper half of a float32; float16 is IEEE 754's. What a type cannot give back to
+// the last bit stays float32, so that a product never depends on how its weights are stored.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +30,8 @@ INLINE float widened(Half type, uint16_t half) {
     if (type == Half::bfloat16) return float_of((uint32_t)half << 16);
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7fff) << 13;
     // Subnormal ones by a difference, which is exact and knows no subnormal float32.
-    const float size = half & 0x7c00 ? float_of(rest + (112u << 23))
-                                     : float_of(rest + (113u << 23)) - 0x1p-14f;
+    const float size =
+        half & 0x7c00 ? float_of(rest + (112u << 23)) : float_of(rest + (113u << 23)) - 0x1p-14f;
     return float_of(bits_of(size) | sign);
 }
 

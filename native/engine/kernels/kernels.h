@@ -1,10 +1,10 @@
 // The inner loops, which exist once for every instruction set; `kernels()` chooses at run time.
 //
 // Axes: M rows, K values of an input row, N columns of an output row. A weight matrix is packed in
-// panels of `panel` columns: float32 [N / panel][K][panel], int8 [N / panel][K / group][panel][group].
-// float16 lies as float32; bfloat16 too, but that values of two vectors alternate: a word of both is
-// widened by a shift and a mask.
-// Sums have a fixed order: a value never depends on how many rows or columns share a call.
+// panels of `panel` columns: float32 [N / panel][K][panel], int8 [N / panel][K /
+// group][panel][group]. float16 lies as float32; bfloat16 too, but that values of two vectors
+// alternate: a word of both is widened by a shift and a mask. Sums have a fixed order: a value
+// never depends on how many rows or columns share a call.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -25,7 +25,7 @@ enum class Then {
 };
 
 struct Epilogue {
-    float* y;           // (M, N), rows `ld` apart
+    float* y;  // (M, N), rows `ld` apart
     size_t ld;
     const float* bias;  // (N,), padded to whole panels
     int columns;        // of y that may be written; the last panel may have more
@@ -44,13 +44,13 @@ struct Table {
 
 // Weights of a product, packed.
 struct Packed {
-    int k = 0;                         // K, for int8 padded with zeros to whole groups
-    Values floats = {};                // either these
-    const int8_t* int8 = nullptr;      // or these, -127 to 127
-    const float* scales = nullptr;     // int8: of each column, padded to whole panels
-    const int32_t* sums = nullptr;     // int8: of each column's values, padded as well
-    int largest = 127;                 // int8: no value, without its sign, is above it
-    Table table = {};                  // or these, not packed
+    int k = 0;                      // K, for int8 padded with zeros to whole groups
+    Values floats = {};             // either these
+    const int8_t* int8 = nullptr;   // or these, -127 to 127
+    const float* scales = nullptr;  // int8: of each column, padded to whole panels
+    const int32_t* sums = nullptr;  // int8: of each column's values, padded as well
+    int largest = 127;              // int8: no value, without its sign, is above it
+    Table table = {};               // or these, not packed
 };
 
 // An integer q of a row stands for scale * (q - zero).
@@ -64,15 +64,15 @@ struct Input {
     const float* f32 = nullptr;
     size_t ld = 0;
     const void* quantized = nullptr;
-    size_t ldq = 0;                    // in values
+    size_t ldq = 0;  // in values
     const Quantization* rows = nullptr;
-    const float* turned = nullptr;     // for a table; see `turn`
+    const float* turned = nullptr;  // for a table; see `turn`
 };
 
 // One head of one query over `n` positions, which lie in blocks of BLOCK positions.
 constexpr int BLOCK = 8;
-constexpr int MOST_LANES = 16;  // floats of the widest vector
-constexpr int MOST_PANEL = 64;  // columns of the widest panel
+constexpr int MOST_LANES = 16;    // floats of the widest vector
+constexpr int MOST_PANEL = 64;    // columns of the widest panel
 constexpr int MOST_TOGETHER = 8;  // heads that are attended with at a time
 struct Attend {
     const float* query;
@@ -80,12 +80,12 @@ struct Attend {
     size_t key, value;           // where this head's keys and values begin in a block
     size_t stride;               // between positions of a block
     int n;
-    int dim;                     // values of a head, whole vectors
+    int dim;  // values of a head, whole vectors
     float scale;
-    const float* bias;           // added to the scaled scores, or null; room as for the weights
-    float* weights;              // (n,), written; there is room for n rounded up to MOST_LANES
-    float* context;              // (dim,), written
-    bool keeps_weights;          // they are read afterwards; or they may be anything
+    const float* bias;   // added to the scaled scores, or null; room as for the weights
+    float* weights;      // (n,), written; there is room for n rounded up to MOST_LANES
+    float* context;      // (dim,), written
+    bool keeps_weights;  // they are read afterwards; or they may be anything
 };
 
 // Columns whose logit may be the largest, by upper bounds of their logits; see "vocabulary.h".
@@ -109,10 +109,10 @@ struct ScreenColumns {
 // normaliser is made.
 constexpr int CHUNK = 256;  // columns of a sum
 struct Ranking {
-    int room = 0, count = 0;      // the best, and how many there are so far
-    float* values = nullptr;      // best first, ties by the lower column
+    int room = 0, count = 0;  // the best, and how many there are so far
+    float* values = nullptr;  // best first, ties by the lower column
     int32_t* ids = nullptr;
-    float* highest = nullptr;     // of each chunk: sum * e^highest is its sum of exponentials
+    float* highest = nullptr;  // of each chunk: sum * e^highest is its sum of exponentials
     float* sums = nullptr;
     float reference = -INFINITY;  // of the present chunk
     float lanes[MOST_LANES] = {};
@@ -150,17 +150,17 @@ struct Kernels {
     // The same, of int8 weights, into screens of the rows, one a row.
     void (*screen)(const Packed& w, const Input& x, int rows, int first, int last,
                    const ScreenColumns& columns, Screen* screens);
-    // The same, of any weights, into rankings of the rows, one a row. What is -inf is never among the
-    // best.
+    // The same, of any weights, into rankings of the rows, one a row. What is -inf is never among
+    // the best.
     void (*rank)(const Packed& w, const Input& x, int rows, int first, int last,
                  const RankedColumns& columns, Ranking* rankings);
-    // Rows (M, K) as products with a table read them: [M / lanes][K][lanes], the last ones again where
-    // rows are too few.
+    // Rows (M, K) as products with a table read them: [M / lanes][K][lanes], the last ones again
+    // where rows are too few.
     void (*turn)(const float* x, size_t ld, int rows, int k, float* turned);
     // Sums in the order of one chain of vectors, whatever M and N are.
     void (*dots)(const Dots& d);
-    // A row to integers, for weights up to `largest`; those behind k are set to 0 up to `padded`, where
-    // weights are 0 as well.
+    // A row to integers, for weights up to `largest`; those behind k are set to 0 up to `padded`,
+    // where weights are 0 as well.
     Quantization (*quantize)(const float* x, int k, int padded, int largest, void* quantized);
     // |x'| and |x - x'| of a quantised row x', rounded up.
     void (*quantization_error)(const float* x, const void* quantized, Quantization how, int k,
@@ -178,8 +178,8 @@ struct Kernels {
     double (*log_sum_exp)(const float* x, int n);
 };
 
-// The log of the sum of chunks, each of which is sum * e^highest, in their order. In no set's file, of
-// which some would round otherwise.
+// The log of the sum of chunks, each of which is sum * e^highest, in their order. In no set's file,
+// of which some would round otherwise.
 struct LogOfSums {
     double sum = 0;
     float highest = -INFINITY;

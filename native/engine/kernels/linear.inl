@@ -11,8 +11,8 @@
 namespace tfn {
 namespace {
 
-constexpr size_t AHEAD = 8192;  // bytes of weights that are fetched ahead
-constexpr int ROWS_AT_ONCE = 96;  // of the input, so that they stay in the second cache
+constexpr size_t AHEAD = 8192;     // bytes of weights that are fetched ahead
+constexpr int ROWS_AT_ONCE = 96;   // of the input, so that they stay in the second cache
 constexpr int WIDE = 8 / VECTORS;  // panels of a single row: eight sums hide one another's latency
 
 // Products of `count` rows and some neighbouring columns, a block of them.
@@ -22,8 +22,9 @@ struct Sums {
     int ld;
 };
 
-// Bytes of weights that are fetched from memory while others are multiplied: at every step of k, those
-// at `first` and the next ones of a panel, `step` further on; from step `turn` on those at `later`.
+// Bytes of weights that are fetched from memory while others are multiplied: at every step of k,
+// those at `first` and the next ones of a panel, `step` further on; from step `turn` on those at
+// `later`.
 struct Fetch {
     const char* first;
     size_t step;
@@ -168,7 +169,9 @@ __attribute__((noinline)) void block_int8(const Packed& w, const Input& input, i
 }
 
 // Few rows take several panels at once, or their few sums would wait for one another.
-constexpr int panels_at_once(int rows) { return rows == 1 ? WIDE : rows <= 3 && VECTORS <= 2 ? 2 : 1; }
+constexpr int panels_at_once(int rows) {
+    return rows == 1 ? WIDE : rows <= 3 && VECTORS <= 2 ? 2 : 1;
+}
 
 using Block = void (*)(const Packed&, const Input&, int row, int panel, Fetch next, float* out);
 struct Blocks {  // of so many rows: of several panels at once, and of the last ones
@@ -192,8 +195,10 @@ Blocks blocks_of(int rows, const Packed& w) {
 #define ROWS_CASE(N) \
     case N: return blocks_of<N <= MOST_ROWS ? N : 1>(w);
     switch (rows) {
+        // clang-format off
         ROWS_CASE(2) ROWS_CASE(3) ROWS_CASE(4) ROWS_CASE(5) ROWS_CASE(6) ROWS_CASE(7) ROWS_CASE(8)
         ROWS_CASE(9) ROWS_CASE(10) ROWS_CASE(11) ROWS_CASE(12)
+        // clang-format on
     }
 #undef ROWS_CASE
     return blocks_of<1>(w);
@@ -204,7 +209,8 @@ INLINE void transpose(const F* rows, float* to, size_t apart) {
     constexpr auto all = std::make_integer_sequence<int, LANES>();
     F turned[LANES];  // of each four rows, columns 0, 4 and so on, then 1, 5 and so on
     for (int i = 0; i < LANES; i += 4) {
-        const F low = merged<1, 0>(rows[i], rows[i + 1], all), high = merged<1, 2>(rows[i], rows[i + 1], all);
+        const F low = merged<1, 0>(rows[i], rows[i + 1], all),
+                high = merged<1, 2>(rows[i], rows[i + 1], all);
         const F next_low = merged<1, 0>(rows[i + 2], rows[i + 3], all);
         const F next_high = merged<1, 2>(rows[i + 2], rows[i + 3], all);
         turned[i] = merged<2, 0>(low, next_low, all);
@@ -231,12 +237,15 @@ INLINE void transpose(const F* rows, float* to, size_t apart) {
     }
 }
 
-// A product with a table: rows lie in the lanes of vectors, and meet one value of a column at a time, so
-// that a sum runs over k in one chain as those of packed weights do.
+// A product with a table: rows lie in the lanes of vectors, and meet one value of a column at a
+// time, so that a sum runs over k in one chain as those of packed weights do.
 constexpr bool MANY_SUMS = MOST_ROWS * VECTORS >= 24;  // fit into the registers
 constexpr int MOST_TURNED = MANY_SUMS ? 4 : 2;         // vectors of rows at a time
-constexpr int GROUPED = PANEL < 64 ? 64 / PANEL * PANEL : PANEL;  // columns, whose sums are turned back
-constexpr int columns_at_once(int vectors) { return MANY_SUMS && vectors < 4 ? 8 : vectors == 1 ? 8 : 6; }
+// Columns, whose sums are turned back.
+constexpr int GROUPED = PANEL < 64 ? 64 / PANEL * PANEL : PANEL;
+constexpr int columns_at_once(int vectors) {
+    return MANY_SUMS && vectors < 4 ? 8 : vectors == 1 ? 8 : 6;
+}
 
 template <int TURNED, int COLUMNS, class As>
 INLINE void table_block(const float* x, int k, const typename As::Stored* const* columns,
@@ -254,7 +263,8 @@ INLINE void table_block(const float* x, int k, const typename As::Stored* const*
                 values[c] = columns[c] + from;
             } else {
                 int i = 0;
-                for (; i + LANES <= count; i += LANES) store(widened[c] + i, As::load(columns[c] + from + i));
+                for (; i + LANES <= count; i += LANES)
+                    store(widened[c] + i, As::load(columns[c] + from + i));
                 for (; i < count; i++) widened[c][i] = As::one(columns[c][from + i]);
                 values[c] = widened[c];
             }
@@ -262,7 +272,8 @@ INLINE void table_block(const float* x, int k, const typename As::Stored* const*
         for (int i = 0; i < count; i++, x += LANES) {
             if (i % 16 == 0)
 #pragma GCC unroll 8
-                for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(columns[c] + ahead + from + i, 0, 3);
+                for (int c = 0; c < COLUMNS; c++)
+                    __builtin_prefetch(columns[c] + ahead + from + i, 0, 3);
             F rows[TURNED];
 #pragma GCC unroll 8
             for (int t = 0; t < TURNED; t++) rows[t] = load(x + t * apart);
@@ -298,22 +309,24 @@ __attribute__((noinline)) void table_group(const Packed& w, const float* x, int 
         float* of_columns = sums + (column - begin) * TURNED * LANES;
         if (end - column > AT_ONCE / 2)
             table_block<TURNED, AT_ONCE, As>(x, w.k, columns, AT_ONCE * t.stride, of_columns);
-        else
-            table_block<TURNED, AT_ONCE / 2, As>(x, w.k, columns, AT_ONCE * t.stride, of_columns);
+        else table_block<TURNED, AT_ONCE / 2, As>(x, w.k, columns, AT_ONCE * t.stride, of_columns);
     }
     F turned[LANES];
     for (int column = 0; column < end - begin; column += LANES)
         for (int t = 0; t < TURNED; t++) {
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) turned[i] = load(sums + ((column + i) * TURNED + t) * LANES);
+            for (int i = 0; i < LANES; i++)
+                turned[i] = load(sums + ((column + i) * TURNED + t) * LANES);
             transpose(turned, values + t * LANES * GROUPED + column, GROUPED);
         }
 }
 
 template <class As, class Out>
-INLINE void table_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
+INLINE void table_product(const Packed& w, const Input& x, int rows, int first, int last,
+                          Out&& out) {
     alignas(64) float values[MOST_TURNED * LANES * GROUPED];
-    const int vectors = (rows + LANES - 1) / LANES, groups = (vectors + MOST_TURNED - 1) / MOST_TURNED;
+    const int vectors = (rows + LANES - 1) / LANES,
+              groups = (vectors + MOST_TURNED - 1) / MOST_TURNED;
     for (int begin = first * PANEL; begin < last * PANEL; begin += GROUPED) {
         const int end = begin + GROUPED < last * PANEL ? begin + GROUPED : last * PANEL;
         for (int group = 0, vector = 0; group < groups; group++) {
@@ -322,11 +335,14 @@ INLINE void table_product(const Packed& w, const Input& x, int rows, int first, 
             switch (count) {
                 case 1: table_group<1, As>(w, turned, begin, end, values); break;
                 case 2: table_group<2, As>(w, turned, begin, end, values); break;
-                case 3: table_group<MOST_TURNED < 3 ? 1 : 3, As>(w, turned, begin, end, values); break;
-                default: table_group<MOST_TURNED < 4 ? 1 : 4, As>(w, turned, begin, end, values);
+                case 3:
+                    table_group<(MOST_TURNED < 3 ? 1 : 3), As>(w, turned, begin, end, values);
+                    break;
+                default: table_group<(MOST_TURNED < 4 ? 1 : 4), As>(w, turned, begin, end, values);
             }
             const int row = vector * LANES, left = rows - row;
-            out(Sums{row, left < count * LANES ? left : count * LANES, begin, end - begin, values, GROUPED});
+            out(Sums{row, left < count * LANES ? left : count * LANES, begin, end - begin, values,
+                     GROUPED});
             vector += count;
         }
     }
@@ -419,10 +435,10 @@ INLINE void finish_rows(const Epilogue& out, const Sums& sums, Finish&& f) {
 }
 
 void finish(const Epilogue& out, const Sums& sums) {
-#define FINISH(VALUE) \
+#define FINISH(VALUE)                                                                \
     finish_rows(out, sums, [&](F v, const float* y) __attribute__((always_inline)) { \
-        (void)y; \
-        return VALUE; \
+        (void)y;                                                                     \
+        return VALUE;                                                                \
     })
     switch (out.then) {
         case Then::add: FINISH(load(y) * out.scale + v); break;
@@ -439,8 +455,8 @@ void linear(const Packed& w, const Input& x, int rows, int first, int last, cons
     product(w, x, rows, first, last, [&](const Sums& sums) { finish(out, sums); });
 }
 
-// The products that fill no vector, added to a sum. One function for all types of weights: whether a
-// compiler fuses them into the sum depends on the loop.
+// The products that fill no vector, added to a sum. One function for all types of weights: whether
+// a compiler fuses them into the sum depends on the loop.
 __attribute__((noinline)) float with_rest(float total, const float* x, const float* w, int count) {
     for (int i = 0; i < count; i++) total += x[i] * w[i];
     return total;
@@ -576,8 +592,8 @@ __attribute__((noinline)) void take_best(Ranking& r, int column, F v) {
     }
 }
 
-// A chunk's sum of e^(x - reference), where the reference is one of its values, and no other is more
-// than FAR above it. What lies 87 below it adds 10^-38, which the sum does not notice.
+// A chunk's sum of e^(x - reference), where the reference is one of its values, and no other is
+// more than FAR above it. What lies 87 below it adds 10^-38, which the sum does not notice.
 constexpr float FAR = 16;
 __attribute__((noinline)) F raised(float& reference, F sums, F v) {
     const float before = reference;

@@ -91,8 +91,8 @@ void norm(NormKind kind, float eps, const float* weight, const float* bias, cons
     for (; i < padded; i++) y[i] = 0.0f;
 }
 
-// Scores of one block of positions, `apart` from one another. Their values, which are needed soon, are
-// fetched from memory meanwhile. WIDTH vectors of a position, or any number if it is 0.
+// Scores of one block of positions, `apart` from one another. Their values, which are needed soon,
+// are fetched from memory meanwhile. WIDTH vectors of a position, or any number if it is 0.
 template <int WIDTH, class Apart>
 INLINE void scores_of(const Attend& a, const float* block, Apart&& apart, float* scores) {
     const int width = WIDTH ? WIDTH : a.dim / LANES;
@@ -125,7 +125,8 @@ INLINE void scores_of(const Attend& a) {
     scores_of<WIDTH>(a, *block, [&apart](int j) { return apart[j]; }, scores);
 }
 
-// Adds values of two positions, each to sums of its own: even ones to the first, odd ones to the second.
+// Adds values of two positions, each to sums of its own: even ones to the first, odd ones to the
+// second.
 template <int WIDTH>
 INLINE void add_values(const float* values, size_t stride, const float* weights, F* even, F* odd) {
     const float first = weights[0], second = weights[1];
@@ -159,11 +160,13 @@ INLINE void contexts(const Attend& a, float factor, int from) {
             for (int v = 0; v < WIDTH; v++) even[v] += weights[0] * load(values + v * LANES);
     }
 #pragma GCC unroll 8
-    for (int v = 0; v < WIDTH; v++) store(a.context + from + v * LANES, (even[v] + odd[v]) * factor);
+    for (int v = 0; v < WIDTH; v++)
+        store(a.context + from + v * LANES, (even[v] + odd[v]) * factor);
 }
 
-// Turns each head's scores s into exp(s - the largest), and gives factors that make weights of them.
-// In whole vectors: what is added to the sum for places behind the last, 1e-38, is lost in it.
+// Turns each head's scores s into exp(s - the largest), and gives factors that make weights of
+// them. In whole vectors: what is added to the sum for places behind the last, 1e-38, is lost in
+// it.
 INLINE void exponentials(const Attend* heads, int count, float* factors) {
     static_assert(MOST_TOGETHER == BLOCK, "vectors that are reduced together");
     F found[MOST_TOGETHER];
@@ -197,8 +200,7 @@ INLINE void exponentials(const Attend* heads, int count, float* factors) {
 // heads are at is done side by side.
 void attend(const Attend* heads, int count) {
     const Attend* end = heads + count;
-    for (const Attend* a = heads; a < end; a++)
-        switch (a->dim / LANES) {
+    for (const Attend* a = heads; a < end; a++) switch (a->dim / LANES) {
             case 1: scores_of<1>(*a); break;
             case 2: scores_of<2>(*a); break;
             case 4: scores_of<4>(*a); break;
@@ -279,10 +281,11 @@ bool runs_here();
 
 }  // namespace
 
-#define DEFINE_KERNELS(NAME)                                                                    \
-    extern const Kernels NAME##_kernels;                                                        \
-    const Kernels NAME##_kernels = {                                                            \
-        #NAME, LANES, PANEL, GROUP, DEPTH, (int)sizeof(Value), runs_here, linear, screen, rank, turn, dots, \
-        quantize, quantization_error, norm, attend, argmax, top, log_sum_exp};
+#define DEFINE_KERNELS(NAME)                                                               \
+    extern const Kernels NAME##_kernels;                                                   \
+    const Kernels NAME##_kernels = {                                                       \
+        #NAME,  LANES,  PANEL,  GROUP, DEPTH,      (int)sizeof(Value), runs_here,          \
+        linear, screen, rank,   turn,  dots,       quantize,           quantization_error, \
+        norm,   attend, argmax, top,   log_sum_exp};
 
 }  // namespace tfn

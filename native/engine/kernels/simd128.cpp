@@ -14,7 +14,7 @@ constexpr int GROUP = 2, DEPTH = GROUP, OFFSET = 0;
 constexpr float STEPS = 32767;
 constexpr bool SYMMETRIC = true, SUMS_OF_PAIRS = false;
 constexpr bool SLOW_SUMS = true;  // a row's value and the loop are worth sharing by several panels
-typedef v128_t Weights;  // int16: 4 columns of 2
+typedef v128_t Weights;           // int16: 4 columns of 2
 
 INLINE void store_values(Value* to, F v, int) {
     const v128_t whole = wasm_i32x4_trunc_sat_f32x4(wasm_f32x4_nearest((v128_t)v));  // ties to even

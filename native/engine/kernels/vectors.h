@@ -59,13 +59,14 @@ INLINE float highest(F v) {
     return v[0];
 }
 
-// Of each four lanes of a, two side by side from `first` on, with those of b: one by one (EACH = 1) or
-// both (2).
+// Of each four lanes of a, two side by side from `first` on, with those of b: one by one (EACH = 1)
+// or both (2).
 template <int EACH, int FIRST, int... PLACE>
 INLINE F merged(F a, F b, std::integer_sequence<int, PLACE...>) {
     return __builtin_shufflevector(
-        a, b, (PLACE / 4 * 4 + FIRST + (EACH == 1 ? PLACE % 4 / 2 : PLACE % 2) +
-               (EACH == 1 ? PLACE % 2 : PLACE % 4 / 2) * LANES)...);
+        a, b,
+        (PLACE / 4 * 4 + FIRST + (EACH == 1 ? PLACE % 4 / 2 : PLACE % 2) +
+         (EACH == 1 ? PLACE % 2 : PLACE % 4 / 2) * LANES)...);
 }
 // Fours of lanes of a and b, of which the even or the odd ones.
 template <int ODD, int... PLACE>
@@ -77,8 +78,12 @@ INLINE F fours(F a, F b, std::integer_sequence<int, PLACE...>) {
 template <class Reduce>
 INLINE void reduced(const F* v, float* out, Reduce&& reduce) {
     constexpr auto all = std::make_integer_sequence<int, LANES>();
-    auto by_one = [&](F a, F b) { return reduce(merged<1, 0>(a, b, all), merged<1, 2>(a, b, all)); };
-    auto by_two = [&](F a, F b) { return reduce(merged<2, 0>(a, b, all), merged<2, 2>(a, b, all)); };
+    auto by_one = [&](F a, F b) {
+        return reduce(merged<1, 0>(a, b, all), merged<1, 2>(a, b, all));
+    };
+    auto by_two = [&](F a, F b) {
+        return reduce(merged<2, 0>(a, b, all), merged<2, 2>(a, b, all));
+    };
     auto by_four = [&](F a, F b) { return reduce(fours<0>(a, b, all), fours<1>(a, b, all)); };
     F found[2];
     for (int i = 0; i < 2; i++, v += 4) found[i] = by_two(by_one(v[0], v[1]), by_one(v[2], v[3]));

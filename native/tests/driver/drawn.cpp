@@ -60,8 +60,8 @@ std::string Config::text() const {
 
 Weights::Weights(Draw& draw, const Config& config)
     : draw_(draw), config_(config),
-      kind_(draw.any<Kind>({Kind::float32, Kind::int8, Kind::int8, Kind::bfloat16, Kind::float16,
-                            Kind::mixed})),
+      kind_(draw.any<Kind>(
+          {Kind::float32, Kind::int8, Kind::int8, Kind::bfloat16, Kind::float16, Kind::mixed})),
       int8_(kind_ == Kind::int8), transposed_(draw.chance(20)) {
     const bool int8 = int8_;
     const int d = config.whole("d_model"), positions = config.whole("max_positions");
@@ -93,7 +93,8 @@ Weights::Weights(Draw& draw, const Config& config)
 void Weights::layer(const std::string& name, bool decoder) {
     const int heads = config_.whole(decoder ? "decoder_num_heads" : "num_heads");
     const int dim = config_.whole(decoder ? "decoder_head_dim" : "head_dim");
-    const int d = config_.whole("d_model"), width = config_.whole(decoder ? "decoder_d_ff" : "d_ff");
+    const int d = config_.whole("d_model"),
+              width = config_.whole(decoder ? "decoder_d_ff" : "d_ff");
     attention(name, "self_attn", heads, dim, d);
     relative(name + "self_attn", "buckets_every_layer", heads, dim);
     relative(name + "self_attn", "shaw", heads, dim);
@@ -105,8 +106,7 @@ void Weights::layer(const std::string& name, bool decoder) {
     norm(name + "feed_forward_residual.norm");
 }
 
-void Weights::attention(const std::string& name, const char* placed, int heads, int dim,
-                        int keys) {
+void Weights::attention(const std::string& name, const char* placed, int heads, int dim, int keys) {
     const int d = config_.whole("d_model");
     linear(name + placed + ".q_proj", heads * dim, d, "attention_bias");
     for (const char* part : {".k_proj", ".v_proj"})
@@ -119,8 +119,7 @@ void Weights::relative(const std::string& name, const char* kind, int heads, int
     if (!config_.is("relative_positions", kind)) return;
     if (config_.is("relative_positions", "shaw"))
         add(name + ".relative.table", 2 * config_.whole("relative_max_distance") + 1, dim);
-    else
-        add(name + ".relative.table", config_.whole("relative_buckets"), heads);
+    else add(name + ".relative.table", config_.whole("relative_buckets"), heads);
 }
 
 void Weights::norm(const std::string& name) {
@@ -143,9 +142,9 @@ void Weights::add(const std::string& name, int rows, int columns, bool int8) {
         for (size_t i = 0; i < size; i++) made.whole.push_back((int8_t)draw_.between(-127, 127));
         for (int i = 0; i < rows; i++) made.scales.push_back(0.004f + 0.002f * draw_.real());
     } else {
-        const Kind kind = kind_ != Kind::mixed ? kind_
-                                               : draw_.any<Kind>({Kind::float32, Kind::bfloat16,
-                                                                  Kind::float16});
+        const Kind kind = kind_ != Kind::mixed
+                              ? kind_
+                              : draw_.any<Kind>({Kind::float32, Kind::bfloat16, Kind::float16});
         for (size_t i = 0; i < size; i++) made.values.push_back(value(kind));
     }
     const bool turned = transposed_ && rows > 1;

@@ -42,8 +42,8 @@ public:
     std::map<std::string, std::string> values;
 };
 
-// All weights that a config needs, of memory that is no larger than they are: in int8, or in float32
-// that 16 bits may hold, in all matrices or in some.
+// All weights that a config needs, of memory that is no larger than they are: in int8, or in
+// float32 that 16 bits may hold, in all matrices or in some.
 class Weights {
 public:
     Weights(Draw& draw, const Config& config);

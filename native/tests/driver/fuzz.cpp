@@ -3,8 +3,8 @@
 // A call either does what it says or gives an error with a text. What it may never do, faults and
 // races, the sanitizers see: every array has exactly the size that it needs.
 #include <atomic>
-#include <csignal>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -75,8 +75,9 @@ struct Sources {
         c = {given ? nullptr : ids.data(), given ? states.data() : nullptr, lengths.data(),
              (int32_t)lengths.size()};
         if (!hostile) return;
-        if (given) states[(size_t)draw.below((int)states.size())] =
-            draw.any<float>({NAN, INFINITY, -INFINITY, 3e38f, 1e-45f});
+        if (given)
+            states[(size_t)draw.below((int)states.size())] =
+                draw.any<float>({NAN, INFINITY, -INFINITY, 3e38f, 1e-45f});
         int32_t& id = ids[(size_t)draw.below((int)ids.size())];
         switch (draw.below(6)) {
             case 0: id = draw.any<int32_t>({-1, vocabulary, INT32_MAX, INT32_MIN}); break;
@@ -92,15 +93,16 @@ struct Sources {
 class Case {
 public:
     Case(uint64_t seed, const std::string& folder)
-        : draw_(seed), config_(draw_), weights_(draw_, config_),
-          path_(folder + "/packed"), other_(folder + "/spoilt") {}
+        : draw_(seed), config_(draw_), weights_(draw_, config_), path_(folder + "/packed"),
+          other_(folder + "/spoilt") {}
 
     void run() {
         std::string text = config_.text();
         if (draw_.chance(20)) spoil_config(text);
         if (draw_.chance(20)) weights_.spoil(draw_);
         const auto table = weights_.table();
-        const int32_t threads = draw_.chance(5) ? draw_.any<int32_t>({0, -1, 4000}) : draw_.between(1, 3);
+        const int32_t threads =
+            draw_.chance(5) ? draw_.any<int32_t>({0, -1, 4000}) : draw_.between(1, 3);
         const char* name = instruction_set();
         tfn_model* model = nullptr;
         Outcome made;
@@ -135,15 +137,20 @@ private:
         switch (draw_.below(5)) {
             case 0: text[at] = (char)draw_.between(1, 255); break;
             case 1: text.erase(at); break;
-            case 2: text.insert(at, draw_.any<std::string>({"\n", "=", "99999999999", "-", "x=1\n"})); break;
+            case 2:
+                text.insert(at, draw_.any<std::string>({"\n", "=", "99999999999", "-", "x=1\n"}));
+                break;
             case 3: text += text; break;
             case 4: {
                 auto each = config_.values.begin();
                 std::advance(each, draw_.below((int)config_.values.size()));
-                text += each->first + "=" +
-                        draw_.any<std::string>({"", "0", "-1", "16777216", "65536", "nan", "1e99"}) + "\n";
+                text +=
+                    each->first + "=" +
+                    draw_.any<std::string>({"", "0", "-1", "16777216", "65536", "nan", "1e99"}) +
+                    "\n";
                 const size_t first = text.find("\n" + each->first + "=");
-                if (first + 1 < text.size()) text.erase(first + 1, text.find('\n', first + 1) - first);
+                if (first + 1 < text.size())
+                    text.erase(first + 1, text.find('\n', first + 1) - first);
                 break;
             }
         }
@@ -164,7 +171,8 @@ private:
         const int32_t* cancelled = draw.chance(50) ? nullptr : (const int32_t*)&flag;
         found.take(tfn_generate(model, given.c, draw.chance(3) ? draw.any<int32_t>({0, -1}) : most,
                                 draw.chance(2) ? nullptr : sequences.data(), counts.data(),
-                                draw.chance(50) ? nullptr : scores.data(), &steps, cancelled, found));
+                                draw.chance(50) ? nullptr : scores.data(), &steps, cancelled,
+                                found));
         beam(model, draw, given.c, count, beams, most, cancelled);
         batch(model, draw);
     }
@@ -185,19 +193,34 @@ private:
         std::vector<int32_t> lengths;
         for (int left = (int)sequences.size(); left; left -= lengths.back())
             lengths.push_back(draw.between(1, left));
-        auto ids = [](const std::vector<int32_t>& all) { return tfn_ids{all.data(), (int32_t)all.size()}; };
+        auto ids = [](const std::vector<int32_t>& all) {
+            return tfn_ids{all.data(), (int32_t)all.size()};
+        };
         const bool transformers = draw.chance(50);
-        tfn_beam_rules rules{
-            beams, draw.between(1, 3), most, draw.below(4), transformers,
-            transformers && draw.chance(30), draw.below(size), draw.chance(80) ? -1 : draw.below(size),
-            draw.chance(80) ? -1 : draw.below(size), draw.below(4), draw.below(4),
-            draw.chance(80) ? 0 : draw.below(4), draw.real() * 3.0,
-            draw.chance(50) ? 1.0 : 1.5 + draw.real(), ids(ends), ids(suppressed), ids(first),
-            ids(sequences), ids(lengths)};
+        tfn_beam_rules rules{beams,
+                             draw.between(1, 3),
+                             most,
+                             draw.below(4),
+                             transformers,
+                             transformers && draw.chance(30),
+                             draw.below(size),
+                             draw.chance(80) ? -1 : draw.below(size),
+                             draw.chance(80) ? -1 : draw.below(size),
+                             draw.below(4),
+                             draw.below(4),
+                             draw.chance(80) ? 0 : draw.below(4),
+                             draw.real() * 3.0,
+                             draw.chance(50) ? 1.0 : 1.5 + draw.real(),
+                             ids(ends),
+                             ids(suppressed),
+                             ids(first),
+                             ids(sequences),
+                             ids(lengths)};
         const size_t many = (size_t)(count * most * beams) * (1 + ends.size());
         std::vector<int32_t> tokens(many), parents(many), of_sentence((size_t)count);
         std::vector<double> log_probs(many);
-        tfn_beam_record record{most, tokens.data(), parents.data(), log_probs.data(), of_sentence.data()};
+        tfn_beam_record record{most, tokens.data(), parents.data(), log_probs.data(),
+                               of_sentence.data()};
         if (draw.chance(25)) spoil(draw, size, rules, record);
         int32_t steps = 0;
         Outcome searched;
@@ -215,7 +238,8 @@ private:
         const int32_t wrong = draw.any<int32_t>({-1, -2, INT32_MIN});
         const int32_t no_id = draw.any<int32_t>({-2, size, INT32_MIN, INT32_MAX});
         static const int32_t outside[] = {-1, INT32_MAX};
-        tfn_ids* lists[] = {&rules.suppressed, &rules.suppressed_first, &rules.sequences, &rules.lengths};
+        tfn_ids* lists[] = {&rules.suppressed, &rules.suppressed_first, &rules.sequences,
+                            &rules.lengths};
         tfn_ids& list = *lists[draw.below(4)];
         switch (draw.below(18)) {
             case 0: rules.beams = draw.any<int32_t>({0, -1, INT32_MAX, INT32_MIN}); break;
@@ -230,7 +254,9 @@ private:
             case 9: rules.min_length = draw.any<int32_t>({-1, INT32_MAX}); break;
             case 10: rules.ngram = rules.source_ngram = draw.any<int32_t>({-1, INT32_MAX}); break;
             case 11: rules.length_penalty = draw.any<double>({NAN, INFINITY, -1e308, 1e308}); break;
-            case 12: rules.repetition_penalty = draw.any<double>({NAN, 0, -1, INFINITY, 1e-300}); break;
+            case 12:
+                rules.repetition_penalty = draw.any<double>({NAN, 0, -1, INFINITY, 1e-300});
+                break;
             case 13: rules.ends.count = draw.any<int32_t>({0, wrong}); break;
             case 14: list = {outside, 2}; break;
             case 15: list = {nullptr, 1}; break;
@@ -283,12 +309,10 @@ private:
         std::vector<float> attention(rows * (size_t)each * (size_t)width *
                                      (size_t)config_.whole("num_decoder_layers") *
                                      (size_t)config_.whole("decoder_num_heads"));
-        tfn_wanted wanted{draw.chance(80) ? logits.data() : nullptr,
-                          some ? columns.data() : nullptr,
-                          some ? (int32_t)columns.size() : 0,
-                          draw.chance(50) ? best.data() : nullptr,
-                          draw.chance(30) ? attention.data() : nullptr,
-                          width};
+        tfn_wanted wanted{
+            draw.chance(80) ? logits.data() : nullptr,    some ? columns.data() : nullptr,
+            some ? (int32_t)columns.size() : 0,           draw.chance(50) ? best.data() : nullptr,
+            draw.chance(30) ? attention.data() : nullptr, width};
         if (draw.chance(3)) wanted.source_width = draw.any<int32_t>({-1, INT32_MIN});
         if (some && draw.chance(3)) wanted.count = draw.any<int32_t>({0, -1});
         const int32_t wrong = draw.any<int32_t>({0, -1, INT32_MIN, INT32_MAX});
@@ -308,8 +332,13 @@ private:
             tokens.back() = draw.any<int32_t>({-1, size, INT32_MIN, INT32_MAX});
         if (rows && draw.chance(5)) left.back() = draw.any<int32_t>({0, -1, INT32_MIN});
         const int32_t wake = draw.below(2);
-        tfn_run how{left.data(), draw.below(size), draw.below(size + 2) - 1,
-                    draw.below(size + 2) - 1, steps, draw.below(4), draw.chance(80) ? 60.0 : 0.0,
+        tfn_run how{left.data(),
+                    draw.below(size),
+                    draw.below(size + 2) - 1,
+                    draw.below(size + 2) - 1,
+                    steps,
+                    draw.below(4),
+                    draw.chance(80) ? 60.0 : 0.0,
                     draw.chance(50) ? &wake : nullptr};
         if (draw.chance(3)) how.steps = draw.any<int32_t>({0, -1, INT32_MIN});
         if (draw.chance(3)) how.left = nullptr;

@@ -12,7 +12,7 @@ constexpr int64_t MILLISECOND = 1'000'000;
 
 struct World {
     Autotuner tuner;
-    double speeds[3] = {1, 2, 3};  // work a nanosecond: serial, columns, rows
+    double speeds[3] = {1, 2, 3};           // work a nanosecond: serial, columns, rows
     bool separable = true, stalls = false;  // whether threads that share wait for a helper for long
     int64_t now = MILLISECOND;
     double times[3] = {};
@@ -28,7 +28,9 @@ struct World {
             tuner.end(sharing, piece, (int64_t)time, stalls && sharing != Sharing::serial, now);
         }
     }
-    double share(Sharing sharing) const { return times[(int)sharing] / (times[0] + times[1] + times[2]); }
+    double share(Sharing sharing) const {
+        return times[(int)sharing] / (times[0] + times[1] + times[2]);
+    }
 };
 
 }  // namespace
@@ -44,7 +46,8 @@ void check_autotuner(Checks& checks) {
         world.speeds[(int)Sharing::columns] = 6;
         world.run(5000, piece);
         world.run(1000, piece);
-        checks.hold(world.share(Sharing::columns) > 0.9, "one that became the best is not found" + of);
+        checks.hold(world.share(Sharing::columns) > 0.9,
+                    "one that became the best is not found" + of);
         // A core is lost: whoever shares waits.
         world.speeds[(int)Sharing::rows] = world.speeds[(int)Sharing::columns] = 0.5;
         world.stalls = true;

@@ -66,7 +66,8 @@ Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, 
 Weights make_wide(const tfn::Kernels& kernels, Random& random, int n, int k, tfn::Half type);
 Weights as_halves(const tfn::Kernels& kernels, const Weights& wide, tfn::Half type);
 
-// Rows (M, K) as a product with int8 weights up to `largest` reads them, and the values that they stand for.
+// Rows (M, K) as a product with int8 weights up to `largest` reads them, and the values that they
+// stand for.
 struct Rows {
     int m, k;
     std::vector<float> given;

@@ -62,7 +62,8 @@ void check_rows(const Kernels& kernels, Checks& checks, Random& random, Half typ
     std::vector<uint16_t> halves(w.size());
     for (size_t i = 0; i < w.size(); i++)
         checks.hold(narrowed(type, w[i] = draw(random, type), &halves[i]), "a value that fits");
-    Dots d{x.data(), (size_t)k, m, w.data(), (size_t)k, n, k, bias.data(), expected.data(), (size_t)n};
+    Dots d{x.data(), (size_t)k, m,           w.data(),        (size_t)k,
+           n,        k,         bias.data(), expected.data(), (size_t)n};
     kernels.dots(d);
     d.w = {halves.data(), type};
     d.y = y.data();
@@ -119,8 +120,8 @@ void check_conversions(Checks& checks) {
                 back = back && bits_of(wide) == half << 16;
                 continue;
             }
-            const double size = exponent ? std::ldexp(1024 + digits, exponent - 25)
-                                         : std::ldexp(digits, -24);
+            const double size =
+                exponent ? std::ldexp(1024 + digits, exponent - 25) : std::ldexp(digits, -24);
             back = back && wide == (half >> 15 ? -size : size) && std::signbit(wide) == half >> 15;
             // What lies between two neighbours is neither.
             if (!size) continue;
@@ -130,6 +131,8 @@ void check_conversions(Checks& checks) {
         checks.hold(back, name_of(type));
     }
     uint16_t half;
-    for (float value : {65520.0f, 1e30f, 0x1p-25f, -0x1.8p-25f, 0x1.8p-24f, 1e-40f, INFINITY, -INFINITY, NAN})
-        checks.hold(!narrowed(Half::float16, value, &half), "not in float16: " + std::to_string(value));
+    for (float value :
+         {65520.0f, 1e30f, 0x1p-25f, -0x1.8p-25f, 0x1.8p-24f, 1e-40f, INFINITY, -INFINITY, NAN})
+        checks.hold(!narrowed(Half::float16, value, &half),
+                    "not in float16: " + std::to_string(value));
 }

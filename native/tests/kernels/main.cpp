@@ -13,7 +13,8 @@
 namespace {
 
 bool report(const Checks& checks) {
-    std::printf("%s: %d checks, %d failed\n", checks.name().c_str(), checks.count(), checks.failed());
+    std::printf("%s: %d checks, %d failed\n", checks.name().c_str(), checks.count(),
+                checks.failed());
     std::fflush(stdout);
     return !checks.failed();
 }

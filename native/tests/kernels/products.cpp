@@ -32,8 +32,12 @@ Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool 
             w.values.push_back(value * w.scales[column]);
         }
     }
-    w.form = {padded, int8 ? Values() : Values(w.packed.data()), int8 ? w.integers.data() : nullptr,
-              w.scales.data(), w.sums.data(), largest};
+    w.form = {padded,
+              int8 ? Values() : Values(w.packed.data()),
+              int8 ? w.integers.data() : nullptr,
+              w.scales.data(),
+              w.sums.data(),
+              largest};
     return w;
 }
 
@@ -104,7 +108,8 @@ void check_product(const Kernels& kernels, Checks& checks, Random& random, int m
     for (float& value : given)
         if (!random.below(4)) value = random.below(2) ? 4.0f : -4.0f;
     for (int row = 0; row < m; row += 3)
-        for (int i = 0; i < k; i++) given[(size_t)row * k + i] = std::fabs(given[(size_t)row * k + i]);
+        for (int i = 0; i < k; i++)
+            given[(size_t)row * k + i] = std::fabs(given[(size_t)row * k + i]);
     const Rows rows = make_rows(kernels, given, m, k, int8, largest);
     const size_t ld = n + random.below(5);
     Epilogue end{nullptr, ld, nullptr, n};
@@ -120,7 +125,8 @@ void check_product(const Kernels& kernels, Checks& checks, Random& random, int m
         for (int column = 0; column < n; column++) {
             double sum = 0, size = 0;
             for (int i = 0; i < k; i++) {
-                const double term = rows.values[(size_t)row * k + i] * w.values[(size_t)column * k + i];
+                const double term =
+                    rows.values[(size_t)row * k + i] * w.values[(size_t)column * k + i];
                 sum += term;
                 size += std::fabs(term);
             }
@@ -128,13 +134,15 @@ void check_product(const Kernels& kernels, Checks& checks, Random& random, int m
             double expected = activation(end.activation, sum + bias);
             if (end.then == Then::add) expected = old * end.scale + sum + bias;
             if (end.then == Then::multiply) expected = old * (sum + bias);
-            const double margin = 1e-6 + (int8 ? 1e-6 : (k + 8) * 6e-8) * (size + 1) * (1 + std::fabs(old));
+            const double margin =
+                1e-6 + (int8 ? 1e-6 : (k + 8) * 6e-8) * (size + 1) * (1 + std::fabs(old));
             worst = std::max(worst, std::fabs(y[row * ld + column] - expected) / margin);
         }
     checks.hold(worst <= 1, name + ": off by " + std::to_string(worst) + " margins");
     bool untouched = true;
     for (int row = 0; row < m; row++)
-        for (size_t i = n; i < ld; i++) untouched = untouched && y[row * ld + i] == before[row * ld + i];
+        for (size_t i = n; i < ld; i++)
+            untouched = untouched && y[row * ld + i] == before[row * ld + i];
     checks.hold(untouched, name + ": columns behind the last are written");
     // A value depends on neither the rows nor the panels that share its call.
     const int cut = random.below(w.panels + 1), row = random.below(m);
@@ -153,8 +161,8 @@ void check_products(const Kernels& kernels, Checks& checks) {
     Random random(1);
     for (int int8 = 0; int8 < 2; int8++) {
         for (int m = 1; m <= 40; m++)
-            check_product(kernels, checks, random, m, random.between(1, 140), random.between(1, 100),
-                          int8);
+            check_product(kernels, checks, random, m, random.between(1, 140),
+                          random.between(1, 100), int8);
         for (int m : {97, 130, 200})
             check_product(kernels, checks, random, m, 70, random.between(1, 200), int8);
         check_product(kernels, checks, random, 5, 33, 2048, int8);
@@ -169,8 +177,8 @@ void check_dots(const Kernels& kernels, Checks& checks) {
         const auto x = random.normals((size_t)m * k), w = random.normals((size_t)n * k);
         const auto bias = random.normals(n);
         std::vector<float> y((size_t)m * n), one(1);
-        const Dots all{x.data(), (size_t)k, m, w.data(), (size_t)k, n, k, bias.data(), y.data(),
-                       (size_t)n};
+        const Dots all{x.data(), (size_t)k, m,           w.data(), (size_t)k,
+                       n,        k,         bias.data(), y.data(), (size_t)n};
         kernels.dots(all);
         bool same = true;
         for (int row = 0; row < m; row++)

@@ -12,13 +12,16 @@ void check_quantization(const Kernels& kernels, Checks& checks) {
         const int k = random.between(1, 300);
         const float size = std::pow(10.0f, (float)random.between(-20, 20));
         std::vector<float> x = random.normals(k, size);
-        if (i % 3 == 1) for (float& v : x) v = std::fabs(v);
-        if (i % 3 == 2) for (float& v : x) v = -std::fabs(v);
+        if (i % 3 == 1)
+            for (float& v : x) v = std::fabs(v);
+        if (i % 3 == 2)
+            for (float& v : x) v = -std::fabs(v);
         if (i % 50 == 7) std::fill(x.begin(), x.end(), 0.0f);
         const Rows rows = make_rows(kernels, x, 1, k, true);
         const auto range = std::minmax_element(x.begin(), x.end());
         const double span = std::max(0.0f, *range.second) - std::min(0.0f, *range.first);
-        // Half a step, and what rounding of the row's zero costs: no worse than 8 bits of its range.
+        // Half a step, and what rounding of the row's zero costs: no worse than 8 bits of its
+        // range.
         double length = 0, error = 0, worst = 0;
         for (int j = 0; j < k; j++) {
             const double off = rows.values[j] - x[j];
@@ -29,7 +32,8 @@ void check_quantization(const Kernels& kernels, Checks& checks) {
         checks.hold(worst <= span / 255 * 1.001 + 1e-30,
                     "quantised row is off by " + std::to_string(worst / span * 255) + " steps");
         float said[2];
-        kernels.quantization_error(x.data(), rows.input.quantized, rows.how[0], k, &said[0], &said[1]);
+        kernels.quantization_error(x.data(), rows.input.quantized, rows.how[0], k, &said[0],
+                                   &said[1]);
         checks.hold(said[0] >= std::sqrt(length) && said[0] <= std::sqrt(length) * 1.00001 + 1e-30,
                     "length of a quantised row");
         checks.hold(said[1] >= std::sqrt(error) && said[1] <= std::sqrt(error) * 1.00001 + 1e-30,
@@ -42,8 +46,10 @@ void check_quantization(const Kernels& kernels, Checks& checks) {
         x[7] = strange;
         const Rows rows = make_rows(kernels, x, 1, 40, true);
         float said[2];
-        kernels.quantization_error(x.data(), rows.input.quantized, rows.how[0], 40, &said[0], &said[1]);
-        checks.hold(std::abs((int64_t)rows.how[0].zero) <= 1 << 16, "zero of a row that is not finite");
+        kernels.quantization_error(x.data(), rows.input.quantized, rows.how[0], 40, &said[0],
+                                   &said[1]);
+        checks.hold(std::abs((int64_t)rows.how[0].zero) <= 1 << 16,
+                    "zero of a row that is not finite");
         checks.hold(!std::isfinite(said[1]), "error of a row that is not finite");
     }
 }
@@ -52,7 +58,8 @@ namespace {
 
 void check_norm(const Kernels& kernels, Checks& checks, Random& random) {
     const int d = random.between(2, 100), padded = (int)round_up(d, 16);
-    const auto x = random.normals(padded), weight = random.normals(padded), bias = random.normals(padded);
+    const auto x = random.normals(padded), weight = random.normals(padded),
+               bias = random.normals(padded);
     const auto kind = (NormKind)random.below(3);
     const bool biased = random.below(2);
     std::vector<float> y(padded, 7);
@@ -65,16 +72,18 @@ void check_norm(const Kernels& kernels, Checks& checks, Random& random) {
                                                        : std::sqrt(squares / d + 1e-5);
     double worst = 0;
     for (int i = 0; i < d; i++)
-        worst = std::max(worst, std::fabs((x[i] - mean) / divisor * weight[i] +
-                                          (biased ? bias[i] : 0) - y[i]));
+        worst = std::max(
+            worst, std::fabs((x[i] - mean) / divisor * weight[i] + (biased ? bias[i] : 0) - y[i]));
     checks.hold(worst < 1e-4, "norm is off by " + std::to_string(worst));
-    checks.hold(std::all_of(y.begin() + d, y.end(), [](float v) { return v == 0; }), "norm: padding");
+    checks.hold(std::all_of(y.begin() + d, y.end(), [](float v) { return v == 0; }),
+                "norm: padding");
 }
 
 void check_choices(const Kernels& kernels, Checks& checks, Random& random) {
     const int n = random.between(1, 700), many = random.between(1, std::min(n, 9));
     auto x = random.normals(n);
-    if (random.below(2)) for (float& v : x) v = std::round(v);  // ties
+    if (random.below(2))
+        for (float& v : x) v = std::round(v);  // ties
     std::vector<int> order(n);
     for (int i = 0; i < n; i++) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x[a] > x[b]; });
@@ -95,7 +104,8 @@ void check_choices(const Kernels& kernels, Checks& checks, Random& random) {
     sum = 0;
     for (float v : x) sum += most > -INFINITY ? std::exp(v - most) : 0;
     const double found = kernels.log_sum_exp(x.data(), n);
-    if (most > -INFINITY) checks.close(found, most + std::log(sum), 2e-4, "log_sum_exp of far values");
+    if (most > -INFINITY)
+        checks.close(found, most + std::log(sum), 2e-4, "log_sum_exp of far values");
     else checks.hold(found == -INFINITY, "log_sum_exp of nothing");
 }
 
@@ -134,8 +144,18 @@ struct Head {
     }
     Attend attend() {
         const size_t dim = query.size();
-        return {query.data(), firsts.data(), 0, dim, stride, n, (int)dim, 0.25f,
-                bias.empty() ? nullptr : bias.data(), weights.data(), context.data(), true};
+        return {query.data(),
+                firsts.data(),
+                0,
+                dim,
+                stride,
+                n,
+                (int)dim,
+                0.25f,
+                bias.empty() ? nullptr : bias.data(),
+                weights.data(),
+                context.data(),
+                true};
     }
     void check(Checks& checks) const {
         const int dim = (int)query.size();
@@ -176,10 +196,10 @@ void check_attention(const Kernels& kernels, Checks& checks) {
             const std::vector<float> weights = head.weights, context = head.context;
             const Attend alone = head.attend();
             kernels.attend(&alone, 1);
-            checks.hold(std::equal(context.begin(), context.end(), head.context.begin()) &&
-                            std::equal(weights.begin(), weights.begin() + head.n,
-                                       head.weights.begin()),
-                        "attention depends on the heads beside");
+            checks.hold(
+                std::equal(context.begin(), context.end(), head.context.begin()) &&
+                    std::equal(weights.begin(), weights.begin() + head.n, head.weights.begin()),
+                "attention depends on the heads beside");
         }
     }
 }

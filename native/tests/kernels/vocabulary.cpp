@@ -1,4 +1,5 @@
-// The token of the largest logit beside the logits themselves, where integers hardly tell them apart.
+// The token of the largest logit beside the logits themselves, where integers hardly tell them
+// apart.
 #include "vocabulary.h"
 
 #include <algorithm>
@@ -14,16 +15,17 @@ struct Case {
     int size, d, rows, threads;
     std::vector<float> weight, x, bias;  // (V, d), (rows, d), (V,)
     std::vector<int> suppressed;
-    std::vector<int8_t> integers;        // of an int8 model
+    std::vector<int8_t> integers;  // of an int8 model
     std::vector<float> scales;
 };
 
 // What `rank` gives of rows must be, to the last bit, what all logits give of each.
-void check_ranking(const Kernels& kernels, Checks& checks, const Vocabulary& vocabulary, Workspace& w,
-                   const float* x, const std::vector<float>& logits, Random& random) {
+void check_ranking(const Kernels& kernels, Checks& checks, const Vocabulary& vocabulary,
+                   Workspace& w, const float* x, const std::vector<float>& logits, Random& random) {
     const int size = vocabulary.size(), rows = (int)(logits.size() / size);
     const int count = random.between(1, std::min(size, 12));
-    std::vector<float> values((size_t)rows * count), bias(vocabulary.bias(), vocabulary.bias() + size);
+    std::vector<float> values((size_t)rows * count),
+        bias(vocabulary.bias(), vocabulary.bias() + size);
     bias.resize(size + MOST_PANEL);
     std::vector<int32_t> ids(values.size());
     std::vector<double> log_sums(rows);
@@ -46,10 +48,12 @@ void check_ranking(const Kernels& kernels, Checks& checks, const Vocabulary& voc
         same = same && log_sums[row] == kernels.log_sum_exp(of_row, size);
         for (int i = 0; i < count; i++) {
             const size_t at = (size_t)row * count + i;
-            same = same && values[at] == best[i] && (best[i] == -INFINITY || ids[at] == best_ids[i]);
+            same =
+                same && values[at] == best[i] && (best[i] == -INFINITY || ids[at] == best_ids[i]);
         }
     }
-    checks.hold(same, "ranking of " + std::to_string(rows) + " rows, " + std::to_string(size) + " logits");
+    checks.hold(
+        same, "ranking of " + std::to_string(rows) + " rows, " + std::to_string(size) + " logits");
 }
 
 // The token that `best` gives must be the first of the largest logits that are allowed.
@@ -62,8 +66,8 @@ void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std
     Team team(1);
     Tensors tensors(store, team);
     if (c.integers.empty())
-        tensors.add("output_proj.weight", {c.weight.data(), nullptr, (size_t)c.size, (size_t)c.d,
-                                           (size_t)c.d, 1, false});
+        tensors.add("output_proj.weight",
+                    {c.weight.data(), nullptr, (size_t)c.size, (size_t)c.d, (size_t)c.d, 1, false});
     else
         tensors.add("output_proj.weight", {c.integers.data(), c.scales.data(), (size_t)c.size,
                                            (size_t)c.d, (size_t)c.d, 1, true});
@@ -92,11 +96,12 @@ void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std
         float* of_row = logits.data() + (size_t)row * c.size;
         std::vector<float> allowed(of_row, of_row + c.size);
         for (int id : c.suppressed) allowed[id] += SUPPRESSED;
-        const int expected = (int)(std::max_element(allowed.begin(), allowed.end()) - allowed.begin());
-        checks.hold(best[row] == expected,
-                    name + ": token " + std::to_string(best[row]) + " of logit " +
-                        std::to_string(allowed[best[row]]) + ", expected " + std::to_string(expected) +
-                        " of " + std::to_string(allowed[expected]));
+        const int expected =
+            (int)(std::max_element(allowed.begin(), allowed.end()) - allowed.begin());
+        checks.hold(best[row] == expected, name + ": token " + std::to_string(best[row]) +
+                                               " of logit " + std::to_string(allowed[best[row]]) +
+                                               ", expected " + std::to_string(expected) + " of " +
+                                               std::to_string(allowed[expected]));
     }
     std::vector<int32_t> columns;
     for (int i = 0; i < 7; i++) columns.push_back(i * 37 % c.size);
@@ -106,14 +111,22 @@ void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std
     bool same = true;
     for (int row = 0; row < c.rows; row++)
         for (size_t i = 0; i < columns.size(); i++)
-            same = same && chosen[row * columns.size() + i] ==
-                               logits[(size_t)row * c.size + columns[i]];
+            same = same &&
+                   chosen[row * columns.size() + i] == logits[(size_t)row * c.size + columns[i]];
     checks.hold(same, name + ": logits of some columns");
 }
 
 Case drawn(Random& random, int size, int d, int rows) {
-    Case c{size, d, rows, random.between(1, 3), random.normals((size_t)size * d, 0.05f),
-           random.normals((size_t)rows * d), random.normals(size, 0.1f), {}, {}, {}};
+    Case c{size,
+           d,
+           rows,
+           random.between(1, 3),
+           random.normals((size_t)size * d, 0.05f),
+           random.normals((size_t)rows * d),
+           random.normals(size, 0.1f),
+           {},
+           {},
+           {}};
     for (int i = 0; i < size / 50; i++) c.suppressed.push_back(random.below(size));
     const std::set<int> once(c.suppressed.begin(), c.suppressed.end());
     c.suppressed.assign(once.begin(), once.end());
@@ -139,7 +152,8 @@ void rounded_sums(Case& c, Random& random) {
     std::fill(c.bias.begin(), c.bias.end(), 0.0f);
     for (int row = 0; row < c.rows; row++) {
         float* x = c.x.data() + (size_t)row * c.d;
-        for (int i = 0; i < c.d; i += 2) x[i] = x[i + 1] = (float)random.between(-32767, 32767) / 32768;
+        for (int i = 0; i < c.d; i += 2)
+            x[i] = x[i + 1] = (float)random.between(-32767, 32767) / 32768;
         x[0] = x[1] = 32767.0f / 32768;
         x[c.d - 1] = x[c.d - 2] = 1.0f / 32768;
     }
@@ -161,7 +175,8 @@ void rounded_sums(Case& c, Random& random) {
 void check_vocabulary(const Kernels& kernels, Checks& checks) {
     Random random(6);
     for (int i = 0; i < 24; i++) {
-        Case c = drawn(random, random.between(2, 1500), random.between(1, 150), random.between(1, 5));
+        Case c =
+            drawn(random, random.between(2, 1500), random.between(1, 150), random.between(1, 5));
         check_case(kernels, checks, c, "drawn vocabulary");
         nearly_equal(c, random);
         check_case(kernels, checks, c, "columns nearly equal");  // more than there is room for, too

@@ -133,7 +133,7 @@ def test_logits_stay_near_the_originals(
     # The shortlist multiplies in float32 with the same int8 weights.
     assert np.abs(short[:, :, some] - logits[:, :, some]).max() < 0.05 * np.abs(logits).max()
     # One graph with the loop inside and one that is stepped: the same weights, row by row.
-    translator = Translator(tmp_path / "q.bundle")
+    translator = Translator(tmp_path / "q.bundle", engine="onnxruntime")
     for row in ROWS:
         called = translator.generate([row], max_length=6)[0].hypotheses[0]
         stepped = translator.generate([row], max_length=6, return_token_scores=True)[0].hypotheses[
