@@ -44,6 +44,9 @@ CASES = {
     "a tag that is cut": ("a b<i", "A B<i", "B A<i"),
     "white space": ("a\r\n  <b>b\tc</b>\r\n </p>", "A <b>B C</b>\r\n </p>",
                     "<b>C B</b> A\r\n </p>"),
+    "without scripts": ("<noscript>a <b>b</b><noscript>c</noscript>d",
+                        "<noscript>A <b>B</b><noscript>C</noscript>D",
+                        "<noscript><b>B</b> A<noscript>C</noscript>D"),
     "a document": ("<!DOCTYPE html><title>a &amp; b</title><body x>c",
                    "<!DOCTYPE html><title>A &amp; B</title><body x>C", None),
 }  # fmt: skip
@@ -227,6 +230,7 @@ HOSTILE = {
     "attributes": ("<a " + "x='1' " * 100_000, None),
     "starts": ("<a<" * 300_000, None),
     "ends": ("</b" * 300_000 + "</b>" * 100_000, None),
+    "placeholders": ("{a, plural, " * 20_000 + "%s " * 50_000, "tags and placeholders"),
     "list items": ("<ul><li>" * 50_000, None),
 }
 
@@ -268,6 +272,10 @@ def test_every_token_is_kept() -> None:
         text = "".join(rng.choices(pieces, k=rng.randint(1, 14)))
         assert "".join(token.raw for token in HTML.tokens(text)) == text
         translate(text, HTML, shuffled)
+
+
+def test_words_are_read_without_markup() -> None:
+    assert HTML.words("<p class='the'>a <b>b</b> &amp; c<p>d<script>x</script>") == "a b & c\nd"
 
 
 def test_text_is_escaped() -> None:

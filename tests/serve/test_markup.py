@@ -1,6 +1,7 @@
 """Texts with markup, in every protocol that takes them."""
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.serve.servers import Server, serving
+from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
-from tfexport.markup.document import Markup
+from tfexport.markup.document import Markup, escape
 from tfexport.runtime import Translator
 from tfexport.serve.failures import RequestError
 from tfexport.serve.texts import Asked, _documents
@@ -118,6 +120,37 @@ def test_wrong_calls_are_named(demo: Server, path: str, body: dict[str, Any], sa
     answer = demo.post(path, body)
     assert answer.status in (400, 422)
     assert said in json.dumps(answer.json)
+
+
+@pytest.mark.parametrize("part", few_of(range(4), 0))
+def test_tags_change_no_words(demo: Server, part: int) -> None:
+    """The demo model's test set, with tags and without."""
+    rng = random.Random(part)
+    lines = (DEMO.with_suffix("") / "test.tsv").read_text(encoding="utf-8").splitlines()
+    sources = [escape(line.split("\t")[0]) for line in lines[part::4]][: 60 if part == 0 else None]
+    tagged = [tag(source, rng) for source in sources]
+    found = [
+        [one["text"] for one in demo.post("/v1/translate", body).json["translations"]]
+        for body in ({"texts": texts, "format": "html"} for texts in (sources, tagged))
+    ]
+    same = 0
+    for plain_text, text in zip(*found, strict=True):
+        assert text.count("<b class='x'>") == text.count("</b>") == 1
+        assert text.count("<i>") == text.count("</i>") == 1
+        bare = " ".join(re.sub("<[^>]*>", "", text).split())
+        same += bare == plain_text
+    assert same >= 0.95 * len(sources)
+
+
+def tag(sentence: str, rng: random.Random) -> str:
+    """A sentence with an element around some of its words, and another in it."""
+    words = sentence.split(" ")
+    first, second, third, last = sorted(rng.choices(range(len(words)), k=4))
+    words[second] = "<i>" + words[second]
+    words[first] = "<b class='x'>" + words[first]
+    words[third] += "</i>"
+    words[last] += "</b>"
+    return " ".join(words)
 
 
 def test_text_without_words_comes_back(demo: Server) -> None:

@@ -62,6 +62,14 @@ class Markup:
             part if isinstance(part, str) else make_segment(part, found, escape) for part in parts
         ])  # fmt: skip
 
+    def words(self, text: str) -> str:
+        """A text without its markup, a paragraph a line.
+
+        Raises:
+            InputError: see ``read``.
+        """
+        return "\n".join(segment.text for segment in self.read(text).segments)
+
     def tokens(self, text: str) -> list[Token]:
         """The tokens of HTML or XML; see ``read``."""
         reader = read_html if self.format == "html" else read_xml

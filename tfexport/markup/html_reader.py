@@ -35,7 +35,7 @@ _VOID = _names(
 # Elements whose content is kept: programs and what computers write.
 _KEPT = _names(
     "code kbd samp script style svg math template textarea var iframe xmp plaintext noframes "
-    "canvas object"
+    "canvas object noembed"
 )
 _HIDDEN = _names("script style template")
 # Elements that need no end tag, and the start tags that end them.
@@ -80,11 +80,15 @@ def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
 
 
 def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
-    pre = 0
+    pre, before = 0, ""
     for token in _raw_tokens(text, rules):
         if token.name == "pre":
             pre += {"open": 1, "close": -1}.get(token.kind, 0)
-        if pre > 0 and token.kind == "text" and "\n" in token.text:
+        before, parent = (token.name if token.kind == "open" else ""), before
+        if parent == "noscript" and token.kind == "text":
+            # The parser takes it for text, as a browser with scripts does.
+            yield from _raw_tokens(token.raw, rules)
+        elif pre > 0 and token.kind == "text" and "\n" in token.text:
             yield from _lines(token)
         else:
             yield token

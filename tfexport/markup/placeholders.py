@@ -18,14 +18,13 @@ PATTERNS: dict[Kind, str] = {
     r"(?:hh|h|ll|l|L|q|j|z|t)?[sdiuoxXfFeEgGaAcCp@](?![^\W_])",
     "braces": r"\$?\{\{[^{}]{1,200}\}\}|[$#]\{[^{}]{1,200}\}|\{[^{}\s,]{0,80}\}|%\{[^{}]{1,200}\}",
     "icu": "",  # nested braces, which no pattern describes: see ``_icu``
-    "number": r"(?<![\w.,])[-+]?\d+(?:[.,:/-]\d+)*%?(?![\w])",
+    "number": r"(?<![\w.,:/+-])[-+]?\d+(?:[.,:/-]\d+)*%?(?![\w])",
 }
 KINDS: tuple[Kind, ...] = tuple(PATTERNS)
 USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu")
 _ICU = re.compile(
     r"\{\s*[\w.]{1,80}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice)\b"
 )
-_LONGEST_ICU = 5000
 _MOST_PATTERNS = 20
 _LONGEST_PATTERN = 200
 
@@ -86,18 +85,14 @@ def _problems_of(pattern: str) -> list[Problem]:
 
 def _icu(text: str) -> list[tuple[int, int]]:
     """Messages of ICU, such as ``{n, plural, one {# day} other {# days}}``."""
-    found, last = list[tuple[int, int]](), 0
-    for start in _ICU.finditer(text):
-        if start.start() < last:
-            continue
-        depth = 0
-        for place in range(start.start(), min(len(text), start.start() + _LONGEST_ICU)):
-            depth += {"{": 1, "}": -1}.get(text[place], 0)
-            if depth == 0:
-                last = place + 1
-                found.append((start.start(), last))
-                break
-    return found
+    ends, opened = dict[int, int](), list[int]()
+    for brace in re.finditer(r"[{}]", text):
+        if brace[0] == "{":
+            opened.append(brace.start())
+        elif opened:
+            ends[opened.pop()] = brace.end()
+    starts = [found.start() for found in _ICU.finditer(text)]
+    return [(start, ends[start]) for start in starts if start in ends]
 
 
 def occurrences(text: str, literals: Iterable[str]) -> list[tuple[int, int]] | None:

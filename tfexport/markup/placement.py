@@ -35,6 +35,11 @@ class Node:
     seen: bool = True
     spaces: tuple[bool, bool] = (False, False)
 
+    @property
+    def shown(self) -> bool:
+        """Whether a reader sees something where it is, without its words."""
+        return any(child.shown for child in self.children) if self.closing else self.seen
+
     def as_it_is(self) -> str:
         """Its markup without words."""
         inside = "".join(child.as_it_is() for child in self.children)
@@ -99,9 +104,9 @@ class Placement:
             return space
         text = nodes[0].as_it_is()
         for node in nodes[1:]:
-            text += (" " if node.seen and node.spaces[0] else "") + node.as_it_is()
+            text += (" " if node.shown and node.spaces[0] else "") + node.as_it_is()
         before, after = nodes[0].spaces[0], nodes[-1].spaces[1]
-        seen = any(node.seen for node in nodes)
+        seen = any(node.shown for node in nodes)
         if space:
             if before:
                 return f"{space}{text} " if after and seen else f"{space}{text}"

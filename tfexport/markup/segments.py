@@ -211,7 +211,6 @@ class _Builder:
             node = self._stack.pop()
             node.closing, node.end = token.raw, self._length
             if node.end == node.start:
-                node.seen = any(child.seen for child in node.children)
                 self._waiting.append(node)
         else:
             self._count += 1
@@ -259,7 +258,10 @@ class _Builder:
         self.text = stripped
         for node in self._waiting:
             node.spaces = (node.spaces[0], True)
-        for start, end in placeholders.find(stripped):
+        found = placeholders.find(stripped)
+        if len(found) + self._count > MOST_NODES:
+            raise InputError(f"a paragraph has more than {MOST_NODES} tags and placeholders")
+        for start, end in found:
             if all(end <= first or last <= start for first, last in self.kept):
                 self._keep(stripped, start, end)
         self.kept.sort()

@@ -246,6 +246,7 @@ def _choices(
     if wanted.source is not None:
         choice = choose_by_languages(service.models, wanted.source, wanted.target)
         return [(choice, 1.0)] * len(texts)
+    texts = [_words(text, wanted.markup) for text in texts]
     only = choose_only(service.models, wanted.target)
     if only is not None:
         return [(only, _confidence(text, only.source)) for text in texts]
@@ -268,6 +269,14 @@ def _choices(
         for one in found
         if one is not None
     ]
+
+
+def _words(text: str, markup: Markup) -> str:
+    """A text without its markup, for the detection of its language."""
+    try:
+        return markup.words(text) if markup else text
+    except InputError:  # which the translation reports
+        return text
 
 
 def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected | None:
