@@ -134,6 +134,11 @@ class Document:
         """Whether each of ``sentences`` has a letter outside its placeholders."""
         return [variant.worded for variants in self._variants() for variant in variants]
 
+    @property
+    def optional(self) -> list[bool]:
+        """Whether each of ``sentences`` may be left out, as one that is too long for the model."""
+        return [variant.optional for variants in self._variants() for variant in variants]
+
     def _variants(self) -> Iterator[list[Variant]]:
         for segment in self.segments:
             yield from segment.variants
@@ -142,7 +147,7 @@ class Document:
         """The row of each sentence whose translation has its placeholders.
 
         Args:
-            rows: the translations of ``sentences``.
+            rows: the translations of ``sentences``; optional ones that are kept are left out.
         """
         chosen, place = list[int](), 0
         for variants in self._variants():
@@ -150,7 +155,7 @@ class Document:
             good = (
                 number
                 for number, (variant, row) in enumerate(zip(variants, here, strict=True))
-                if _places(variant, row) is not None
+                if not (variant.optional and row.kept) and _places(variant, row) is not None
             )
             chosen.append(place + next(good))
             place += len(variants)

@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfexport.errors import InputError
 from tfexport.markup.placeholders import Placeholders, stand_ins
@@ -29,6 +29,7 @@ class Variant:
         sources: where each part starts in the segment.
         keeps: for each part, the number of the placeholder that it is.
         worded: whether there is a letter outside of placeholders.
+        optional: whether there is another variant, which has fewer tokens.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Variant:
     sources: list[int]
     keeps: list[int | None]
     worded: bool
+    optional: bool = False
 
     def source(self, place: int) -> int:
         """Where a place of the sentence is in the segment."""
@@ -115,7 +117,8 @@ class Segment:
             return found
         names = stand_ins(self.text[start:end], len(numbers))
         if names is not None:
-            found.append(self._variant(start, end, dict(zip(numbers, names, strict=True))))
+            variant = self._variant(start, end, dict(zip(numbers, names, strict=True)))
+            found.append(replace(variant, optional=True))
         return [*found, self._variant(start, end, dict.fromkeys(numbers, ""))]
 
     def _variant(self, start: int, end: int, written: dict[int, str]) -> Variant:

@@ -1,18 +1,22 @@
 """Translation of texts with markup, by an open bundle."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import ConfigError, InputError, TooLongError
-from tfexport.markup.document import Document, Row, has_words, read_row
+from tfexport.markup.document import Document, Markup, Row, has_words, read_row
 from tfexport.markup.files import Text
 from tfexport.markup.language_codes import ModelLanguages
 from tfexport.markup.sentences import Split, SplitText, join_of, split_text
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import TranslationKeywords, naming_options
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.text.codec import LanguagePair
+from tfexport.runtime.text.codec import LanguagePair, check_rows, check_text
+from tfexport.runtime.translator import Translator
+from tfexport.typing import Unpack
 
 
 @dataclass
@@ -30,6 +34,36 @@ class Translation:
     sentences: int = 0
     unfinished: int = 0
     unknown: tuple[int, int] = (0, 0)
+
+
+@naming_options(TranslationKeywords)
+def translate_markup(
+    translator: Translator,
+    texts: Iterable[str],
+    markup: Markup,
+    **keywords: Unpack[TranslationKeywords],
+) -> list[str]:
+    """Translate texts with markup; each is divided into sentences.
+
+    Args:
+        translator: an open bundle.
+        texts: each gives one translation, in the same order.
+        markup: what they are made of.
+        **keywords: ``source_language``, ``target_language`` and the options of
+            ``DecodingOptions``; not ``num_hypotheses``, of which the best is taken.
+
+    Raises:
+        InputError: a text is malformed.
+        ConfigError: options are wrong, or texts have tags in their sentences, and the bundle gives
+            no attention to place them by.
+        MissingDependencyError: a parser is not installed.
+    """
+    rows = check_rows("texts", texts, "strings")
+    given: dict[str, Any] = dict(keywords)
+    pair = LanguagePair(given.pop("source_language", None), given.pop("target_language", None))
+    return translate_texts(
+        translator.engine, [Text(row, markup) for row in rows], given, pair
+    ).texts
 
 
 def translate_texts(
@@ -77,6 +111,7 @@ def _only(codes: Sequence[str]) -> str:
 
 def _read(text: Text, number: int) -> Document:
     try:
+        check_text(text.text)
         return text.markup.read(text.text)
     except InputError as error:
         raise InputError(f"text {number}: {error}") from None
@@ -116,10 +151,12 @@ def _translated(
     wordless = frozenset({*manifest.hidden_ids, manifest.special_ids.unk})
     requests = list[Request | None]()
     for document in documents:
-        for sentence, worded in zip(document.sentences, document.worded, strict=True):
+        flags = zip(document.sentences, document.worded, document.optional, strict=True)
+        for sentence, worded, optional in flags:
             request = None
             if worded:
-                request = engine.request(sentence, len(requests), (), options, as_ids=False)
+                with contextlib.suppress(*((TooLongError,) if optional else ())):
+                    request = engine.request(sentence, len(requests), (), options, as_ids=False)
             if request and not has_words(sentence, request.ids, wordless, texts):
                 request = None
             requests.append(request)

@@ -371,14 +371,16 @@ def prepare(model: Model, asked: Asked) -> Rows:
         languages = model.engine.manifest.languages
         if languages is not None and languages.target_place == "source":
             split_texts = list(map(_marked, split_texts))
-    requests, unknown = _requests(model, asked, split_texts, ids, options, encoded)
+    optional = [flag for document in documents for flag in document.optional]
+    requests, unknown = _requests(model, asked, split_texts, ids, options, encoded, optional)
     worded = [flag for document in documents for flag in document.worded]
     requests = (
         [request if keep else None for request, keep in zip(requests, worded, strict=True)]
         if documents
         else requests
     )
-    model.observer.unknown(sum(unknown))
+    if not documents:  # of documents, the rows that are used are counted
+        model.observer.unknown(sum(unknown))
     model.check_lengths(requests)
     return Rows(options, requests, split_texts, unknown, documents, attention)
 
@@ -405,6 +407,7 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
         else:
             chosen, texts = _written(model, document, parts, rows, sentences, kept)
             sentences, unknown = [sentences[i] for i in chosen], [unknown[i] for i in chosen]
+            model.observer.unknown(sum(unknown))
             if not rows.attention:
                 sentences = list(map(_without_attention, sentences))
         cut += sum(not result.hypotheses[0].finished for result in sentences)
@@ -547,10 +550,12 @@ def _requests(
     prefixes: Sequence[tuple[int, ...]],
     options: ResolvedOptions,
     encoded: Mapping[str, list[int]],
+    optional: Sequence[bool] = (),
 ) -> tuple[list[Request | None], list[int]]:
     """The requests of all rows, and how many tokens of each are unknown.
 
-    The prefix of each text goes to its first sentence. Sentences without words have no request.
+    The prefix of each text goes to its first sentence. Sentences without words have no request,
+    and neither have optional ones that are too long.
     """
     requests = list[Request | None]()
     unknown, problems = list[int](), []
@@ -565,7 +570,8 @@ def _requests(
                 )
             except InputError as error:
                 text = _too_long(error) if asked.divide else spelled(error)
-                problems.append(f"text {asked.place(number)}: {text}")
+                if not (optional and optional[len(requests)]):
+                    problems.append(f"text {asked.place(number)}: {text}")
                 request = None
             unknown.append(request.ids.count(unk) if request and unk is not None else 0)
             if (
