@@ -15,7 +15,7 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check clean
+.PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
 
 help:
 	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
@@ -26,6 +26,8 @@ help:
 	@echo "make test-quick-start  the README's commands in fresh virtual environments"
 	@echo "make check  ruff, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
+	@echo "make wasm   the native engine for browsers, in native/wasm/dist; needs emscripten and CMake"
+	@echo "make test-wasm  its tests, in Node and a browser"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
 	@echo "make fuzz-native CASES=100000  drawn calls of the native engine's C interface, under sanitizers"
 	@echo "make fuzz-serve CASES=20000  drawn requests for a server: texts of all scripts, options, framings"
@@ -90,6 +92,26 @@ docs: .venv/docs
 
 docs-links: .venv/docs
 	$(BIN)/python -m sphinx -b linkcheck -q -c docs/_site docs build/links
+
+# The engine for browsers, by Debian's emscripten, whose tools look for Debian's Node packages. Its
+# libraries are there already: none is built into its cache, which belongs to the system.
+WASM := native/wasm/dist/engine.wasm native/wasm/dist/engine-threads.wasm
+EMSCRIPTEN := NODE_PATH=/usr/share/nodejs EM_FROZEN_CACHE=1
+wasm: $(WASM)
+
+$(WASM) &: $(shell find native/engine -type f) native/wasm/CMakeLists.txt
+	$(EMSCRIPTEN) emcmake cmake -S native/wasm -B build/wasm
+	$(EMSCRIPTEN) cmake --build build/wasm --parallel 2
+	$(EMSCRIPTEN) emcmake cmake -S native/wasm -B build/wasm-threads -DTFN_THREADS=ON
+	$(EMSCRIPTEN) cmake --build build/wasm-threads --parallel 2
+	@mkdir -p native/wasm/dist
+	cp build/wasm/engine.* build/wasm-threads/engine-threads.* native/wasm/dist
+	@touch $(WASM)
+
+test-wasm: wasm .venv/ready build/native/ready
+	-@$(MAKE) --no-print-directory examples/web/node_modules/ready
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest native/tests/test_wasm.py \
+		tests/system/demo/test_page_engine.py
 
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
@@ -262,4 +284,4 @@ RELEASE := $(subst .venv,.venv-release,$(BIN))
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* examples/*/node_modules tests/release/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* examples/*/node_modules native/wasm/dist tests/release/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -92,7 +92,8 @@ def main(bundle: Path, setup: Setup) -> None:
     settings = Settings(threads=setup.workers, max_queue=QUEUE, slots=setup.slots, timeout=3600.0)
     service = Service([bundle], settings)
     bound = server.bind("127.0.0.1", 0)
-    server.run(service, bound, lambda: print(bound.getsockname()[1], flush=True))
+    port = bound.getsockname()[1]
+    server.run(service, bound, lambda: print(port, flush=True))
 
 
 if __name__ == "__main__":

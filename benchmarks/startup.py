@@ -1,14 +1,21 @@
-"""From process start to the first translation, with torch and without, and what each installs.
+"""From process start to the first translation: with torch and without; by part, and CTranslate2.
 
     python -m benchmarks.startup --runtime-python .venv-runtime/bin/python
+    python -m benchmarks.startup --parts base --parts opus
 
-Whole processes, run in turn so that a busy machine slows both alike; medians are what to quote.
+Whole processes, run in turn so that a busy machine slows all alike; medians are what to quote.
+``--parts`` tells where the time goes, of a model of this size from folders that
+``benchmarks.compare`` has prepared: of an exported bundle, of one that ``tfexport optimize`` has
+packed, and of CTranslate2's model, each with two threads. Digests, weights and tokenizers are parts
+of opening; digests are computed while weights are opened.
 """
 
 import argparse
 import json
 import os
 import platform
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,12 +43,71 @@ def machine() -> str:
     )
 
 
+COLUMNS = (
+    "interpreter", "numpy", "imports", "digests", "weights", "tokenizers", "open",
+    "first sentence", "to the first sentence",
+)  # fmt: skip
+
+
+def measure_parts(name: str, folder: Path, runs: int) -> dict[str, dict[str, float]]:
+    """Medians of every part in seconds, by system."""
+    from benchmarks.models import prepare
+    from tfexport.bundle import note_file
+    from tfexport.runtime.model.native_engine import pack_weights
+
+    prepare(name, folder)
+    starts: dict[str, tuple[str, Path]] = {}
+    for weights, bundle, peer in (
+        ("float32", "a.bundle", "ctranslate2"),
+        ("int8", "int8.bundle", "ctranslate2-int8"),
+    ):
+        optimized = folder / "optimized" / bundle
+        if not optimized.exists():
+            shutil.copytree(folder / bundle, optimized)
+        pack_weights(optimized, force=True)
+        assert note_file(optimized).exists()
+        starts[f"tfexport {weights}"] = ("tfexport", folder / bundle)
+        starts[f"tfexport {weights}, optimized"] = ("tfexport", optimized)
+        starts[f"CTranslate2 {weights}"] = ("ctranslate2", folder / peer)
+    found: dict[str, list[dict[str, float]]] = {start: [] for start in starts}
+    for run in range(runs + 1):
+        for start, (system, path) in starts.items():
+            begun = time.time()
+            command = [sys.executable, "-m", "benchmarks.first_sentence", system, str(path), "2"]
+            output = subprocess.run(
+                [*command, repr(begun)], check=True, capture_output=True, text=True, cwd=REPOSITORY
+            ).stdout
+            if run:  # the first warms the disk cache
+                found[start].append(json.loads(output))
+    return {
+        start: {part: statistics.median(run.get(part, 0.0) for run in measured) for part in COLUMNS}
+        for start, measured in found.items()
+    }
+
+
+def parts_table(name: str, found: dict[str, dict[str, float]]) -> str:
+    """Milliseconds as Markdown."""
+    lines = [f"| {name}, ms | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    lines += [
+        f"| {start} | " + " | ".join(f"{1000 * parts[part]:.0f}" for part in COLUMNS) + " |"
+        for start, parts in found.items()
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runtime-python", default=sys.executable)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--parts", action="append", choices=["small", "base", "opus"])
+    parser.add_argument("--folder", type=Path, default=REPOSITORY / "build" / "bench")
     args = parser.parse_args()
+    if args.parts:
+        print(machine())
+        for name in args.parts:
+            print(parts_table(name, measure_parts(name, args.folder / name, args.runs)), flush=True)
+        return
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "de-en.bundle"
         start = time.perf_counter()

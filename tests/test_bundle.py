@@ -9,7 +9,16 @@ import pytest
 
 from tests.support.manifests import rewrite, write
 from tests.support.paths import VERSION_1
-from tfexport.bundle import MANIFEST, SpecialIds, check_output, is_bundle, new_bundle, open_bundle
+from tfexport import bundle
+from tfexport.bundle import (
+    MANIFEST,
+    SpecialIds,
+    check_output,
+    is_bundle,
+    new_bundle,
+    open_bundle,
+    opening_bundle,
+)
 from tfexport.errors import BundleError, ConfigError, OutputExistsError
 
 
@@ -220,3 +229,76 @@ def test_everything_is_flushed_before_the_rename(
 def test_an_output_that_onnxruntime_could_not_open_is_refused_first(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its path is not UTF-8, which onnxruntime"):
         check_output(tmp_path / "m\udcf6del", force=False)
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_large_file_that_changes_while_it_is_opened_is_refused(
+    damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "_LARGE", 0)
+    folder = tmp_path / "a.bundle"
+    file = folder / next(iter(write(folder).files))
+    other = tmp_path / "other"
+    content = file.read_bytes()
+    other.write_bytes(b"y" * len(content) if damaged else content)
+
+    def replace_while_open() -> None:
+        with opening_bundle(folder):
+            other.replace(file)
+
+    with pytest.raises(BundleError, match=r"its sha256 is not|was replaced or changed"):
+        replace_while_open()
+
+
+def test_a_changed_file_is_the_error_whatever_opening_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "_LARGE", 0)
+    folder = tmp_path / "a.bundle"
+    manifest = write(folder)
+    for name in manifest.files:
+        (folder / name).write_bytes(b"y" * manifest.files[name].size)
+    with pytest.raises(BundleError, match="its sha256 is not"), opening_bundle(folder):
+        raise ValueError("what the block found in it")
+
+
+def test_a_noted_file_is_not_read_again_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "_LARGE", 0)
+    monkeypatch.setattr(bundle, "_ROUNDING", 0.05)
+    folder = tmp_path / "a.bundle"
+    manifest = write(folder)
+    bundle.write_note(folder)
+    read = list[Path]()
+    digest = bundle._sha256
+
+    def note(path: Path) -> str:
+        read.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(bundle, "_sha256", note)
+    with opening_bundle(folder):
+        pass
+    assert not read
+    open_bundle(folder)  # which always reads them
+    assert len(read) == len(manifest.files)
+    name, entry = next(iter(manifest.files.items()))
+    before = (folder / name).stat()
+    (folder / name).write_bytes(b"y" * entry.size)
+    os.utime(folder / name, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(BundleError, match="its sha256 is not"), opening_bundle(folder):
+        pass
+
+
+@pytest.mark.parametrize("note", ["", "[]", '{"weights.bin": null}', "{"])
+def test_a_damaged_note_is_none(note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "_LARGE", 0)
+    monkeypatch.setattr(sys, "platform", "win32")  # where times do not tell of changes
+    folder = tmp_path / "a.bundle"
+    manifest = write(folder)
+    bundle.note_file(folder).write_text(note)
+    for name in manifest.files:
+        (folder / name).write_bytes(b"y" * manifest.files[name].size)
+    with pytest.raises(BundleError, match="its sha256 is not"), opening_bundle(folder):
+        pass

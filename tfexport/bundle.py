@@ -8,11 +8,17 @@ the old one renamed, which the next error message names. Files are checked befor
 import contextlib
 import dataclasses
 import hashlib
+import json
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from tfexport import atomic
 from tfexport.errors import (
@@ -35,14 +41,18 @@ from tfexport.manifest import SpecialIds as SpecialIds
 from tfexport.manifest import TokenizerEntry as TokenizerEntry
 
 WEIGHTS = "weights.bin"
+_LARGE = 4 << 20  # bytes of a file whose sha256 takes longer than to start a thread
+_BLOCK = 4 << 20
+_ROUNDING = 2.0  # seconds; to so much some file systems round times
 MAX_MANIFEST_BYTES = 4 << 20  # one of 10,000 parameters takes 1 MB
 
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    with path.open("rb", buffering=0) as file:
+        block = memoryview(bytearray(min(_BLOCK, path.stat().st_size + 1)))
+        while count := file.readinto(block):
+            digest.update(block[:count])
     return digest.hexdigest()
 
 
@@ -93,25 +103,133 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     Raises:
         BundleError: files are missing or were changed; all are listed.
     """
-    folder = Path(folder)
+    with _checking(Path(folder), {}) as manifest:
+        return manifest
+
+
+@contextlib.contextmanager
+def opening_bundle(folder: str | os.PathLike[str]) -> Iterator[Manifest]:
+    """Check a bundle as ``open_bundle`` does, its large files while the block opens them.
+
+    Large files that ``write_note`` has noted are not read. Nothing that the block makes may be used
+    before its end, which raises if a file was changed, whatever the block raises.
+
+    Raises:
+        BundleError: files are missing or were changed; all are listed.
+    """
+    with _checking(Path(folder), read_note(Path(folder))) as manifest:
+        yield manifest
+
+
+@contextlib.contextmanager
+def _checking(folder: Path, noted: dict[str, Any]) -> Iterator[Manifest]:
     manifest = read_manifest(folder)
-    problems = []
+    problems, large, unknown = list[str](), list[Path](), list[str]()
     for name, entry in manifest.files.items():
-        path = folder / name
-        try:
-            if not path.is_file():
-                problems.append(f"{name} is {describe_substitute(path) or 'missing'}")
-            elif path.stat().st_size != entry.size:
-                other = describe_substitute(path)
-                has = f"has {path.stat().st_size} bytes instead of {entry.size}"
-                problems.append(f"{name} is {other}" if other else f"{name} {has}")
-            elif _sha256(path) != entry.sha256:
-                problems.append(f"{name} was changed: its sha256 is not the manifest's")
-        except OSError as error:
-            problems.append(f"{name} cannot be read: {error.strerror}")
+        # Sizes first: what is mapped must not end before its file does.
+        if entry.size <= _LARGE or _size(folder / name) != entry.size:
+            problems += _problem(folder, name, entry)
+            continue
+        large.append(folder / name)
+        known = _note_of(folder / name, entry.sha256)
+        if known is None or noted.get(name) != known:
+            unknown.append(name)
+
+    def check() -> list[str]:
+        return [text for name in unknown for text in _problem(folder, name, manifest.files[name])]
+
     if problems:
-        raise BundleError(join_problems(str(folder), problems, REEXPORT))
-    return manifest
+        raise BundleError(join_problems(str(folder), problems + check(), REEXPORT))
+    stamps, checked = FileStamps(*large), _in_thread(check)
+    try:
+        yield manifest
+    finally:
+        if problems := checked.result():
+            raise BundleError(join_problems(str(folder), problems, REEXPORT)) from None
+        stamps.check()
+
+
+def _in_thread(call: Callable[[], list[str]]) -> "Future[list[str]]":
+    """Call it in a thread of its own."""
+    future = Future[list[str]]()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="tfexport-digests", daemon=True).start()
+    return future
+
+
+def _problem(folder: Path, name: str, entry: FileEntry) -> list[str]:
+    """What is wrong with a file; nothing, if it is the manifest's."""
+    path = folder / name
+    try:
+        if not path.is_file():
+            return [f"{name} is {describe_substitute(path) or 'missing'}"]
+        if (size := path.stat().st_size) != entry.size:
+            has = f"has {size} bytes instead of {entry.size}"
+            other = describe_substitute(path)
+            return [f"{name} is {other}" if other else f"{name} {has}"]
+        if _sha256(path) != entry.sha256:
+            return [f"{name} was changed: its sha256 is not the manifest's"]
+    except OSError as error:
+        return [f"{name} cannot be read: {error.strerror}"]
+    return []
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def note_file(folder: Path) -> Path:
+    """The path of the note of ``write_note``."""
+    return folder.parent / f"{folder.name}.checked"
+
+
+def write_note(folder: Path) -> None:
+    """Note that a bundle's large files have their sha256, so that they are not read to check it.
+
+    The note is next to the bundle. It is good for files of the same inode, size and times: the time
+    of the last change is the system's, and no program sets it.
+
+    Raises:
+        BundleError: see ``open_bundle``.
+        OSError: the note cannot be written.
+    """
+    manifest = read_manifest(folder)
+    large = [name for name, entry in manifest.files.items() if entry.size > _LARGE]
+    before = {name: _note_of(folder / name, manifest.files[name].sha256) for name in large}
+    # Systems round times. A change while files are read has to have another time than the last one.
+    newest = max((times[-1] for times in before.values() if times is not None), default=0)
+    time.sleep(min(max(0.0, _ROUNDING - (time.time() - newest / 1e9)), _ROUNDING))
+    open_bundle(folder)
+    after = {name: _note_of(folder / name, manifest.files[name].sha256) for name in large}
+    if after == before and None not in after.values() and newest / 1e9 < time.time():
+        with atomic.new_file(note_file(folder), force=True) as file:
+            file.write_text(json.dumps(after), encoding="utf-8")
+
+
+def read_note(folder: Path) -> dict[str, Any]:
+    """The note of ``write_note``; empty if there is none, or if it cannot be read."""
+    try:
+        found = json.loads(note_file(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _note_of(path: Path, sha256: str) -> list[Any] | None:
+    """What is noted of a file; None where the system tells no time of the last change."""
+    found = _stamp(path)
+    if found is None or sys.platform == "win32":
+        return None
+    return [sha256, *found, path.stat().st_ctime_ns]
 
 
 class FileStamps:

@@ -246,12 +246,44 @@ def generate_graph(
     )
 
 
+RULES = "rules."  # before names of inputs, which no parameter of a module can have
+# Inputs of ``beam_graph``: the fields of ``runtime.model.interface.BeamRules``. ``stop`` is an
+# index of ``STOPS``; a forced token is negative for none; rows of sequences are padded in front
+# with ``ANY_TOKEN``, to two tokens at least; source tokens are given for the n-grams of sources,
+# else without columns, and padded with ``NO_TOKEN``.
+BEAM_RULES = tuple(
+    TensorSpec(f"{RULES}{name}", dtype, axes)
+    for name, dtype, axes in (
+        ("ends", "int64", ("ends",)),
+        ("start", "int64", ()),
+        ("stop", "int64", ()),
+        ("length_penalty", "float64", ()),
+        ("on_log_probs", "bool", ()),
+        ("renormalize", "bool", ()),
+        ("first_token", "int64", ()),
+        ("last_token", "int64", ()),
+        ("min_length", "int64", ()),
+        ("ngram", "int64", ()),
+        ("source_ngram", "int64", ()),
+        ("repetition_penalty", "float32", ()),
+        ("suppressed", "int64", ("suppressed",)),
+        ("suppressed_first", "int64", ("suppressed_first",)),
+        ("sequences", "int64", ("sequences", "sequence_length")),
+        ("source_tokens", "int64", (BATCH, "source_tokens")),
+    )
+)
+STOPS = ("early", "present", "next", "longest")
+ANY_TOKEN, NO_TOKEN = -1, -2
+
+
 def beam_graph(inputs: tuple[TensorSpec, ...] = SOURCE_INPUTS) -> GraphSpec:
     """A source to the record of a beam search over T steps.
 
-    ``beam_size`` is K. A sentence is finished after ``enough`` finished hypotheses. The record
-    holds the top N = 2 K candidates of each step: their tokens, the beams they extend, and the
-    log-probabilities of these tokens. The next step continues the first K that are not end tokens.
+    ``beam_size`` is K. No sentence is done before its greatest length without ``enough`` finished
+    hypotheses. The record holds the best N = K (1 + end tokens) candidates of each step: their
+    tokens, the beams they extend, and the log-probabilities of these tokens. The next step
+    continues the first K that are not end tokens. ``steps`` says after which step a sentence was
+    done; it is -1 where the rules allow it no token. A forced first token is a step, too.
     """
     record = (TARGET, BATCH, CANDIDATES)
     return GraphSpec(
@@ -261,11 +293,13 @@ def beam_graph(inputs: tuple[TensorSpec, ...] = SOURCE_INPUTS) -> GraphSpec:
             TensorSpec(MAX_LENGTH, "int64", ()),
             TensorSpec(BEAM_SIZE, "int64", ()),
             TensorSpec(ENOUGH, "int64", ()),
+            *BEAM_RULES,
         ),
         outputs=(
             TensorSpec("tokens", "int64", record),
             TensorSpec("parents", "int64", record),
             TensorSpec("log_probs", "float32", record),
+            TensorSpec("steps", "int64", (BATCH,)),
         ),
     )
 

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { Tokenizer } from "@huggingface/tokenizers";
 import * as ort from "onnxruntime-node";
-import { loadTokenizers } from "../web/texts.mjs";
+import { loadTokenizers } from "../../native/wasm/texts.mjs";
 
 const BATCH_SIZE = 32;
 const MAX_LENGTH = 256n;
@@ -20,9 +20,10 @@ if (!bundle) {
 }
 
 const read = (name) => readFile(join(bundle, name), "utf8");
+const files = { text: read, bytes: (name) => readFile(join(bundle, name)) };
 const manifest = JSON.parse(await read("manifest.json"));
 const { special_ids: special, config, limits } = manifest;
-const { source, target } = await loadTokenizers(manifest, read, Tokenizer).catch((error) => {
+const { source, target } = await loadTokenizers(manifest, files, { Tokenizer }).catch((error) => {
   console.error(`${bundle}: ${error.message}`);
   process.exit(1);
 });

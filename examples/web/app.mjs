@@ -1,12 +1,11 @@
-// Translate while typing, and draw the attention. The model is a bundle with attention:
-// tfexport onnx --checkpoint examples/de-en -o examples/web/model.bundle --attention
-
-import { Tokenizer } from "@huggingface/tokenizers";
-import * as ort from "onnxruntime-web";
-import { loadTokenizers } from "./texts.mjs";
+// Translate while typing, and draw the attention. The model is a bundle:
+// tfexport onnx --checkpoint examples/de-en -o examples/web/model.bundle
+//
+// The engine is that of the npm package tfexport, which `make wasm` builds. With ?engine=onnxruntime
+// behind the address it is onnxruntime-web, whose bundle needs --attention.
 
 const BUNDLE = "model.bundle";
-const MAX_LENGTH = 128n;
+const MAX_LENGTH = 128;
 const PAUSE = 200; // milliseconds without a key before a translation starts
 
 const element = (id) => document.getElementById(id);
@@ -15,71 +14,57 @@ const status = (text, error = false) => {
   element("status").classList.toggle("error", error);
 };
 
-async function fetchFile(name) {
-  const response = await fetch(`${BUNDLE}/${name}`);
-  if (!response.ok) throw new Error(`${BUNDLE}/${name}: ${response.status}`);
-  return response;
-}
-
-export class Translator {
-  static async load() {
-    const manifest = await (await fetchFile("manifest.json")).json();
-    const read = async (name) => (await fetchFile(name)).text();
-    const [{ source, target }, graph, weights] = await Promise.all([
-      loadTokenizers(manifest, read, Tokenizer),
-      fetchFile(manifest.graphs.generate).then((file) => file.arrayBuffer()),
-      fetchFile("weights.bin").then((file) => file.arrayBuffer()),
-    ]);
-    const session = await ort.InferenceSession.create(new Uint8Array(graph), {
-      executionProviders: ["wasm"],
-      logSeverityLevel: 3, // errors; of inputs that need not be fed it warns
-      externalData: [{ path: "weights.bin", data: new Uint8Array(weights) }],
-    }).catch((error) => {
-      if (!/external data/i.test(error.message)) throw error;
-      throw new Error(
-        "onnxruntime-web does not read the weights of a bundle without attention: " +
-          `export it with --attention (${error.message})`,
-      );
+/** The engine of the package, with what the page shows. */
+class TfexportTranslator {
+  static async load(bundle) {
+    const { Translator } = await import("tfexport");
+    const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
+    const translator = await Translator.load(bundle, {
+      onProgress: ({ loaded, total }) =>
+        status(`Loading the model: ${megabytes(loaded)} of ${megabytes(total)} MB`),
     });
-    return new Translator(manifest, source, target, session);
+    return new TfexportTranslator(translator);
   }
 
-  constructor(manifest, source, target, session) {
-    Object.assign(this, { manifest, source, target, session });
+  constructor(translator) {
+    this.translator = translator;
+    this.manifest = translator.manifest;
   }
 
   /** One text to its translation, the pieces of both sides, and the attention between them. */
   async translate(text) {
-    const { special_ids: special, config, limits } = this.manifest;
-    const pieces = this.source.encode(text, { add_special_tokens: false });
-    const ids = [...pieces.ids];
-    const names = [...pieces.tokens];
-    if (config.add_source_bos) ids.unshift(special.bos), names.unshift("‹start›");
-    if (config.add_source_eos) ids.push(special.eos), names.push("‹end›");
-    if (limits.max_source_length !== null && ids.length > limits.max_source_length) {
-      throw new Error("This text is too long for the model.");
-    }
-    const dims = [1, ids.length];
-    const { sequences, cross_attentions: attention } = await this.session.run({
-      input_ids: new ort.Tensor("int64", BigInt64Array.from(ids, BigInt), dims),
-      attention_mask: new ort.Tensor("int64", new BigInt64Array(ids.length).fill(1n), dims),
-      max_length: new ort.Tensor("int64", [MAX_LENGTH], []),
-    });
-    const written = Array.from(sequences.data, Number);
-    const end = written.indexOf(special.eos);
-    const tokens = end < 0 ? written : written.slice(0, end);
+    const { translator } = this;
+    const pieces = translator.pieces(text);
+    const ids = pieces.map(({ id }) => id);
+    const options = { beamSize: 1, maxLength: MAX_LENGTH, returnEndToken: true, returnScores: false };
+    const { tokens: written, finished } = await translator.generate(ids, options);
+    const tokens = finished ? written.slice(0, -1) : written;
     return {
       tokens,
-      text: tokens.length ? this.target.decode(tokens, { skip_special_tokens: true }) : "",
-      rows: written.map((id) => (id === special.eos ? "‹end›" : this.target.decode([id]))),
-      columns: names.map((name) => name.replaceAll("▁", "·")),
-      attention,
+      text: translator.decode(tokens),
+      rows: [...tokens.map((id) => translator.decode([id])), ...(finished ? ["‹end›"] : [])],
+      columns: pieces.map(({ piece }) => piece.replaceAll("▁", "·")),
+      attention: await translator.attention(ids, written),
     };
   }
 }
 
+const ENGINES = {
+  tfexport: () => TfexportTranslator,
+  onnxruntime: async () => (await import("./onnxruntime.mjs")).OnnxruntimeTranslator,
+};
+
+/** The page's model, opened with the engine that the address names. */
+export async function load() {
+  const name = new URLSearchParams(location.search).get("engine") ?? "tfexport";
+  if (!Object.hasOwn(ENGINES, name)) {
+    throw new Error(`engine is ${name}; expected ${Object.keys(ENGINES).join(" or ")}`);
+  }
+  return (await ENGINES[name]()).load(BUNDLE, MAX_LENGTH);
+}
+
 /** The weight at (row, column), of one layer and head or the mean over either. */
-function weightsOf({ data, dims: [, layers, heads, rows, columns] }, layer, head) {
+function weightsOf({ data, dims: [layers, heads, rows, columns] }, layer, head) {
   const chosen = (count, choice) => (choice === "mean" ? [...Array(count).keys()] : [+choice]);
   const [useLayers, useHeads] = [chosen(layers, layer), chosen(heads, head)];
   return (row, column) => {
@@ -127,7 +112,7 @@ function offer(select, count, start) {
 }
 
 async function main() {
-  const translator = await Translator.load();
+  const translator = await load();
   const { num_decoder_layers: layers, num_heads: heads } = translator.manifest.config;
   offer(element("layer"), layers, layers - 1);
   offer(element("head"), heads, "mean");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "run.h"
 #include "search.h"
 
 struct tfn_model {
@@ -136,7 +137,7 @@ tfn::BeamRules checked(const tfn_beam_rules& given, const tfn::Sources& sources,
 
 // Where the last value of a tensor lies has to be a number that exists.
 bool reachable(const tfn_tensor& given) {
-    constexpr int64_t MOST = int64_t(1) << 48;
+    constexpr int64_t MOST = std::min<uint64_t>(uint64_t(1) << 48, SIZE_MAX / 4);
     auto span = [](int64_t count, int64_t stride) {
         return stride > MOST / count ? MOST : (count - 1) * stride;
     };
@@ -345,6 +346,26 @@ int tfn_batch_step(tfn_batch* batch, const int32_t* tokens, int32_t each, tfn_wa
         own.step(*workspace, tokens, each,
                  {wanted.logits, wanted.columns, wanted.count, wanted.best, wanted.attention,
                   wanted.source_width});
+    });
+}
+
+int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run, int32_t* chosen,
+                  int32_t* counts, tfn_error error) {
+    return guarded(error, [&] {
+        tfn::Batch& own = batch_of(batch);
+        require(run && run->steps >= 1, "no steps");
+        if (!own.rows()) return;
+        require(tokens && run->left && chosen && counts, "no tokens, or no room for them");
+        require((int64_t)run->steps * own.rows() <= MOST_TOKENS, "too many steps");
+        const int size = own.model().config.target_vocab_size;
+        for (int row = 0; row < own.rows(); row++)
+            require(run->left[row] >= 1, "a row that may get no token");
+        require(run->first < size && run->last < size, "a token that the vocabulary does not have");
+        tfn::Borrowed workspace(own.model());
+        tfn::run(*workspace, own, tokens,
+                 {run->left, run->end, run->first, run->last, run->steps, run->seconds, run->wake,
+                  run->enough},
+                 chosen, counts);
     });
 }
 

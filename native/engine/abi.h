@@ -13,7 +13,7 @@ extern "C" {
 #else
 #define TFN_API __attribute__((visibility("default")))
 #endif
-#define TFN_VERSION 5
+#define TFN_VERSION 6
 
 enum {
     TFN_OK = 0,
@@ -98,6 +98,18 @@ typedef struct {
     int32_t* steps;
 } tfn_beam_record;
 
+/* Greedy steps of a batch without its caller. `left` (rows,): tokens that each row may still get, 1 at
+ * least. A row ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for none.
+ * At most `steps`; none begins after `seconds`, or once `enough` rows have ended and `wake`, if it is
+ * not null, is not 0. Any thread may set it. */
+typedef struct {
+    const int32_t* left;
+    int32_t end, first, last;
+    int32_t steps, enough;
+    double seconds;
+    const int32_t* wake;
+} tfn_run;
+
 TFN_API int32_t tfn_version(void);
 /* Names of instruction sets that run here, fastest first, separated by commas. */
 TFN_API const char* tfn_instruction_sets(void);
@@ -147,6 +159,10 @@ TFN_API int tfn_batch_enter(tfn_batch* batch, tfn_sources sources, tfn_error err
 /* tokens (rows, each). */
 TFN_API int tfn_batch_step(tfn_batch* batch, const int32_t* tokens, int32_t each, tfn_wanted wanted,
                            tfn_error error);
+/* tokens (rows,): the next of each. chosen (rows, run.steps), counts (rows,): what each row got. At least
+ * one step is made. Rows that have ended leave the batch, the others keep their order. */
+TFN_API int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run,
+                          int32_t* chosen, int32_t* counts, tfn_error error);
 TFN_API int tfn_batch_select(tfn_batch* batch, const int32_t* rows, int32_t count, tfn_error error);
 
 #ifdef __cplusplus

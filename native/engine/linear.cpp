@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "packing.h"
+
 namespace tfn {
 
 Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
@@ -34,17 +36,23 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
                                   [](const Tensor& tensor) { return tensor.int8; });
     const int k = int8 ? (int)round_up(k_, kernels.depth) : k_, width = outputs.width();
     const size_t padded = (size_t)panels_ * kernels.panel;
+    Half type = Half::none;
     if (int8) {
         integers_ = all.store.take<int8_t>(padded * k);
         scales_ = all.store.take<float>(padded);
         sums_ = all.store.take<int32_t>(padded);
+    } else if ((type = all.half_of(tensors)) != Half::none) {
+        halves_ = all.store.take<uint16_t>(padded * k);
     } else {
         weights_ = all.store.take<float>(padded * k);
     }
     packed_ = {k, weights_.data(), integers_.data(), scales_.data(), sums_.data()};
+    if (type != Half::none) packed_.floats = {halves_.data(), type};
     if (all.store.filled()) return;
     const int panel = kernels.panel;
+    const bool plain = outputs.padded == outputs.dim && inputs.padded == inputs.dim;
     all.team.run(panels_, (double)padded * k, [&](int task, int) {
+        if (plain && pack_plain(kernels, tensors, task)) return;
         for (int column = task * panel; column < (task + 1) * panel; column++) {
             const int place = column % width;
             if (column >= n_ || place % outputs.padded >= outputs.dim) continue;  // padding
@@ -52,11 +60,13 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
             const int row = place / outputs.padded * outputs.dim + place % outputs.padded;
             if (int8) scales_[column] = tensor.scales[row];
             for (int i = 0; i < inputs.size(); i++) {
-                const size_t to = packed_at(kernels, int8, k, column, inputs.at(i));
                 if (!int8) {
-                    weights_[to] = tensor.at(row, i);
+                    const size_t to = packed_at(kernels, type, k, column, inputs.at(i));
+                    if (type == Half::none) weights_[to] = tensor.at(row, i);
+                    else narrowed(type, tensor.at(row, i), &halves_[to]);
                     continue;
                 }
+                const size_t to = packed_at(kernels, int8, k, column, inputs.at(i));
                 const size_t from = row * tensor.row_stride + i * tensor.column_stride;
                 integers_[to] = static_cast<const int8_t*>(tensor.data)[from];
                 sums_[column] += integers_[to];
@@ -64,6 +74,26 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
         }
     });
     for (const Tensor& tensor : tensors) tensor.release();
+}
+
+// A panel of rows that follow each other in one matrix.
+bool Linear::pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task) {
+    const int panel = kernels.panel, first = task * panel, count = std::min(panel, n_ - first);
+    const Tensor& tensor = tensors[first / tensors[0].rows];
+    const size_t row = first % tensor.rows;
+    if (row + count > tensor.rows) return false;
+    const Lines lines{tensor.row_stride, tensor.column_stride, count, k_};
+    const size_t to = packed_at(kernels, quantized(), packed_.k, first, 0);
+    if (!quantized()) {
+        if (tensor.int8 || !weights_.data()) return false;
+        const float* from = static_cast<const float*>(tensor.data);
+        pack_panel(from + row * tensor.row_stride, lines, panel, weights_.data() + to);
+        return true;
+    }
+    std::copy_n(tensor.scales + row, count, scales_.data() + first);
+    const int8_t* from = static_cast<const int8_t*>(tensor.data);
+    return pack_panel(from + row * tensor.row_stride, lines, panel, kernels.group,
+                      integers_.data() + to, sums_.data() + first);
 }
 
 Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
@@ -86,7 +116,7 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
     int most = threads == 1 ? 1 : 8 * threads;
     int wanted = (int)std::min<double>(most, panels * work_of_panel / LEAST);
     each = (panels + std::max(1, wanted) - 1) / std::max(1, wanted);
-    if (each > 4) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
+    if (each > 2) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
     count = (panels + each - 1) / each;
 }
 

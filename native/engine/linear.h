@@ -40,9 +40,11 @@ public:
 private:
     void pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
               Heads outputs, Heads inputs);
+    bool pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task);
 
     int k_ = 0, n_ = 0, panels_ = 0;
     View<float> weights_, scales_, bias_;
+    View<uint16_t> halves_;
     View<int8_t> integers_;
     View<int32_t> sums_;
     Packed packed_;

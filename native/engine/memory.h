@@ -1,11 +1,16 @@
 // Memory that vectors are read from: aligned to cache lines, zeroed, freed with its owner.
 #pragma once
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
 
 namespace tfn {
+
+// Of anything that is allocated: less than there are addresses.
+constexpr size_t MOST_BYTES = (size_t)std::min<uint64_t>(uint64_t(1) << 40, SIZE_MAX / 4);
 
 template <class T>
 class Buffer {
@@ -29,7 +34,7 @@ public:
     T* reserve(size_t size) {
         if (size > size_) {
             release();
-            if (size > (size_t(1) << 40) / sizeof(T)) throw std::bad_alloc();
+            if (size > MOST_BYTES / sizeof(T)) throw std::bad_alloc();
             size_t bytes = (size * sizeof(T) + 127) / 64 * 64;  // kernels may read a vector more
             data_ = static_cast<T*>(::operator new(bytes, LINE));
             std::memset(data_, 0, bytes);

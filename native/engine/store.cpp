@@ -5,13 +5,11 @@
 #include <chrono>
 #include <cstring>
 
-#include "memory.h"
-
 namespace tfn {
 namespace {
 
 constexpr size_t LINE = 64, PAGE = 4096, LEAST_CHUNK = size_t(32) << 20;
-constexpr uint32_t FORMAT = 3;  // of the file, and of everything that is packed into it
+constexpr uint32_t FORMAT = 4;  // of the file, and of everything that is packed into it
 constexpr char MAGIC[8] = {'T', 'F', 'N', 'P', 'A', 'C', 'K', '\n'};
 
 struct Header {
@@ -23,7 +21,7 @@ struct Header {
 };
 static_assert(sizeof(Header) <= PAGE, "the header is a page");
 
-// Against damage, not against malice: what a file holds is never an index or a size.
+// Against damage, not against malice: what a file holds is never an index, nor a size beyond its own.
 class Sum {
 public:
     void add(const void* data, size_t bytes) {  // whole cache lines
@@ -101,7 +99,7 @@ Store::Store(const std::string& path, const Identity& identity) : mapped_(true),
     chunks_.push_back(system::Pages::of_file(path));
     const char* data = chunks_[0].data();
     const size_t size = chunks_[0].bytes();
-    if (size < PAGE || size > MOST) tfn::refuse(path, "is no file of packed weights");
+    if (size < PAGE || size > MOST_BYTES) tfn::refuse(path, "is no file of packed weights");
     used_ = PAGE;
     Header found;
     std::memcpy(&found, data, sizeof found);

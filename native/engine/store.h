@@ -1,8 +1,8 @@
 // Where everything lies that loading makes of weights: in memory, or in a file that is mapped.
 //
 // What is taken from a store comes in a fixed order, which a model's config and instruction set
-// decide. So the file needs no table: sizes are always those that the config asks for, never those
-// that a file claims, and a file that has another size is refused.
+// decide. So the file needs no table: sizes are those that the config asks for, and a file that has
+// another size is refused. It says one thing about sizes: in which of three types a matrix is kept.
 //
 // The file: a header (see "store.cpp"), and what was taken, each part rounded up to cache lines.
 #pragma once
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "memory.h"
 #include "system.h"
 
 namespace tfn {
@@ -48,7 +49,7 @@ public:
     bool filled() const { return mapped_; }
     template <class T>
     View<T> take(size_t size) {
-        if (size > MOST / sizeof(T)) throw std::bad_alloc();
+        if (size > MOST_BYTES / sizeof(T)) throw std::bad_alloc();
         return {static_cast<T*>(take_bytes(size * sizeof(T))), size};
     }
     // Raises what is wrong with a file.
@@ -59,8 +60,6 @@ public:
     void save(const std::string& path, const Identity& identity) const;
 
 private:
-    static constexpr size_t MOST = size_t(1) << 40;
-
     void* take_bytes(size_t bytes);
 
     bool mapped_ = false;

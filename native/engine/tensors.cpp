@@ -1,6 +1,48 @@
 #include "tensors.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+
 namespace tfn {
+namespace {
+
+// Whether weights may be kept in 16 bits; "float32" keeps them all in that, to compare.
+bool may_be_halves() {
+    const char* given = std::getenv("TFEXPORT_NATIVE_WEIGHTS");
+    const std::string wanted = given ? given : "stored";
+    if (wanted != "stored" && wanted != "float32")
+        throw Error("TFEXPORT_NATIVE_WEIGHTS is \"" + wanted + "\"; expected stored or float32");
+    return wanted == "stored";
+}
+
+bool line_fits(Half type, const float* values, size_t count, size_t stride) {
+    uint16_t half;
+    for (size_t i = 0; i < count; i++)
+        if (!narrowed(type, values[i * stride], &half)) return false;
+    return true;
+}
+
+// Whether all values of a matrix fit; in the order in which they lie.
+bool fits(Half type, const Tensor& matrix, Team& team) {
+    const float* values = static_cast<const float*>(matrix.data);
+    const bool by_rows = matrix.column_stride <= matrix.row_stride;
+    const size_t lines = by_rows ? matrix.rows : matrix.columns;
+    const size_t count = by_rows ? matrix.columns : matrix.rows;
+    const size_t apart = by_rows ? matrix.row_stride : matrix.column_stride;
+    const size_t stride = by_rows ? matrix.column_stride : matrix.row_stride;
+    if (!line_fits(type, values, count, stride)) return false;  // as a rule the first ones tell
+    constexpr size_t EACH = 64;
+    std::atomic<bool> all{true};
+    team.run((int)((lines + EACH - 1) / EACH), (double)lines * count, [&](int task, int) {
+        const size_t first = task * EACH, last = std::min(lines, first + EACH);
+        for (size_t line = first; line < last && all; line++)
+            if (!line_fits(type, values + line * apart, count, stride)) all = false;
+    });
+    return all;
+}
+
+}  // namespace
 
 float Tensor::at(size_t row, size_t column) const {
     size_t place = row * row_stride + column * column_stride;
@@ -38,6 +80,20 @@ Tensor Tensors::take(const std::string& name, size_t rows, size_t columns) {
         return {};
     }
     return tensor;
+}
+
+Half Tensors::half_of(const std::vector<Tensor>& matrices) {
+    View<uint32_t> type = store.take<uint32_t>(1);
+    const bool any = !store.filled() && may_be_halves();
+    auto fit = [&](Half half) {
+        return std::all_of(matrices.begin(), matrices.end(), [&](const Tensor& matrix) {
+            return !matrix.int8 && fits(half, matrix, team);
+        });
+    };
+    if (any && fit(Half::bfloat16)) type[0] = (uint32_t)Half::bfloat16;
+    else if (any && fit(Half::float16)) type[0] = (uint32_t)Half::float16;
+    if (type[0] > MOST_HALF) store.refuse("has weights of type " + std::to_string(type[0]));
+    return (Half)type[0];
 }
 
 View<float> Tensors::vector(const std::string& name, size_t size, size_t padded) {

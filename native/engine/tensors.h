@@ -2,7 +2,9 @@
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
+#include "kernels/halves.h"
 #include "memory.h"
 #include "problems.h"
 #include "store.h"
@@ -35,6 +37,9 @@ public:
     void add(const std::string& name, const Tensor& tensor) { all_[name] = tensor; }
     // The tensor of this name and shape. If there is none it is noted, and one without data given.
     Tensor take(const std::string& name, size_t rows, size_t columns);
+    // The type in which the store keeps these matrices: 16 bits that give back every value of all of
+    // them, or float32. A file says which its own are.
+    Half half_of(const std::vector<Tensor>& matrices);
     // A vector of so many float32 values in the store, padded with zeros to `padded`.
     View<float> vector(const std::string& name, size_t size, size_t padded);
     // Raise what was noted.

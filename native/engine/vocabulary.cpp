@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "packing.h"
+
 namespace tfn {
 namespace {
 
@@ -36,20 +38,36 @@ Vocabulary::Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& c
         packed_ = quantized_.packed();
         return;
     }
-    rows_ = static_cast<const float*>(weight.data);
-    stride_ = weight.row_stride;
-    if (weight.column_stride != 1) {
-        own_ = store.take<float>((size_t)size_ * d_);
-        for (int i = 0; i < size_ && !store.filled(); i++)
-            weight.copy_row(i, own_.data() + (size_t)i * d_);
-        rows_ = own_.data();
-        stride_ = d_;
-    }
-    make_screen(kernels, tensors);
+    keep_rows(tensors, weight);
+    make_screen(kernels, tensors, weight);
     if (!store.filled()) weight.release();
 }
 
-void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors) {
+// Rows as they lie in the caller's memory, or in the store: in 16 bits, or because they lie apart.
+void Vocabulary::keep_rows(Tensors& tensors, const Tensor& weight) {
+    Store& store = tensors.store;
+    const size_t size = (size_t)size_ * d_;
+    stride_ = d_;
+    const Half type = tensors.half_of({weight});
+    if (type != Half::none) {
+        halves_ = store.take<uint16_t>(size);
+        rows_ = {halves_.data(), type};
+        tensors.team.run(store.filled() ? 0 : size_, (double)size, [&](int row, int) {
+            for (int i = 0; i < d_; i++)
+                narrowed(type, weight.at(row, i), &halves_[(size_t)row * d_ + i]);
+        });
+    } else if (weight.column_stride != 1) {
+        own_ = store.take<float>(size);
+        for (int i = 0; i < size_ && !store.filled(); i++)
+            weight.copy_row(i, own_.data() + (size_t)i * d_);
+        rows_ = own_.data();
+    } else {
+        rows_ = static_cast<const float*>(weight.data);
+        stride_ = weight.row_stride;
+    }
+}
+
+void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors, const Tensor& weight) {
     const int panel = kernels.panel, k = (int)round_up(d_, kernels.depth);
     const size_t padded = (size_t)panels_ * panel;
     integers_ = tensors.store.take<int8_t>(padded * k);
@@ -60,28 +78,24 @@ void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors) {
     packed_ = {k, nullptr, integers_.data(), scales_.data(), sums_.data()};
     if (tensors.store.filled()) return;
     tensors.team.run(panels_, (double)padded * k, [&](int task, int) {
-        for (int column = task * panel; column < std::min(size_, (task + 1) * panel); column++)
-            fill_screen(kernels, column, k);
+        std::vector<float> row(d_);
+        for (int column = task * panel; column < std::min(size_, (task + 1) * panel); column++) {
+            weight.copy_row(column, row.data());
+            fill_screen(kernels, row.data(), column, k);
+        }
     });
 }
 
-void Vocabulary::fill_screen(const Kernels& kernels, int column, int k) {
-    const float* row = rows_ + column * stride_;
-    float most = 1e-30f;
-    for (int i = 0; i < d_; i++) most = std::max(most, std::fabs(row[i]));
-    const float scale = most / 127, inverse = 127 / most;
-    double error = 0, length = 0;
-    for (int i = 0; i < d_; i++) {
-        const int value = std::clamp((int)std::lrint(row[i] * inverse), -127, 127);
-        integers_[packed_at(kernels, true, k, column, i)] = (int8_t)value;
-        sums_[column] += value;
-        const double off = row[i] - value * (double)scale;
-        error += off * off;
-        length += (double)row[i] * row[i];
-    }
-    scales_[column] = scale;
-    errors_[column] = (float)(std::sqrt(error) * 1.000001);
-    lengths_[column] = (float)(std::sqrt(length) * 1.000001);
+void Vocabulary::fill_screen(const Kernels& kernels, const float* row, int column, int k) {
+    std::vector<int8_t> values(k);  // 0 behind the row's own
+    const Scaled scaled = scale_row(row, d_, values.data());
+    for (int i = 0; i < k; i += kernels.group)
+        std::copy_n(values.data() + i, kernels.group,
+                    integers_.data() + packed_at(kernels, true, k, column, i));
+    sums_[column] = scaled.sum;
+    scales_[column] = scaled.scale;
+    errors_[column] = scaled.error;
+    lengths_[column] = scaled.length;
 }
 
 void Vocabulary::logits(Workspace& w, const float* x, int rows, float* out, size_t ld) const {

@@ -51,16 +51,18 @@ public:
     void best(Workspace& w, const float* x, int rows, int32_t* out) const;
 
 private:
-    void make_screen(const Kernels& kernels, Tensors& tensors);
-    void fill_screen(const Kernels& kernels, int column, int k);
+    void keep_rows(Tensors& tensors, const Tensor& weight);
+    void make_screen(const Kernels& kernels, Tensors& tensors, const Tensor& weight);
+    void fill_screen(const Kernels& kernels, const float* row, int column, int k);
     void screen(Workspace& w, const float* x, int rows, int32_t* out) const;
     int32_t pick(Workspace& w, const float* x, int row, int rows, const Screen* screens) const;
     int32_t best_of_all(const Workspace& w, const float* x) const;
 
     int size_ = 0, d_ = 0;
-    const float* rows_ = nullptr;  // float32, (V, E)
+    Values rows_;  // (V, E)
     size_t stride_ = 0;
     View<float> own_, bias_, allowed_;    // allowed_: bias, and -1e30 where suppressed
+    View<uint16_t> halves_;               // or these in place of `own_`
     Linear quantized_;                    // of an int8 model
     View<int8_t> integers_;               // of the screen
     View<int32_t> sums_;

@@ -14,6 +14,7 @@ from tfexport.model_src import Transformer, TransformerConfig, build_transformer
 
 START, END, PAD = 1, 2, 0
 MOST_ROUNDING = 1e-5  # of logits, by eager code
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def draw_config(seed: int) -> TransformerConfig:
@@ -187,6 +188,24 @@ def draw_weights(seed: int, int8: bool = False) -> tuple[TransformerConfig, dict
     for name, tensor in tensors.items() if int8 else ():
         if name.endswith("proj.weight"):
             tensors[name] = quantize(tensor.values)
+    return config, tensors
+
+
+def rounded(values: NDArray[Any], dtype: torch.dtype) -> NDArray[np.float32]:
+    """The nearest values of a type, in float32, and in the layout that they had."""
+    found = torch.from_numpy(np.ascontiguousarray(values)).to(dtype).float().numpy()
+    return np.ascontiguousarray(found.T).T if values.ndim == 2 and len(values) % 2 else found
+
+
+def draw_halves(seed: int, kind: str) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """A model whose matrices are all of a type, or ("mixed") each of one or of none."""
+    config = draw_config(3000 + seed)
+    tensors = engine_tensors(draw_model(config, seed))
+    draw = np.random.default_rng(seed)
+    for name, tensor in tensors.items():
+        dtype = HALVES.get(kind) or [*HALVES.values(), torch.float32][draw.integers(3)]
+        if tensor.values.ndim == 2:
+            tensors[name] = Tensor(rounded(tensor.values, dtype))
     return config, tensors
 
 

@@ -91,9 +91,14 @@ int main(int count, char** arguments) {
                 bytes * 1e-9, kernels->name);
     for (const auto& [n, k] : {std::pair<int, int>{64, 96}, {768, 256}, {256, 1024}, {1536, 512}, {512, 2048},
                                {32000, 512}})
-        for (int int8 = 0; int8 < 2; int8++) {
-            const Weights w = make_weights(*kernels, random, n, k, int8);
-            std::printf("%-8s %5d x %4d:", int8 ? "int8" : "float32", n, k);
+        for (const std::string name : {"float32", "bfloat16", "float16", "int8"}) {
+            const bool int8 = name == "int8";
+            const Half type = name == "bfloat16"  ? Half::bfloat16
+                              : name == "float16" ? Half::float16
+                                                  : Half::none;
+            Weights w = make_weights(*kernels, random, n, k, int8);
+            if (type != Half::none) w = as_halves(*kernels, w, type);
+            std::printf("%-8s %5d x %4d:", name.c_str(), n, k);
             for (int m : {1, 2, 4, 8, 16, 32}) {
                 const Rows rows = make_rows(*kernels, random.normals((size_t)m * k), m, k, int8);
                 std::vector<float> y((size_t)m * n);
@@ -102,7 +107,7 @@ int main(int count, char** arguments) {
                     [&] { kernels->linear(w.form, rows.input, m, 0, w.panels, end); },
                     n > 9000 ? 1 : 40);
                 std::printf("  %2d: %5.2f %5.1fGB/s", m, (double)m * n * k / time / most,
-                            (double)n * k * (int8 ? 1 : 4) / time * 1e-9);
+                            (double)n * k * (int8 ? 1 : w.form.floats.size()) / time * 1e-9);
             }
             std::printf("\n");
         }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from drawn import draw_config, draw_model, draw_sources, draw_weights, engine_config, engine_model
 from numpy.typing import NDArray
-from tfexport_native import CancelledError, Model, NativeError, instruction_sets, library
+from tfexport_native import CancelledError, Model, NativeError, Run, instruction_sets, library
 from tfexport_native import model as native_model
 
 from tfexport.model_src import TransformerConfig
@@ -157,6 +157,65 @@ def test_greedy_search_in_one_call_is_that_by_steps(drawn: int) -> None:
         if not rows:
             break
     assert [sequences[i, : counts[i]].tolist() for i in range(len(sources))] == found
+
+
+@pytest.mark.parametrize("forced", [(-1, -1), (5, 4)])
+def test_greedy_search_in_one_call_is_that_by_runs(drawn: int, forced: tuple[int, int]) -> None:
+    config, tensors = draw_weights(100 + drawn, int8=drawn % 2 == 1)
+    rules = dict(zip(("first_token", "last_token"), forced, strict=True))
+    model = Model(engine_config(config, **rules), tensors, 1 + drawn % 3)
+    draw, batch, most = random.Random(drawn), model.new_batch(), 15
+    waiting = [(source, draw.randint(2, most)) for source in draw_sources(config, drawn + 2) * 3]
+    # Of each row its source, how many tokens it may get, and those that it got.
+    rows: list[tuple[list[int], int, list[int]]] = []
+    done: list[tuple[list[int], int, list[int]]] = []
+    while waiting or rows:
+        entering = [waiting.pop() for _ in range(draw.randint(not rows, 3)) if waiting]
+        if entering:
+            batch.enter([source for source, _ in entering])
+            rows += [(source, limit, []) for source, limit in entering]
+        start = config.special_ids.decoder_start
+        tokens = [found[-1] if found else start for _, _, found in rows]
+        left = [limit - len(found) for _, limit, found in rows]
+        run = Run(config.eos_id, *forced, steps=draw.randint(1, 6))
+        chosen, counts = batch.run(tokens, left, run)
+        for (_, _, found), made, count in zip(rows, chosen, counts, strict=True):
+            found += made[:count].tolist()
+        ended = [found[-1] == config.eos_id or len(found) == limit for _, limit, found in rows]
+        done += [row for row, over in zip(rows, ended, strict=True) if over]
+        rows = [row for row, over in zip(rows, ended, strict=True) if not over]
+        assert batch.rows == len(rows)
+    for source, limit, found in done:
+        sequences, counts, _ = model.generate([source], limit, False)
+        assert sequences[0, : counts[0]].tolist() == found
+
+
+def test_a_run_ends_when_it_is_wanted() -> None:
+    config, model = drawn_model(2)
+    never = config.target_vocab_size  # the token of no column
+    start, sources = config.special_ids.decoder_start, draw_sources(config, 3)[:2] * 2
+    wake = np.ones(1, np.int32)
+
+    def counts_of(left: list[int], run: Run) -> list[int]:
+        batch = model.new_batch()
+        batch.enter(sources[: len(left)])
+        _, counts = batch.run([start] * len(left), left, run)
+        assert batch.rows == sum(n > count for n, count in zip(left, counts, strict=True))
+        return [int(count) for count in counts]
+
+    run = Run(never, steps=7)
+    assert counts_of([9, 9], run) == [7, 7]
+    assert counts_of([9, 2], run) == [7, 2]
+    assert counts_of([9, 9], run._replace(seconds=0.0)) == [1, 1]
+    assert counts_of([9, 9], run._replace(wake=wake)) == [1, 1]
+    assert counts_of([9, 9], run._replace(wake=np.zeros(1, np.int32))) == [7, 7]
+    assert counts_of([9, 3, 2], run._replace(wake=wake, enough=1)) == [2, 2, 2]
+    assert counts_of([9, 3, 2], run._replace(wake=wake, enough=2)) == [3, 3, 2]
+    for wrong in ({"steps": 0}, {"first": never}, {"last": never}):
+        with pytest.raises(NativeError):
+            counts_of([9], run._replace(**wrong))
+    with pytest.raises(NativeError, match="no token"):
+        counts_of([0], run)
 
 
 def test_beam_search_in_one_call_is_that_by_steps(drawn: int) -> None:
@@ -341,9 +400,9 @@ def test_a_bound_that_is_none_takes_no_memory() -> None:
 
 def test_a_library_of_another_interface_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = library.LIBRARY.tfn_version()
-    assert found == 5
+    assert found == 6
     monkeypatch.setattr(library, "_VERSION", found - 1)
-    with pytest.raises(ImportError, match="has interface 5; this package needs 4"):
+    with pytest.raises(ImportError, match="has interface 6; this package needs 5"):
         library._load()
 
 

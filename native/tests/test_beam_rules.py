@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 from drawn import draw_config, draw_model, draw_sources, engine_config, engine_tensors
-from tfexport_native import BeamRules as NativeRules
 from tfexport_native import Model, NativeError, instruction_sets
 
+from tests.support.drawn_beams import ENDS, NO_RULES, draw_options
 from tfexport.runtime.model.interface import BeamRules, NoTokenError
 from tfexport.runtime.model.native_model import NativeModel
 from tfexport.runtime.options import DecodingOptions
@@ -26,7 +26,6 @@ from tfexport.runtime.search.beam import BeamSearch
 
 MODELS = 8
 SOME, MANY = 16, 512  # settings of each
-ENDS = (2, 6, 3)  # some of which are end tokens of a setting
 TWINS = slice(5, 8)  # tokens that nothing tells apart
 
 
@@ -59,53 +58,6 @@ def model_of(number: int) -> DrawnModel:
     if number not in _MODELS:
         _MODELS[number] = DrawnModel(number)
     return _MODELS[number]
-
-
-def draw_options(draw: random.Random, size: int) -> ResolvedOptions:
-    """Any of the options that ``fits_beam_rules`` knows, each of them more often not."""
-
-    def sometimes(values: list[Any], otherwise: Any, chance: float = 0.3) -> Any:
-        return draw.choice(values) if draw.random() < chance else otherwise
-
-    def some_ids(most: int) -> tuple[int, ...]:
-        return tuple(draw.sample(range(size), draw.randint(1, most)))
-
-    beams = draw.randint(2, min(size // 2, 5))
-    transformers, early = draw.random() < 0.5, draw.random() < 0.3
-    most = draw.randint(1, 13)
-    given: dict[str, Any] = {
-        "beam_size": beams,
-        "num_hypotheses": draw.randint(1, beams),
-        "length_penalty": draw.choice([0.0, 0.6, 1.0, 1.0, 4.0, -2.0]),
-        "early_stopping": early,
-        "max_length": most,
-        "min_length": min(most, sometimes([1, 2, 5], 0)),
-        "no_repeat_ngram_size": sometimes([1, 2, 3], 0),
-        "encoder_no_repeat_ngram_size": sometimes([1, 2, 3], 0, 0.2),
-        "repetition_penalty": sometimes([0.7, 1.3, 4.0], 1.0),
-        "suppress_first_tokens": sometimes([some_ids(3)], ()),
-        "first_token": sometimes([draw.randrange(size)], None),
-        "last_token": sometimes([2, draw.randrange(size)], None),
-        "return_token_scores": True,
-        "return_end_token": draw.random() < 0.5,
-    }
-    if transformers:
-        given |= {
-            "search_rules": "transformers",
-            "exhaustive": not early and draw.random() < 0.5,
-            "renormalize_logits": draw.random() < 0.3,
-        }
-    elif early:
-        given["patience"] = draw.choice([0.3, 1.0, 2.0])
-    sequences = tuple(some_ids(2) for _ in range(draw.randint(1, 4)))
-    return ResolvedOptions.of(
-        DecodingOptions(**given),
-        draw.randrange(size),
-        ENDS[: draw.choice([1, 1, 2, 3])],
-        most,
-        sometimes([some_ids(3)], ()),
-        sometimes([sequences], ()),
-    )
 
 
 def draw_setting(number: int, seed: int) -> tuple[DrawnModel, list[Request], ResolvedOptions]:
@@ -147,21 +99,12 @@ def test_one_call_gives_exactly_what_steps_give(number: int, settings: range) ->
         if len(requests[0].prefix) >= options.max_length:
             continue
         try:
-            found = graph_search.beam_by_rules(model, requests, options)
+            found = graph_search.beam_in_one_call(model, requests, options)
         except NoTokenError:
             continue
         in_one_call += 1
         assert exactly(found) == expected, (number, seed, options.given)
     assert in_one_call > len(settings) / 2
-
-
-# What a rule is when it bans, forces and changes nothing.
-NO_RULES: dict[str, Any] = {
-    "ends": (2,), "start": 1, "stop": "early", "length_penalty": 1.0, "on_log_probs": False,
-    "renormalize": False, "first_token": None, "last_token": None, "min_length": 0, "ngram": 0,
-    "source_ngram": 0, "repetition_penalty": 1.0, "suppressed": (), "suppressed_first": (),
-    "sequences": (),
-}  # fmt: skip
 
 
 def test_every_rule_is_walked_over() -> None:
@@ -194,7 +137,7 @@ def test_a_row_without_an_allowed_token_goes_step_by_step() -> None:
         options = ResolvedOptions.of(given, 1, (2,), 5, tuple(range(model.vocab_size)))
         requests = [Request([4, 5]), Request([4])]
         with pytest.raises(NoTokenError):
-            graph_search.beam_by_rules(model, requests, options)
+            graph_search.beam_in_one_call(model, requests, options)
         found = decode(model, requests, options)
         assert exactly(found) == exactly(BeamSearch(model, requests, options).run())
 
@@ -207,7 +150,7 @@ def test_ngrams_of_sources_need_their_ids() -> None:
     assert dispatch._beam_in_one_call(model, requests, options) is None
     states = model._model.encode([[4, 5, 6]])
     with pytest.raises(NativeError, match="n-grams of sources that are states"):
-        model._model.beam(states, 2, 2, 5, rules=NativeRules(source_ngram=2))
+        model._model.beam(states, 2, 2, 5, rules={"source_ngram": 2})
 
 
 @pytest.mark.parametrize(
@@ -223,10 +166,11 @@ def test_ngrams_of_sources_need_their_ids() -> None:
         ({"length_penalty": float("nan")}, "length_penalty is no number from -10 to 10"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is no positive number"),
         ({"renormalize": True}, "logits are not renormalized"),
+        ({"bans": ()}, "unknown rules: bans; known are ends, start"),
     ],
     ids=str,
 )
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, Any], message: str) -> None:
     engine = model_of(0)._model
     with pytest.raises(NativeError, match=message):
-        engine.beam([[4]], 2, 2, 5, rules=NativeRules(**wrong))
+        engine.beam([[4]], 2, 2, 5, rules=wrong)

@@ -75,6 +75,10 @@ def test_sums_are_rounded_once(here: Path) -> None:
     assert run(here, "--sums")["sums"].endswith(" 0 failed")
 
 
+def test_every_value_of_16_bits_is_widened_and_narrowed(here: Path) -> None:
+    assert run(here, "--halves")["halves"].endswith(" 0 failed")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what nm says of ELF files")
 def test_no_other_code_runs_with_the_instructions_of_a_set(here: Path) -> None:
     need("nm")

@@ -4,17 +4,20 @@ import dataclasses
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from drawn import (
     draw_config,
+    draw_halves,
     draw_model,
     draw_sources,
     draw_weights,
     engine_config,
     engine_model,
 )
+from numpy.typing import NDArray
 from tfexport_native import (
     Model,
     NativeError,
@@ -49,6 +52,38 @@ def test_a_packed_file_gives_the_same_results(seed: int, int8: bool, tmp_path: P
     ):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.packed", "model.packed"]
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_order_in_memory_does_not_change_what_is_packed(
+    seed: int, int8: bool, tmp_path: Path
+) -> None:
+    config, tensors = draw_weights(seed, int8)
+    orders = {"rows": np.ascontiguousarray, "columns": np.asfortranarray, "apart": _apart}
+    for sets in instruction_sets():
+        found = set()
+        for name, order in orders.items():
+            file = PackedFile(tmp_path / f"{name}.packed", "")
+            moved = {
+                key: tensor._replace(values=order(tensor.values)) if tensor.values.ndim == 2
+                else tensor
+                for key, tensor in tensors.items()
+            }  # fmt: skip
+            Model(engine_config(config), moved, 2, sets).save(file)
+            # Projections of rows that lie apart are in the file as well.
+            model = Model(engine_config(config), moved, 2, sets, file)
+            sources = draw_sources(config, seed)
+            sequences, _, scores = model.generate(sources, 9, True)
+            assert scores is not None
+            found.add((sequences.tobytes(), scores.tobytes()))
+        assert len(found) == 1
+
+
+def _apart(values: NDArray[Any]) -> NDArray[Any]:
+    wide = np.zeros((2 * values.shape[0], 3 * values.shape[1]), values.dtype)
+    wide[::2, ::3] = values
+    return wide[::2, ::3]
 
 
 def test_results_do_not_depend_on_the_threads_that_packed(tmp_path: Path) -> None:
@@ -157,6 +192,26 @@ def test_a_file_cannot_name_tokens_beyond_the_vocabulary(
     file.path.write_bytes(whole)
     with pytest.raises(PackedFileError, match="has tokens beyond the vocabulary"):
         Model(engine_config(config), tensors, packed=file)
+
+
+def test_a_file_cannot_name_other_types(tmp_path: Path) -> None:
+    """Types decide sizes: one that is none is refused, and of another the file has not the size."""
+    config, tensors = draw_halves(2, "bfloat16")
+    file = PackedFile(tmp_path / "packed", "digest")
+    Model(engine_config(config), tensors).save(file)
+    whole = file.path.read_bytes()
+    line = np.uint32([1, *([0] * 31)]).tobytes()  # of bfloat16, and what a part is filled up with
+    places = [at for at in range(4096, len(whole), 64) if whole[at : at + len(line)] == line]
+    assert len(places) > 5
+    for place in places:
+        for other, message in ((3, "has weights of type 3"), (2**32 - 1, "has weights of type 42"),
+                               (0, r"is too (short|long)|of type|beyond")):  # fmt: skip
+            damaged = bytearray(whole)
+            damaged[place : place + 4] = np.uint32(other).tobytes()
+            damaged[24:32] = checksum(bytes(damaged[4096:])).to_bytes(8, "little")
+            file.path.write_bytes(damaged)
+            with pytest.raises(PackedFileError, match=message):
+                Model(engine_config(config), tensors, packed=file)
 
 
 def checksum(data: bytes) -> int:

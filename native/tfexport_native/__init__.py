@@ -8,12 +8,10 @@ from tfexport_native.library import (
     PackedFileError,
     instruction_sets,
 )
-from tfexport_native.model import Batch, Candidates, Model, PackedFile
-from tfexport_native.rules import BeamRules
+from tfexport_native.model import Batch, Candidates, Model, PackedFile, Run
 
 __all__ = [
     "Batch",
-    "BeamRules",
     "CancelledError",
     "Candidates",
     "Model",
@@ -21,6 +19,7 @@ __all__ = [
     "NoTokenError",
     "PackedFile",
     "PackedFileError",
+    "Run",
     "Tensor",
     "instruction_sets",
 ]

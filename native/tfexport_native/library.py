@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 5  # of the interface
+_VERSION = 6  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32
@@ -124,6 +124,21 @@ class CBeamRecord(ctypes.Structure):
     )
 
 
+class CRun(ctypes.Structure):
+    """See ``tfn_run``."""
+
+    _fields_ = (
+        ("left", ctypes.c_void_p),
+        ("end", Int),
+        ("first", Int),
+        ("last", Int),
+        ("steps", Int),
+        ("enough", Int),
+        ("seconds", ctypes.c_double),
+        ("wake", ctypes.c_void_p),
+    )
+
+
 _HANDLE, _ARRAY = ctypes.c_void_p, ctypes.c_void_p
 _FUNCTIONS = {
     "tfn_version": (Int, ()),
@@ -156,6 +171,9 @@ _FUNCTIONS = {
     "tfn_batch_longest_source": (Int, (_HANDLE,)),
     "tfn_batch_enter": (ctypes.c_int, (_HANDLE, CSources, CError)),
     "tfn_batch_step": (ctypes.c_int, (_HANDLE, _ARRAY, Int, CWanted, CError)),
+    "tfn_batch_run": (
+        ctypes.c_int, (_HANDLE, _ARRAY, ctypes.POINTER(CRun), _ARRAY, _ARRAY, CError)
+    ),
     "tfn_batch_select": (ctypes.c_int, (_HANDLE, _ARRAY, Int, CError)),
 }  # fmt: skip
 

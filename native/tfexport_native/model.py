@@ -6,7 +6,6 @@ Axes: B sources, R rows, T tokens, V vocabulary, L layers, H heads, S source, E 
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from tfexport_native.arrays import (
 from tfexport_native.library import (
     LIBRARY,
     CBeamRecord,
+    CRun,
     CTensor,
     CWanted,
     Int,
@@ -36,7 +36,7 @@ from tfexport_native.library import (
     call,
     instruction_sets,
 )
-from tfexport_native.rules import BeamRules, GivenRules
+from tfexport_native.rules import GivenRules
 
 # Positions that a whole search is first given room for, and by how much more where that is too
 # little: then it begins again, which gives the same tokens. Nearly all end before, and a bound that
@@ -74,9 +74,6 @@ class Candidates(NamedTuple):
     parents: Ints
     log_probs: NDArray[np.float64]
     steps: Ints
-
-
-_PLAIN = BeamRules()
 
 
 class Model:
@@ -212,7 +209,7 @@ class Model:
         enough: int,
         max_length: int,
         cancelled: Ints | None = None,
-        rules: BeamRules = _PLAIN,
+        rules: Mapping[str, Any] | None = None,
     ) -> Candidates:
         """The best candidates of every step.
 
@@ -222,18 +219,18 @@ class Model:
             enough: hypotheses without which no sentence is done before ``max_length``.
             max_length: tokens of a row at most.
             cancelled: (1,); another thread sets it to end the call.
-            rules: of the search.
+            rules: fields of ``tfn_beam_rules`` by name (see ``engine/abi.h``); without ``ends`` and
+                ``start`` these are the model's own.
 
         Raises:
             CancelledError: ``cancelled`` was set.
             NoTokenError: the rules allow some row no token.
         """
-        ends = rules.ends or (self._end_id,)
-        start = self._start_id if rules.start is None else rules.start
-        by = GivenRules(replace(rules, ends=ends, start=start), beams, enough, max_length)
+        own = {"ends": (self._end_id,), "start": self._start_id}
+        by = GivenRules({**own, **(rules or {})}, beams, enough, max_length)
         given, count, room = self.sources(sources), Int(), min(max_length, _FIRST_ROOM)
         while True:
-            shape = (room, len(sources), max(beams, 0) * (1 + len(ends)))
+            shape = (room, len(sources), max(beams, 0) * (1 + by.number_of_ends))
             found = Candidates(
                 np.empty(shape, np.int32),
                 np.empty(shape, np.int32),
@@ -260,6 +257,28 @@ class Model:
     def new_batch(self) -> "Batch":
         """Rows that are decoded step by step."""
         return Batch(self)
+
+
+class Run(NamedTuple):
+    """How far the rows of a batch go without their caller; see ``engine/abi.h``.
+
+    Attributes:
+        end: the token that ends a row.
+        first: forced, -1 for none.
+        last: forced as the last token that a row may get, -1 for none.
+        steps: at most.
+        enough: rows that have ended without which ``wake`` is ignored.
+        seconds: after which no step begins.
+        wake: (1,); another thread sets it to have the caller back.
+    """
+
+    end: int
+    first: int = -1
+    last: int = -1
+    steps: int = 1
+    enough: int = 0
+    seconds: float = 1.0
+    wake: Ints | None = None
 
 
 class Batch:
@@ -336,3 +355,27 @@ class Batch:
         wanted = CWanted(address(logits), address(chosen), 0 if chosen is None else len(chosen),
                          address(best), address(attention), width)  # fmt: skip
         call("tfn_batch_step", self._handle, given.ctypes.data, each, wanted)
+
+    def run(
+        self, tokens: Sequence[int] | NDArray[Any], left: Sequence[int], run: Run
+    ) -> tuple[Ints, Ints]:
+        """Make greedy steps; rows that have ended leave, the others keep their order.
+
+        Args:
+            tokens: (R,), the next of each row.
+            left: (R,), how many each may still get.
+            run: how far they go.
+
+        Returns:
+            The tokens that the rows got, (R, at most ``run.steps``), and their numbers, (R,).
+        """
+        given, most, rows = as_ints(tokens), as_ints(left), self.rows
+        if len(given) != rows or len(most) != rows:
+            raise NativeError(f"tokens of {len(given)} rows; the batch has {rows}")
+        # What the engine does not write is never read.
+        chosen, counts = np.empty((rows, run.steps), np.int32), np.zeros(rows, np.int32)
+        how = CRun(address(most), run.end, run.first, run.last, run.steps, run.enough, run.seconds,
+                   flag_address(run.wake))  # fmt: skip
+        call("tfn_batch_run", self._handle, given.ctypes.data, ctypes.byref(how),
+             chosen.ctypes.data, counts.ctypes.data)  # fmt: skip
+        return chosen, counts

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.support.command import invoke
+from tests.support.command import COMMANDS, invoke
 from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
 from tfexport.cli.decoding_options import SECTIONS
@@ -17,12 +17,12 @@ from tfexport.runtime.options import SPECS
 from tfexport.runtime.parallel.cpu import instruction_set
 
 
-@pytest.mark.parametrize("name", ["", *cli.commands])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_examples_stand_on_lines_of_their_own(name: str) -> None:
     shown = invoke(*name.split(), "--help").stdout
     assert "\\b" not in shown
     assert "\b" not in shown
-    command = cli.commands[name] if name else cli
+    command = COMMANDS[name] if name else cli
     written = (command.help or "").partition("\b\n")[2].split("\n")
     written = [line.strip() for line in written if line.strip()]
     lines = [line.strip() for line in shown.splitlines()]
@@ -42,10 +42,10 @@ def test_commands_with_many_options_show_an_example(name: str) -> None:
     assert re.search(rf"^ *tfexport {name} ", invoke(name, "--help").stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", cli.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_whole_numbers_have_bounds_that_are_shown(name: str) -> None:
     shown = invoke(name, "--help").stdout
-    for option in cli.commands[name].params:
+    for option in COMMANDS[name].params:
         if isinstance(option.type, click.types.IntParamType):
             assert isinstance(option.type, click.IntRange), option.name
             assert option.type.min is not None, option.name
@@ -88,11 +88,11 @@ def test_huge_numbers_are_refused_with_the_bound(option: str) -> None:
         assert f"--{option}" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["", *cli.commands])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_every_command_and_option_has_help(name: str) -> None:
     result = invoke(*name.split(), "--help")
     assert result.exit_code == 0
-    command = cli.commands[name] if name else cli
+    command = COMMANDS[name] if name else cli
     assert command.help
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -102,7 +102,7 @@ def test_every_command_and_option_has_help(name: str) -> None:
 def test_every_command_and_option_stands_in_the_docs() -> None:
     text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
     decoding = (REPOSITORY / "docs" / "decoding.md").read_text(encoding="utf-8")
-    for name, command in cli.commands.items():
+    for name, command in COMMANDS.items():
         section = text.partition(f"## tfexport {name}\n")[2].partition("\n## ")[0]
         assert section, name
         for parameter in command.params:
@@ -130,7 +130,7 @@ def test_version_names_the_native_engine_or_says_that_there_is_none() -> None:
         )
 
 
-@pytest.mark.parametrize("name", cli.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_test_file_that_runs_it(name: str) -> None:
     file = Path(__file__).with_name(f"test_{name}.py")
     assert file.exists()
@@ -146,7 +146,7 @@ def test_options_of_decoding_stand_in_sections() -> None:
         titles = re.findall(r"^(\w+):(?! tf)", shown, re.MULTILINE)
         assert [title for title in ("Usage", "Options", *SECTIONS) if title in titles] == titles
         assert not re.search(r"^ +\[?(BUNDLE|FILE)\b", shown.partition("Options:")[2], re.MULTILINE)
-        for option in cli.commands[verb].params:
+        for option in COMMANDS[verb].params:
             if isinstance(option, click.Option):
                 (title,) = (t for t in ("Options", *SECTIONS)
                             if (option.name in SECTIONS.get(t, ())) or

@@ -11,7 +11,7 @@ from tfexport.bundle import read_manifest
 from tfexport.runtime import Translator
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", ["int8", "int4", "bf16"])
 def test_new_bundle_decodes_and_what_was_not_compared_is_said(
     tmp_path: Path, tiny_bundle: Path, weights: str
 ) -> None:
@@ -35,7 +35,7 @@ def test_new_bundle_decodes_and_what_was_not_compared_is_said(
     [
         (["none.bundle"], 1, "none.bundle: no such file or folder"),
         (["file"], 1, "file: not a bundle"),
-        ([str(VERSION_1), "--weights", "int3"], 2, "'int3' is not one of 'int8', 'int4'"),
+        ([str(VERSION_1), "--weights", "int3"], 2, "'int3' is not one of 'int8', 'int4', 'bf16'"),
         ([str(VERSION_1), "--samples", "none.txt"], 2, "'none.txt' does not exist"),
     ],
 )

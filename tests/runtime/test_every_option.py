@@ -14,7 +14,6 @@ from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import (
-    BEAM_GRAPH_OPTIONS,
     BEAM_RULES_OPTIONS,
     GREEDY_GRAPH_OPTIONS,
     ResolvedOptions,
@@ -158,7 +157,6 @@ def test_every_option_does_something_or_is_refused(
 def test_a_graph_that_holds_a_search_is_given_only_what_it_knows(name: str) -> None:
     cases: tuple[tuple[frozenset[str], Callable[[ResolvedOptions], bool], dict[str, Any]], ...] = (
         (GREEDY_GRAPH_OPTIONS, lambda made: made.fits_greedy_graph, {}),
-        (BEAM_GRAPH_OPTIONS, lambda made: made.fits_beam_graph, {"beam_size": 4}),
         (BEAM_RULES_OPTIONS, lambda made: made.fits_beam_rules, {"beam_size": 4}),
     )
     for known, fits, base in cases:
@@ -179,7 +177,6 @@ def _unchecked(options: dict[str, Any]) -> ResolvedOptions:
 def test_an_option_that_is_switched_on_later_is_known_to_the_graph_too(name: str) -> None:
     cases: tuple[tuple[frozenset[str], Callable[[ResolvedOptions], bool], int], ...] = (
         (GREEDY_GRAPH_OPTIONS, lambda made: made.fits_greedy_graph, 1),
-        (BEAM_GRAPH_OPTIONS, lambda made: made.fits_beam_graph, 4),
         (BEAM_RULES_OPTIONS, lambda made: made.fits_beam_rules, 4),
     )
     for known, fits, beam_size in cases:
@@ -196,13 +193,11 @@ def test_an_option_that_is_switched_on_later_is_known_to_the_graph_too(name: str
     [{"eos_id": 5}, {"suppress_tokens": (5,)}, {"suppress_sequences": ((5, 6),)}],
     ids=str,
 )
-def test_what_options_were_resolved_to_keeps_them_out_of_the_graphs(
+def test_what_options_were_resolved_to_keeps_them_out_of_the_greedy_graph(
     resolved: dict[str, Any],
 ) -> None:
-    for options in (DecodingOptions(), DecodingOptions(beam_size=2)):
-        made = ResolvedOptions.of(options, 1, (2,), 5, **resolved)
-        assert not made.fits_greedy_graph
-        assert not made.fits_beam_graph
+    made = ResolvedOptions.of(DecodingOptions(), 1, (2,), 5, **resolved)
+    assert not made.fits_greedy_graph
 
 
 # A program gives a function; and scores are left out where lines show none.

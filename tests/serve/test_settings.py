@@ -9,10 +9,9 @@ import pytest
 
 from tests.serve.servers import serving
 from tests.serve.test_texts import changed
-from tests.support.command import invoke
+from tests.support.command import COMMANDS, invoke
 from tests.support.documents import read_blocks
 from tests.support.paths import REPOSITORY
-from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
 from tfexport.runtime.options import SPECS, check_options
@@ -60,7 +59,7 @@ def test_a_file_has_settings_of_the_server_and_of_each_model(tmp_path: Path) -> 
 
 def test_the_file_of_the_docs_has_every_setting(tmp_path: Path) -> None:
     (block,) = [one for one in read_blocks(PAGE) if one.language == "toml"]
-    options = {one.name for one in cli.commands["serve"].params}
+    options = {one.name for one in COMMANDS["serve"].params}
     known = options - {*SPECS, "bundles", "config", "languages", "split_sentences"}
     found = read_settings(written(tmp_path, block.text), [*map(str, known)])
     assert set(found.server) == known - {"uds"}  # instead of a host and port

@@ -15,12 +15,13 @@ from tests.support.paths import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "web"
 PACKAGES = EXAMPLE / "node_modules"
+WASM = REPOSITORY / "native" / "wasm" / "dist" / "engine.wasm"
 # Runs in the example's page: token ids, and text, of every text that is given.
 TRANSLATE = """
     const [texts, done] = arguments;
     (async () => {
-      const { Translator } = await import("./app.mjs");
-      const translator = await Translator.load();
+      const { load } = await import("./app.mjs");
+      const translator = await load();
       const found = [];
       for (const text of texts) {
         const { tokens, text: written } = await translator.translate(text);
@@ -36,31 +37,49 @@ class _Files(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class _IsolatedFiles(_Files):
+    """Pages that are cross-origin isolated, so that they may have threads."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+
 @contextlib.contextmanager
-def open_page(folder: Path, address: str = "") -> Iterator[Any]:
+def open_page(folder: Path, address: str = "", isolated: bool = True) -> Iterator[Any]:
     """A browser with a page of a folder, which needs npm packages; skips the test without them."""
     if not PACKAGES.exists():
         pytest.skip("needs npm packages: make examples/web/node_modules/ready")
-    with open_folder(folder, address) as browser:
+    with open_folder(folder, address, isolated) as browser:
         yield browser
 
 
 @contextlib.contextmanager
-def open_example(folder: Path, bundle: Path) -> Iterator[Any]:
-    """A browser with the web example, served from a new folder with a bundle in it."""
+def open_example(folder: Path, bundle: Path, engine: str, isolated: bool = True) -> Iterator[Any]:
+    """A browser with the web example, served from a new folder with a bundle in it.
+
+    Args:
+        folder: is made.
+        bundle: that the page decodes with.
+        engine: "tfexport", without which the test is skipped if it is not built, or "onnxruntime".
+        isolated: whether the page may have threads.
+    """
+    if engine == "tfexport" and not WASM.exists():
+        pytest.skip("needs the engine in WebAssembly: make wasm")
     folder.mkdir()
     for part in EXAMPLE.iterdir():
         if part.name != "model.bundle":
             (folder / part.name).symlink_to(part)
     (folder / "model.bundle").symlink_to(bundle)
-    with open_page(folder) as browser:
+    with open_page(folder, f"?engine={engine}", isolated) as browser:
         yield browser
 
 
 @contextlib.contextmanager
-def open_folder(folder: Path, address: str = "") -> Iterator[Any]:
+def open_folder(folder: Path, address: str = "", isolated: bool = False) -> Iterator[Any]:
     """A browser with a page of a folder that is served; skips the test where there is none."""
-    handler = functools.partial(_Files, directory=str(folder))
+    handler = functools.partial(_IsolatedFiles if isolated else _Files, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

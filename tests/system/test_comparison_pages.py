@@ -152,9 +152,9 @@ def test_folders_that_are_exported_by_their_own_forward_are_listed() -> None:
 
 
 def test_questions_and_pages_name_no_option_that_is_not_there() -> None:
-    from tfexport.cli.main import cli
+    from tests.support.command import COMMANDS
 
-    known = {name for verb in cli.commands.values() for p in verb.params for name in p.opts}
+    known = {name for verb in COMMANDS.values() for p in verb.params for name in p.opts}
     others = {
         "--build",
         "--quantization",

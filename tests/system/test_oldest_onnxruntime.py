@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,14 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from tests.conftest import CONFIG
+from tests.support.drawn_beams import draw_options
 from tests.support.paths import REPOSITORY
+from tfexport.bundle import read_manifest
+from tfexport.export import export
+from tfexport.runtime.model.onnxruntime_model import OnnxModel, rule_inputs
+from tfexport.runtime.search.graph_search import make_rules
+from tfexport.runtime.search.ranking import stopping_count
 
 # What --portable and the default name, and the release of it that 'make test' installs.
 INSTALLED = {"1.18": "1.18.1", "1.21": "1.21.1"}
@@ -63,3 +72,55 @@ def test_generate_gives_the_same_in_the_oldest_onnxruntime_that_it_names(tiny_gr
     if tiny_graph.stem == "fused":
         refused = run(INSTALLED["1.18"], tiny_graph)
         assert refused.returncode != 0, "older ones would compute something else"
+
+
+RUN_ALL = """
+import sys
+import numpy as np
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level = 4
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+calls = np.load(sys.argv[2], allow_pickle=True)["calls"]
+found = np.empty(len(calls), object)
+found[:] = [session.run(None, feeds) for feeds in calls]
+np.savez(sys.argv[3], found=found)
+"""
+
+
+@pytest.mark.parametrize(
+    ("portable", "version"),
+    [(False, "1.21"), pytest.param(True, "1.18", marks=pytest.mark.exhaustive)],
+)
+def test_beams_by_rules_are_the_same_there(
+    portable: bool, version: str, tiny_bundle: Path, tmp_path: Path, tutorial_model: Any
+) -> None:
+    old, folder = python(INSTALLED[version]), tiny_bundle
+    if portable:
+        folder = tmp_path / "portable.bundle"
+        export(tutorial_model, folder, config=CONFIG, portable=True, verify=False)
+    model = OnnxModel(folder, read_manifest(folder), 1)
+    calls = np.empty(20, object)
+    for seed in range(len(calls)):
+        draw = random.Random(seed)
+        options = draw_options(draw, model.vocab_size)
+        calls[seed] = {
+            **{name: np.array(feeds()[name]) for name in ("input_ids", "attention_mask")},
+            "max_length": np.array(options.max_length),
+            "beam_size": np.array(options.beam_size),
+            "enough": np.array(stopping_count(options)),
+            **rule_inputs(make_rules(options, options.with_first_token(())), ROWS),
+        }
+    np.savez(tmp_path / "calls.npz", calls=calls)
+    found = []
+    for program in (sys.executable, old):
+        made = tmp_path / "found.npz"
+        command = [program, "-c", RUN_ALL, folder / "beam.onnx", tmp_path / "calls.npz", made]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.append(np.load(made, allow_pickle=True)["found"])
+    for ours, theirs in zip(*found, strict=True):
+        allowed = np.isfinite(ours[2])
+        for here, there in zip(ours[:3], theirs[:3], strict=True):
+            np.testing.assert_allclose(here[allowed], there[allowed], atol=1e-5)
+        assert ours[3].tolist() == theirs[3].tolist()

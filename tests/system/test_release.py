@@ -21,9 +21,9 @@ from tests.conftest import Once
 from tests.release.distributions import build, problems_of_sdist, problems_of_wheel
 from tests.release.trial import WANTED
 from tests.serve.servers import serving
+from tests.support.command import COMMANDS
 from tests.support.documents import read_blocks
 from tests.support.paths import REPOSITORY, VERSION_1
-from tfexport.cli.main import cli
 
 TOOLS = REPOSITORY / ".venv-release" / "bin"
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -178,7 +178,7 @@ def test_container_runs_the_server_without_rights() -> None:
     assert int(last["USER"]) > 0
     program, verb, *arguments = json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"])
     assert (program, verb) == ("tfexport", "serve")
-    parsed = cli.commands["serve"].make_context(verb, arguments).params
+    parsed = COMMANDS["serve"].make_context(verb, arguments).params
     assert (parsed["host"], str(parsed["port"])) == ("0.0.0.0", last["EXPOSE"])
     let_in = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     for name, text in instructions():

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from tests.serve.servers import JSON, Server, serving
+from tests.support.command import COMMANDS
 from tests.support.paths import REPOSITORY
-from tfexport.cli.main import cli
 from tfexport.runtime import Translator
 from tfexport.serve.settings import Settings
 
@@ -228,7 +228,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     ours = [line for line in done.stderr.splitlines() if "tfexport" in line]
     assert (done.returncode, ours) == (0, [])
     verb, *words = command[2].split()
-    given = cli.commands[verb].make_context(verb, words).params
+    given = COMMANDS[verb].make_context(verb, words).params
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert stop is not None
     assert int(stop[1]) > given["timeout"]

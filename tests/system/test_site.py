@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import Once
 from tests.support.browser import open_folder
 from tests.support.combinations import few_of
+from tests.support.command import COMMANDS
 from tests.support.paths import REPOSITORY
-from tfexport.cli.main import cli
 
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 pytestmark = [
@@ -237,7 +237,7 @@ def test_search_finds_every_option(browser: Any) -> None:
         "return Search._performSearch(query, ...rest).map(found => found[0] + found[2]);"
     )
     missed = []
-    for verb, command in cli.commands.items():
+    for verb, command in COMMANDS.items():
         for parameter in command.params:
             for name in [*parameter.opts, *parameter.secondary_opts]:
                 if not isinstance(parameter, click.Option) or not name.startswith("--"):

@@ -269,11 +269,11 @@ def test_node_example_translates_with_the_words_of_a_vocabulary(
     assert done.stdout.splitlines() == in_python
 
 
-@pytest.mark.exhaustive
+@pytest.mark.parametrize("engine", few_of(("tfexport", "onnxruntime"), "tfexport"))
 def test_web_example_translates_with_the_words_of_a_vocabulary(
-    word_bundle: Path, in_python: list[str], tmp_path: Path
+    engine: str, word_bundle: Path, in_python: list[str], tmp_path: Path
 ) -> None:
-    with open_example(tmp_path / "web", word_bundle) as page:
+    with open_example(tmp_path / "web", word_bundle, engine) as page:
         wait_for_status(page, "Ready")
         page.find_element("id", "source").send_keys("de1 de2 nirgends")
         wait_for_status(page, "pieces in")
@@ -293,14 +293,14 @@ def test_web_example_says_how_to_export_what_it_cannot_read(
         model, bundle, settings=SETTINGS, split="whitespace", verify=False,
         source_tokenizer=f"{PAIR}:de", target_tokenizer=f"{PAIR}:en",
     )  # fmt: skip
-    with open_example(tmp_path / "web", bundle) as page:
+    with open_example(tmp_path / "web", bundle, "onnxruntime") as page:
         wait_for_status(page, "export it with --attention")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "other tokenizer": (
-        {"tokenizers": {"target": {"kind": "sentencepiece", "file": "target.model"}}},
-        ["no source tokenizer", "target.model, is of the kind sentencepiece"],
+        {"tokenizers": {"target": {"kind": "pieces", "file": "target.json"}}},
+        ["no source tokenizer", "target.json, is of the kind pieces"],
     ),
     "languages": (
         {"languages": {"ids": {"de": 4}, "source_place": "before", "target_place": None}},

@@ -7,6 +7,7 @@ import io
 import os
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
@@ -14,19 +15,7 @@ import click
 
 from tfexport.atomic import naming
 from tfexport.cli import INTERRUPTED
-from tfexport.cli.bench_command import bench
 from tfexport.cli.console import spell
-from tfexport.cli.corpus_command import corpus
-from tfexport.cli.demo_command import demo
-from tfexport.cli.inspect_command import inspect
-from tfexport.cli.onnx_command import onnx
-from tfexport.cli.optimize_command import optimize
-from tfexport.cli.quantize_command import quantize
-from tfexport.cli.score_command import score
-from tfexport.cli.serve_command import serve
-from tfexport.cli.torchscript_command import torchscript
-from tfexport.cli.translate_command import translate
-from tfexport.cli.verify_command import verify
 from tfexport.errors import ConfigError, TfexportError
 
 
@@ -45,6 +34,11 @@ def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> N
     ctx.exit()
 
 
+# In the order of use, not of the alphabet. Each is a function of its own file.
+_COMMANDS = (
+    "onnx", "torchscript", "verify", "translate", "corpus", "serve", "score", "quantize",
+    "optimize", "bench", "inspect", "demo",
+)  # fmt: skip
 CLOSED_PIPE = 141
 TERMINATED = 143
 _OF_GPUS = {"--device", "--gpu", "--cuda", "--gpus", "--fp16", "--half"}
@@ -82,7 +76,14 @@ class _Group(click.Group):
             raise click.ClickException(f"{where}{error.strerror or error}") from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order of use, not of the alphabet
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        # One command does not wait for what the others import.
+        command: click.Command = getattr(import_module(f"tfexport.cli.{name}_command"), name)
+        return command
 
 
 def _in_plain_words(error: click.BadParameter) -> click.BadParameter:
@@ -109,23 +110,6 @@ def cli() -> None:
     Results go to stdout, progress and messages to stderr. Exit status: 0 done, 1 failed,
     2 wrong usage or options, 130 interrupted, 141 if no one reads stdout any more.
     """
-
-
-for _command in (
-    onnx,
-    torchscript,
-    verify,
-    translate,
-    corpus,
-    serve,
-    score,
-    quantize,
-    optimize,
-    bench,
-    inspect,
-    demo,
-):
-    cli.add_command(_command)
 
 
 def main() -> None:

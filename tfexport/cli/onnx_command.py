@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 @language_options
 @click.option(
     "--quantize",
-    type=click.Choice(["int8", "int4"]),
+    type=click.Choice(["int8", "int4", "bf16"]),
     help="Quantise the weights after the comparison with eager PyTorch; see quantize.",
 )
 @click.option(

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from tfexport.export import ExportResult
 
 
-@click.command(short_help="Make a bundle with int8 or int4 weights. Needs no torch.")
+@click.command(short_help="Make a bundle with int8, int4 or bf16 weights. Needs no torch.")
 @click.argument("bundle", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(), help="The new bundle's folder.")
-@click.option("--weights", type=click.Choice(["int8", "int4"]), default="int8", show_default=True,
-              help="Type of the quantised weights. int8 takes a quarter of the size; int4 takes an "
-              "eighth for the matrices.")  # fmt: skip
+@click.option("--weights", type=click.Choice(["int8", "int4", "bf16"]), default="int8",
+              show_default=True, help="Type of the quantised weights. int8 takes a quarter of the "
+              "size; int4 takes an eighth for the matrices; bf16 takes half of the memory in the "
+              "native engine, and the same size on disk.")  # fmt: skip
 @click.option("--samples", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Lines of text (or ids), each with a tab and a reference if there is one. "
               "Compare with the original on these, and fail if too much changes.")  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from tfexport import graph_io
-from tfexport.bundle import open_bundle
+from tfexport.bundle import opening_bundle
 from tfexport.errors import ForkError, InputError, Message, Option, Problem, join_problems
 from tfexport.module_rows import read_row, shape_key
 from tfexport.runtime.model.engine_name import EngineName
@@ -69,19 +69,20 @@ class Engine:
     ) -> None:
         """Check a bundle and open it; see ``Translator``."""
         self.path, self.layout = Path(bundle), layout or ThreadLayout()
-        self.manifest = open_bundle(self.path)
-        check_own(self.manifest.generation, str(self.path))
         self._opening = threading.Lock()
         self._workers: Workers | None = None
         self._process = os.getpid()
-        chosen, self.reason = choose_engine(self.manifest, engine)
-        self.pool_size = self.layout.each() if chosen == "native" else self.layout.pool_size()
-        self.model = open_model(self.path, self.manifest, chosen, self.pool_size)
-        self._io = self.manifest.module_io
-        self.texts = TextCodec(self.path, self.manifest)
-        self._map = None
-        if vocabulary_map is not None:
-            self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
+        with opening_bundle(self.path) as self.manifest:
+            check_own(self.manifest.generation, str(self.path))
+            chosen, self.reason = choose_engine(self.manifest, engine)
+            native = chosen == "native"
+            self.pool_size = self.layout.each() if native else self.layout.pool_size()
+            self.model = open_model(self.path, self.manifest, chosen, self.pool_size)
+            self._io = self.manifest.module_io
+            self.texts = TextCodec(self.path, self.manifest)
+            self._map = None
+            if vocabulary_map is not None:
+                self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
 
     @property
     def gives_text(self) -> bool:

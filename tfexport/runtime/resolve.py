@@ -4,7 +4,7 @@ A bundle may have its own defaults; a caller's options override them. All proble
 message.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,9 @@ from tfexport.runtime.text.codec import (
 
 _TOKEN_LISTS = ("suppress_tokens", "end_tokens", "suppress_first_tokens")
 _SINGLE_TOKENS = ("first_token", "last_token")
+_MOST_CHECKED = 256  # different options that are kept
+_SIMPLE = (bool, int, float, str, type(None))
+_LONG = 100  # characters
 _OF_GROUPS = "diversity_penalty"  # needs ``beam_groups``
 Prefix = str | Sequence[int] | None
 
@@ -70,7 +73,7 @@ class Resolver:
         self._defaults = manifest.generation if defaults is None else defaults
         self._graph_rules = GraphRules.of(manifest.generation)
         self._start, self._io = manifest.special_ids.decoder_start, manifest.module_io
-        self._checked: dict[bool, tuple[ResolvedOptions, list[Problem]]] = {}
+        self._checked: dict[Hashable, tuple[ResolvedOptions, list[Problem]]] = {}  # see _key_of
 
     def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
         """Return a resolver with further defaults, which override the bundle's own.
@@ -106,12 +109,14 @@ class Resolver:
             ConfigError: naming every unknown option, bad value, contradiction, unknown token and
                 unknown language.
         """
-        unnamed = language_pair.source is None and language_pair.target is None
-        if own_defaults and unnamed and not keywords:
-            options, found = self._usual(language_pair.as_ids)
+        key = _key_of(keywords, language_pair, own_defaults)
+        if key is not None and key in self._checked:
+            options, found = self._checked[key]
         else:
             defaults = self._defaults if own_defaults else {}
             options, found = self._check(keywords, defaults, language_pair)
+            if key is not None and not found and len(self._checked) < _MOST_CHECKED:
+                self._checked[key] = options, found
         checked, bad_prefixes = self._check_prefixes(prefixes, options)
         problems = [*found, *bad_prefixes, *extra]
         if problems:
@@ -120,12 +125,6 @@ class Resolver:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
             options = replace(options, seed=seed)
         return options, checked
-
-    def _usual(self, as_ids: bool) -> tuple[ResolvedOptions, list[Problem]]:
-        """The resolved options of calls without options and languages, which are checked once."""
-        if as_ids not in self._checked:
-            self._checked[as_ids] = self._check({}, self._defaults, LanguagePair(as_ids=as_ids))
-        return self._checked[as_ids]
 
     def _check(
         self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], language_pair: LanguagePair
@@ -270,6 +269,20 @@ class Resolver:
         if head is not None and head >= heads:
             text = f" {head} is not one of {heads} heads (from 0)"
             yield Problem(None, Message(Option("attention_head"), text))
+
+
+def _key_of(
+    keywords: Mapping[str, Any], language_pair: LanguagePair, own_defaults: bool
+) -> Hashable | None:
+    """What tells calls apart whose options are simple, so that they are checked once; else None."""
+    pair = {"source": language_pair.source, "target": language_pair.target}
+    values = (*keywords.items(), *pair.items())
+    # With types: True, 1 and 1.0 are equal, and not all of them are right.
+    key = tuple((name, type(value), value) for name, value in values)
+    for _, kind, value in key:
+        if kind not in _SIMPLE or (kind is str and len(value) > _LONG):
+            return None
+    return (*key, language_pair.as_ids, own_defaults)
 
 
 def check_own(generation: Mapping[str, Any], name: str) -> None:

@@ -8,6 +8,7 @@ import re
 import urllib.parse
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tfexport.errors import ConfigError, join_problems
@@ -202,6 +203,7 @@ def _name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
+@lru_cache(256)
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

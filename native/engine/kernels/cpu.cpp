@@ -53,8 +53,9 @@ bool allowed_tiles() {
 }  // namespace
 
 // Source for the bits: Intel's manual, volume 2A, CPUID.
-bool avx2() {
-    return saves(AVX) && bit(leaf(1, 0).ecx, 12) && bit(leaf(7, 0).ebx, 5);
+bool avx2() {  // with FMA and F16C
+    const unsigned found = leaf(1, 0).ecx;
+    return saves(AVX) && bit(found, 12) && bit(found, 29) && bit(leaf(7, 0).ebx, 5);
 }
 bool avx_vnni() { return avx2() && leaf(7, 0).eax >= 1 && bit(leaf(7, 1).eax, 4); }
 bool avx512() {

@@ -4,7 +4,7 @@
 namespace tfn {
 namespace cpu {
 
-bool avx2();         // with FMA
+bool avx2();         // with FMA and F16C
 bool avx_vnni();     // AVX2 and VNNI with its short encoding
 bool avx512();       // F, BW and VL
 bool avx512_vnni();

@@ -2,11 +2,15 @@
 //
 // Axes: M rows, K values of an input row, N columns of an output row. A weight matrix is packed in
 // panels of `panel` columns: float32 [N / panel][K][panel], int8 [N / panel][K / group][panel][group].
+// float16 lies as float32; bfloat16 too, but that values of two vectors alternate: a word of both is
+// widened by a shift and a mask.
 // Sums have a fixed order: a value never depends on how many rows or columns share a call.
 #pragma once
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+
+#include "halves.h"
 
 namespace tfn {
 
@@ -33,7 +37,7 @@ struct Epilogue {
 // Weights of a product, packed.
 struct Packed {
     int k = 0;                         // K, for int8 padded with zeros to whole groups
-    const float* f32 = nullptr;        // either these
+    Values floats;                     // either these
     const int8_t* int8 = nullptr;      // or these, -127 to 127
     const float* scales = nullptr;     // int8: of each column, padded to whole panels
     const int32_t* sums = nullptr;     // int8: of each column's values, padded as well
@@ -94,7 +98,7 @@ struct Dots {
     const float* x;
     size_t ldx;
     int rows;
-    const float* w;
+    Values w;
     size_t ldw;
     int columns;
     int k;
@@ -142,6 +146,14 @@ inline size_t packed_at(const Kernels& kernels, bool int8, int k, int column, in
     const int panel = kernels.panel, group = int8 ? kernels.group : 1;
     return (size_t)(column / panel) * k * panel + (size_t)(i / group) * panel * group +
            column % panel * group + i % group;
+}
+// The same of floats that are stored as `type`.
+inline size_t packed_at(const Kernels& kernels, Half type, int k, int column, int i) {
+    const int lanes = kernels.lanes, vector = column % kernels.panel / lanes;
+    const bool paired = (vector | 1) * lanes < kernels.panel;  // of an odd number one is left
+    if (type == Half::bfloat16 && paired)
+        column += (vector & ~1) * lanes + column % lanes * 2 + vector % 2 - column % kernels.panel;
+    return packed_at(kernels, false, k, column, i);
 }
 
 const Kernels& kernels();                        // the fastest that this machine runs

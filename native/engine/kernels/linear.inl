@@ -5,6 +5,7 @@
 //   SYMMETRIC, STEPS   rows' zeros are always 0; how many integers there are, or half of them
 //   SLOW_SUMS          sums follow one another so slowly that few rows need several panels at once
 //   Weights, load_weights, multiply_add, store_values
+// and, with HAS_FLOAT16, load_float16: a vector of float16 by its own instruction.
 
 namespace tfn {
 namespace {
@@ -20,31 +21,81 @@ struct Sums {
 };
 
 // Bytes of weights that are fetched from memory while others are multiplied: at every step of k, those
-// at `first` and the next ones of a panel, `step` further on.
+// at `first` and the next ones of a panel, `step` further on; from step `turn` on those at `later`.
 struct Fetch {
     const char* first;
     size_t step;
+    int turn = -1;
+    const char* later = nullptr;
 };
 template <int BYTES>  // that a panel has for a step of k
 INLINE void fetch(const Fetch& f, size_t offset) {
     for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(f.first + offset + i, 0, 2);
 }
 
+// Floats as they are stored: vectors of neighbours, and of a step of k in a panel.
+struct Float32 {
+    typedef float Stored;
+    static constexpr Half TYPE = Half::none;
+    static INLINE F load(const float* p) { return tfn::load(p); }
+    static INLINE float one(float stored) { return stored; }
+    static INLINE void load_panel(const float* p, F* columns) {
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++) columns[v] = load(p + v * LANES);
+    }
+};
+
+struct Bfloat16 {
+    typedef uint16_t Stored;
+    static constexpr Half TYPE = Half::bfloat16;
+    static INLINE F load(const uint16_t* p) { return (F)(to_words(p) << 16); }
+    static INLINE float one(uint16_t stored) { return widened(TYPE, stored); }
+    static INLINE void load_panel(const uint16_t* p, F* columns) {
+#pragma GCC unroll 8
+        for (int v = 0; v + 1 < VECTORS; v += 2) {
+            const I pairs = *(const I*)(p + v * LANES);
+            columns[v] = (F)(pairs << 16);
+            columns[v + 1] = (F)(pairs & (int32_t)0xffff0000);
+        }
+        if (VECTORS % 2) columns[VECTORS - 1] = load(p + (VECTORS - 1) * LANES);
+    }
+};
+
+#ifndef HAS_FLOAT16
+INLINE F load_float16(const uint16_t* p) {  // as `widened`
+    const I words = to_words(p), rest = (words & 0x7fff) << 13;
+    const F small = (F)(rest + (113 << 23)) - 0x1p-14f;
+    const I size = (words & 0x7c00) == 0 ? (I)small : rest + (112 << 23);
+    return (F)(size | (words & 0x8000) << 16);
+}
+#endif
+
+struct Float16 {
+    typedef uint16_t Stored;
+    static constexpr Half TYPE = Half::float16;
+    static INLINE F load(const uint16_t* p) { return load_float16(p); }
+    static INLINE float one(uint16_t stored) { return widened(TYPE, stored); }
+    static INLINE void load_panel(const uint16_t* p, F* columns) {
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++) columns[v] = load(p + v * LANES);
+    }
+};
+
 // ROWS rows times PANELS panels. Every sum runs over k in one chain, whatever ROWS and PANELS are.
-template <int ROWS, int PANELS>
-__attribute__((noinline)) void block_f32(const Packed& w, const Input& input, int row, int panel,
-                                         Fetch next, float* out) {
+template <int ROWS, int PANELS, class As>
+__attribute__((noinline)) void block_float(const Packed& w, const Input& input, int row, int panel,
+                                           Fetch next, float* out) {
     F sums[PANELS][ROWS][VECTORS] = {};
     const float* x = input.f32 + row * input.ld;
-    const float* at = w.f32 + (size_t)panel * w.k * PANEL;
+    auto at = w.floats.as<typename As::Stored>() + (size_t)panel * w.k * PANEL;
     const size_t apart = (size_t)w.k * PANEL, ld = input.ld;
     for (int k = 0; k < w.k; k++, at += PANEL, next.first += next.step) {
+        if (k == next.turn) next.first = next.later;
 #pragma GCC unroll 8
         for (int p = 0; p < PANELS; p++) {
             F columns[VECTORS];
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++) columns[v] = load(at + p * apart + v * LANES);
-            fetch<PANEL * 4>(next, p * apart * 4);
+            As::load_panel(at + p * apart, columns);
+            fetch<PANEL * sizeof *at>(next, p * apart * sizeof *at);
 #pragma GCC unroll 16
             for (int r = 0; r < ROWS; r++) {
                 F value = splat(x[r * ld + k]);
@@ -77,6 +128,7 @@ __attribute__((noinline)) void block_int8(const Packed& w, const Input& input, i
     const int8_t* at = w.int8 + (size_t)panel * w.k * PANEL;
     const size_t apart = (size_t)w.k * PANEL, ld = input.ldq;
     for (int k = 0; k < w.k; k += GROUP, at += PANEL * GROUP, next.first += next.step) {
+        if (k == next.turn) next.first = next.later;
 #pragma GCC unroll 8
         for (int p = 0; p < PANELS; p++) {
             Weights columns[VECTORS];
@@ -115,21 +167,27 @@ struct Blocks {  // of so many rows: of several panels at once, and of the last 
     Block several, one;
 };
 template <int ROWS>
-INLINE Blocks blocks_of(bool f32) {
-    constexpr int MANY = panels_at_once(ROWS);
-    if (f32) return {MANY, block_f32<ROWS, MANY>, block_f32<ROWS, 1>};
-    constexpr int INTEGERS = SLOW_SUMS ? MANY : 1;
-    return {INTEGERS, block_int8<ROWS, INTEGERS>, block_int8<ROWS, 1>};
+INLINE Blocks blocks_of(const Packed& w) {
+    constexpr int MANY = panels_at_once(ROWS), INTEGERS = SLOW_SUMS ? MANY : 1;
+    if (w.int8) return {INTEGERS, block_int8<ROWS, INTEGERS>, block_int8<ROWS, 1>};
+    switch (w.floats.type()) {
+        case Half::none: break;
+        case Half::bfloat16:
+            return {MANY, block_float<ROWS, MANY, Bfloat16>, block_float<ROWS, 1, Bfloat16>};
+        case Half::float16:
+            return {MANY, block_float<ROWS, MANY, Float16>, block_float<ROWS, 1, Float16>};
+    }
+    return {MANY, block_float<ROWS, MANY, Float32>, block_float<ROWS, 1, Float32>};
 }
-Blocks blocks_of(int rows, bool f32) {
+Blocks blocks_of(int rows, const Packed& w) {
 #define ROWS_CASE(N) \
-    case N: return blocks_of<N <= MOST_ROWS ? N : 1>(f32);
+    case N: return blocks_of<N <= MOST_ROWS ? N : 1>(w);
     switch (rows) {
         ROWS_CASE(2) ROWS_CASE(3) ROWS_CASE(4) ROWS_CASE(5) ROWS_CASE(6) ROWS_CASE(7) ROWS_CASE(8)
         ROWS_CASE(9) ROWS_CASE(10) ROWS_CASE(11) ROWS_CASE(12)
     }
 #undef ROWS_CASE
-    return blocks_of<1>(f32);
+    return blocks_of<1>(w);
 }
 
 // Gives `out` all sums, block by block; a row's columns rise.
@@ -140,9 +198,10 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
 #endif
     constexpr int LARGEST = MOST_ROWS > 2 * WIDE ? MOST_ROWS : 2 * WIDE;
     alignas(64) float values[LARGEST * PANEL];
-    const int at_step = w.f32 ? PANEL * 4 : PANEL * GROUP;  // bytes of a panel
-    const size_t of_panel = (size_t)w.k * PANEL * (w.f32 ? 4 : 1);
-    const char* weights = w.f32 ? (const char*)w.f32 : (const char*)w.int8;
+    const size_t size = w.int8 ? 1 : w.floats.size();
+    const int group = w.int8 ? GROUP : 1, at_step = PANEL * group * (int)size;  // bytes of a panel
+    const size_t of_panel = (size_t)w.k * PANEL * size;
+    const char* weights = w.int8 ? (const char*)w.int8 : w.floats.as<char>();
     for (int from = 0; from < rows; from += ROWS_AT_ONCE) {
         const int to = from + ROWS_AT_ONCE < rows ? from + ROWS_AT_ONCE : rows;
         const int passes = (to - from + MOST_ROWS - 1) / MOST_ROWS;
@@ -152,11 +211,15 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
         for (int begin = first; begin < last; begin += step)
             for (int row = from, pass = 0; row < to; pass++) {
                 const int count = (to - row + passes - pass - 1) / (passes - pass);
-                const Blocks blocks = blocks_of(count, w.f32);
+                const Blocks blocks = blocks_of(count, w);
                 for (int panel = begin; panel < begin + step;) {
                     const bool several = panel + blocks.at_once <= begin + step;
                     const int panels = several ? blocks.at_once : 1;
                     Fetch next{weights + panel * of_panel + AHEAD, (size_t)at_step};
+                    if (of_panel > AHEAD) {  // a panel's last steps fetch the first of a next one
+                        next.turn = w.k - (int)AHEAD / at_step * group;
+                        next.later = weights + (panel + panels) * of_panel;
+                    }
                     if (passes > 1)
                         next = {weights + (panel + 1) * of_panel + pass * of_panel / passes,
                                 (size_t)(at_step / passes)};
@@ -196,11 +259,20 @@ void linear(const Packed& w, const Input& x, int rows, int first, int last, cons
     product(w, x, rows, first, last, [&](const Sums& sums) { finish(out, sums); });
 }
 
+// The products that fill no vector, added to a sum. One function for all types of weights: whether a
+// compiler fuses them into the sum depends on the loop.
+__attribute__((noinline)) float with_rest(float total, const float* x, const float* w, int count) {
+    for (int i = 0; i < count; i++) total += x[i] * w[i];
+    return total;
+}
+
 // ROWS rows of x with COLUMNS rows of w.
-template <int ROWS, int COLUMNS>
+template <int ROWS, int COLUMNS, class As>
 INLINE void dots_block(const Dots& d, int row, int column) {
     constexpr int COUNT = ROWS * COLUMNS;
-    const float *x = d.x + row * d.ldx, *w = d.w + column * d.ldw;
+    const float* x = d.x + row * d.ldx;
+    auto w = d.w.as<typename As::Stored>() + column * d.ldw;
+    constexpr int OF_LINE = 64 / sizeof *w;
     F sums[COUNT] = {};
     int k = 0;
     for (; k + LANES <= d.k; k += LANES) {
@@ -209,9 +281,9 @@ INLINE void dots_block(const Dots& d, int row, int column) {
         for (int r = 0; r < ROWS; r++) values[r] = load(x + r * d.ldx + k);
 #pragma GCC unroll 8
         for (int c = 0; c < COLUMNS; c++) {
-            F weights = load(w + c * d.ldw + k);
+            F weights = As::load(w + c * d.ldw + k);
             // Of the next columns: rows of weights are too short for the processor to fetch ahead.
-            if (k % 16 == 0) __builtin_prefetch(w + (c + COLUMNS) * d.ldw + k, 0, 3);
+            if (k % OF_LINE == 0) __builtin_prefetch(w + (c + COLUMNS) * d.ldw + k, 0, 3);
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) sums[r * COLUMNS + c] += values[r] * weights;
         }
@@ -219,30 +291,44 @@ INLINE void dots_block(const Dots& d, int row, int column) {
     float totals[COUNT];
     for (int i = 0; i + BLOCK <= COUNT; i += BLOCK) lane_sums(sums + i, totals + i);
     for (int i = COUNT / BLOCK * BLOCK; i < COUNT; i++) totals[i] = sum(sums[i]);
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < COLUMNS; c++) {
+    for (int c = 0; c < COLUMNS; c++) {
+        float rest[LANES];
+        for (int i = k; i < d.k; i++) rest[i - k] = As::one(w[c * d.ldw + i]);
+        for (int r = 0; r < ROWS; r++) {
             float total = totals[r * COLUMNS + c];
-            for (int i = k; i < d.k; i++) total += x[r * d.ldx + i] * w[c * d.ldw + i];
+            if (k < d.k) total = with_rest(total, x + r * d.ldx + k, rest, d.k - k);
             d.y[(row + r) * d.ldy + column + c] = d.bias ? total + d.bias[column + c] : total;
         }
+    }
 }
 
 // As many sums as registers hold beside the values.
 constexpr int DOT_ROWS = MOST_ROWS * VECTORS >= 24 ? 4 : 3;
 constexpr int DOT_COLUMNS = MOST_ROWS * VECTORS >= 24 ? 6 : 4;
 
-template <int COLUMNS>
+template <int COLUMNS, class As>
 INLINE void dots_of(const Dots& d, int column) {
     int row = 0;
-    for (; row + DOT_ROWS <= d.rows; row += DOT_ROWS) dots_block<DOT_ROWS, COLUMNS>(d, row, column);
-    for (; row + 2 <= d.rows; row += 2) dots_block<2, COLUMNS>(d, row, column);
-    for (; row < d.rows; row++) dots_block<1, COLUMNS>(d, row, column);
+    for (; row + DOT_ROWS <= d.rows; row += DOT_ROWS)
+        dots_block<DOT_ROWS, COLUMNS, As>(d, row, column);
+    for (; row + 2 <= d.rows; row += 2) dots_block<2, COLUMNS, As>(d, row, column);
+    for (; row < d.rows; row++) dots_block<1, COLUMNS, As>(d, row, column);
+}
+
+template <class As>
+__attribute__((noinline)) void dots_as(const Dots& d) {
+    int column = 0;
+    for (; column + DOT_COLUMNS <= d.columns; column += DOT_COLUMNS)
+        dots_of<DOT_COLUMNS, As>(d, column);
+    for (; column < d.columns; column++) dots_of<1, As>(d, column);
 }
 
 void dots(const Dots& d) {
-    int column = 0;
-    for (; column + DOT_COLUMNS <= d.columns; column += DOT_COLUMNS) dots_of<DOT_COLUMNS>(d, column);
-    for (; column < d.columns; column++) dots_of<1>(d, column);
+    switch (d.w.type()) {
+        case Half::none: return dots_as<Float32>(d);
+        case Half::bfloat16: return dots_as<Bfloat16>(d);
+        case Half::float16: return dots_as<Float16>(d);
+    }
 }
 
 // Room for another candidate: those that lost since they were found go.

@@ -9,14 +9,13 @@
 
 #include "kernels.h"
 
-#define INLINE inline __attribute__((always_inline))
-
 namespace tfn {
 namespace {
 
 constexpr int PANEL = LANES * VECTORS;
 typedef float F __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t I __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint16_t H __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 INLINE F load(const float* p) { return *(const F*)p; }
 INLINE void store(float* p, F v) { *(F*)p = v; }
@@ -26,6 +25,7 @@ INLINE F smaller(F a, F b) { return a < b ? a : b; }
 INLINE F absolute(F v) { return (F)((I)v & 0x7fffffff); }
 INLINE F to_float(I v) { return __builtin_convertvector(v, F); }
 INLINE I to_int(F v) { return __builtin_convertvector(v, I); }
+INLINE I to_words(const uint16_t* p) { return __builtin_convertvector(*(const H*)p, I); }
 
 // 0, 1, 2 and so on.
 template <int... PLACE>

@@ -58,8 +58,12 @@ std::string Config::text() const {
     return all;
 }
 
-Weights::Weights(Draw& draw, const Config& config, bool int8)
-    : draw_(draw), config_(config), int8_(int8), transposed_(draw.chance(20)) {
+Weights::Weights(Draw& draw, const Config& config)
+    : draw_(draw), config_(config),
+      kind_(draw.any<Kind>({Kind::float32, Kind::int8, Kind::int8, Kind::bfloat16, Kind::float16,
+                            Kind::mixed})),
+      int8_(kind_ == Kind::int8), transposed_(draw.chance(20)) {
+    const bool int8 = int8_;
     const int d = config.whole("d_model"), positions = config.whole("max_positions");
     const bool placed = config.is("has_positions", "1");
     const bool every_layer = config.is("positions_every_layer", "1");
@@ -139,7 +143,10 @@ void Weights::add(const std::string& name, int rows, int columns, bool int8) {
         for (size_t i = 0; i < size; i++) made.whole.push_back((int8_t)draw_.between(-127, 127));
         for (int i = 0; i < rows; i++) made.scales.push_back(0.004f + 0.002f * draw_.real());
     } else {
-        for (size_t i = 0; i < size; i++) made.values.push_back(draw_.real());
+        const Kind kind = kind_ != Kind::mixed ? kind_
+                                               : draw_.any<Kind>({Kind::float32, Kind::bfloat16,
+                                                                  Kind::float16});
+        for (size_t i = 0; i < size; i++) made.values.push_back(value(kind));
     }
     const bool turned = transposed_ && rows > 1;
     made.tensor = {made.name.c_str(),
@@ -149,6 +156,13 @@ void Weights::add(const std::string& name, int rows, int columns, bool int8) {
                    columns,
                    turned ? 1 : columns,
                    turned ? rows : 1};
+}
+
+// In [-1, 1), of digits that the kind has.
+float Weights::value(Kind kind) {
+    const float real = draw_.real();
+    const int digits = kind == Kind::bfloat16 ? 128 : 1024;
+    return kind == Kind::float32 || kind == Kind::int8 ? real : std::trunc(real * digits) / digits;
 }
 
 void Weights::spoil(Draw& draw) {

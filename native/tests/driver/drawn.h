@@ -42,10 +42,11 @@ public:
     std::map<std::string, std::string> values;
 };
 
-// All weights that a config needs, of memory that is no larger than they are.
+// All weights that a config needs, of memory that is no larger than they are: in int8, or in float32
+// that 16 bits may hold, in all matrices or in some.
 class Weights {
 public:
-    Weights(Draw& draw, const Config& config, bool int8);
+    Weights(Draw& draw, const Config& config);
     // Some hostile change of one of them, whose memory stays large enough for its shape.
     void spoil(Draw& draw);
 
@@ -69,6 +70,10 @@ private:
 
     Draw& draw_;
     const Config& config_;
+    enum class Kind { float32, int8, bfloat16, float16, mixed };
+    float value(Kind kind);
+
+    const Kind kind_;
     const bool int8_, transposed_;
     std::deque<Made> all_;
 };

@@ -18,6 +18,7 @@ using namespace driver;
 
 namespace {
 
+constexpr size_t HEADER = 4096;  // of a file of packed weights
 uint64_t current = 0;
 std::atomic<long> done{0}, refused{0};
 
@@ -39,6 +40,20 @@ public:
 private:
     char text_[200] = {};
 };
+
+// `Sum` of engine/store.cpp, over what follows the header of a file of packed weights.
+uint64_t sum_of(const std::string& bytes) {
+    constexpr uint64_t ODD = 0x9e3779b97f4a7c15;
+    uint64_t lanes[8] = {1, 2, 3, 4, 5, 6, 7, 8}, all = 0;
+    for (size_t i = HEADER; i + 64 <= bytes.size(); i += 64)
+        for (size_t lane = 0; lane < 8; lane++) {
+            uint64_t word;
+            std::memcpy(&word, bytes.data() + i + lane * 8, 8);
+            lanes[lane] = (lanes[lane] ^ word) * ODD + (word >> 29);
+        }
+    for (uint64_t lane : lanes) all = (all ^ lane ^ (lane >> 31)) * ODD + 1;
+    return all ^ (all >> 32);
+}
 
 // Sources, ids or states, sometimes with ids or lengths that no vocabulary has.
 struct Sources {
@@ -77,7 +92,7 @@ struct Sources {
 class Case {
 public:
     Case(uint64_t seed, const std::string& folder)
-        : draw_(seed), config_(draw_), weights_(draw_, config_, draw_.chance(40)),
+        : draw_(seed), config_(draw_), weights_(draw_, config_),
           path_(folder + "/packed"), other_(folder + "/spoilt") {}
 
     void run() {
@@ -304,11 +319,13 @@ private:
         if (spoilt) {
             const size_t at = draw_.chance(50) ? (size_t)draw_.below(400)
                                                : (size_t)draw_.below((int)bytes.size());
-            switch (draw_.below(4)) {
+            switch (draw_.below(6)) {
                 case 0: bytes[at] ^= (char)(1 << draw_.below(8)); break;
                 case 1: bytes.resize(at); break;
                 case 2: bytes.append((size_t)draw_.between(1, 300), '\0'); break;
                 case 3: bytes.erase(at, 64); break;
+                case 4: forge(bytes, draw_.any<uint32_t>({0, 1, 2, 3, UINT32_MAX})); break;
+                case 5: forge(bytes, (uint32_t)draw_.below(INT32_MAX)); break;
             }
             std::ofstream(other_, std::ios::binary) << bytes;
         }
@@ -321,6 +338,15 @@ private:
             return;
         calls(again, draw_);
         tfn_model_free(again);
+    }
+
+    // Another word where a line begins, such as the type of a matrix, and the sum that fits it.
+    void forge(std::string& bytes, uint32_t word) {
+        const int lines = (int)((bytes.size() - HEADER) / 64);
+        for (int i = draw_.between(1, 4); i; i--)
+            std::memcpy(&bytes[HEADER + 64 * (size_t)draw_.below(lines)], &word, sizeof word);
+        const uint64_t sum = sum_of(bytes);
+        std::memcpy(&bytes[24], &sum, sizeof sum);
     }
 
     Draw draw_;

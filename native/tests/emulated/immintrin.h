@@ -86,6 +86,13 @@ inline __m512i loadu(const void* p) {
     return v;
 }
 
+inline __m512 cvtph_ps(const __m256i& halves) {
+    Lanes<float, __m512> v;
+    const Lanes<uint16_t, __m256i> h(halves);
+    for (int i = 0; i < v.COUNT; i++) v.at[i] = _cvtsh_ss(h.at[i]);
+    return v.vector();
+}
+
 struct Tiles {
     struct {
         uint8_t palette, start, reserved[14];
@@ -153,6 +160,7 @@ inline void tile_dpbusd(int sums, int a, int b) {
 #define _mm512_cmp_ps_mask emulated::cmp_ps_mask
 #define _mm512_extractf64x4_pd emulated::part<__m256d>
 #define _mm512_castps512_ps256(v) emulated::part<__m256>(v, 0)
+#define _mm512_cvtph_ps emulated::cvtph_ps
 #define _mm512_set1_ps emulated::set1<float, __m512>
 #define _mm512_set1_epi32 emulated::set1<int32_t, __m512i>
 #define _mm512_add_epi32 emulated::add_epi32

@@ -57,9 +57,13 @@ struct Weights {
     tfn::Buffer<float> packed, scales, bias;
     tfn::Buffer<int8_t> integers;
     tfn::Buffer<int32_t> sums;
+    tfn::Buffer<uint16_t> halves;
     tfn::Packed form;
 };
 Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, bool int8);
+// Float32 weights of values that a type of 16 bits holds, and the same weights in that type.
+Weights make_wide(const tfn::Kernels& kernels, Random& random, int n, int k, tfn::Half type);
+Weights as_halves(const tfn::Kernels& kernels, const Weights& wide, tfn::Half type);
 
 // Rows (M, K) as a product reads them, and the values that they stand for.
 struct Rows {
@@ -78,6 +82,8 @@ double activation(tfn::Activation kind, double x);
 
 void check_products(const tfn::Kernels& kernels, Checks& checks);
 void check_dots(const tfn::Kernels& kernels, Checks& checks);
+void check_halves(const tfn::Kernels& kernels, Checks& checks);
+void check_conversions(Checks& checks);
 void check_quantization(const tfn::Kernels& kernels, Checks& checks);
 void check_rows(const tfn::Kernels& kernels, Checks& checks);
 void check_attention(const tfn::Kernels& kernels, Checks& checks);

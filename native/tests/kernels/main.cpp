@@ -4,6 +4,7 @@
 //     kernels NAME     that one; fails if it does not run here
 //     kernels --autotuner  the autotuner of threads, which no set has a part in
 //     kernels --sums   sums that are rounded once, nor have in these
+//     kernels --halves  every value of 16 bits, widened and narrowed
 //     kernels --all    whatever the processor says, for builds whose instructions are emulated
 #include <cstring>
 
@@ -21,6 +22,7 @@ bool check(const tfn::Kernels& kernels) {
     Checks checks(kernels.name);
     check_products(kernels, checks);
     check_dots(kernels, checks);
+    check_halves(kernels, checks);
     check_quantization(kernels, checks);
     check_rows(kernels, checks);
     check_attention(kernels, checks);
@@ -32,9 +34,11 @@ bool check(const tfn::Kernels& kernels) {
 
 int main(int count, char** arguments) {
     const std::string given = count > 1 ? arguments[1] : "";
-    if (given == "--autotuner" || given == "--sums") {
+    if (given == "--autotuner" || given == "--sums" || given == "--halves") {
         Checks checks(given.substr(2));
-        (given == "--autotuner" ? check_autotuner : check_sums)(checks);
+        if (given == "--autotuner") check_autotuner(checks);
+        if (given == "--sums") check_sums(checks);
+        if (given == "--halves") check_conversions(checks);
         return report(checks) ? 0 : 1;
     }
     bool good = true, any = false;

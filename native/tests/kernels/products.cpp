@@ -7,7 +7,7 @@
 using namespace tfn;
 
 Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool int8) {
-    Weights w{n, k, (n + kernels.panel - 1) / kernels.panel, {}, {}, {}, {}, {}, {}, {}};
+    Weights w{n, k, (n + kernels.panel - 1) / kernels.panel, {}, {}, {}, {}, {}, {}, {}, {}};
     const int padded = (int)round_up(k, int8 ? kernels.depth : 1);
     const size_t columns = (size_t)w.panels * kernels.panel;
     w.packed.reserve(int8 ? 0 : columns * padded);
@@ -31,7 +31,7 @@ Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool 
             w.values.push_back(value * w.scales[column]);
         }
     }
-    w.form = {padded, int8 ? nullptr : w.packed.data(), int8 ? w.integers.data() : nullptr,
+    w.form = {padded, int8 ? Values() : Values(w.packed.data()), int8 ? w.integers.data() : nullptr,
               w.scales.data(), w.sums.data()};
     return w;
 }

@@ -27,9 +27,12 @@ from tfexport.export.ir_tools.quantization import (
     quantize_blockwise,
     quantize_per_column,
     quantize_per_row,
+    round_to_bfloat16,
 )
+from tfexport.export.quantization.graphs import SMALLEST
 from tfexport.runtime import Translator
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
+from tfexport.weight_table import read_weight_table
 
 ROWS = [[5, 6, 7, 40], [8], [9, 2, 4, 4, 11, 88], [16, 3]]
 
@@ -66,7 +69,48 @@ def test_blocks_hold_four_bits_a_weight() -> None:
     assert (np.abs(restored - matrix) <= steps[:, :70].T * 0.5001).all()
 
 
-@pytest.mark.parametrize(("kind", "room"), [("int8", 0.1), ("int4", 1.5)])
+@given(bits=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50))
+def test_bf16_is_rounded_as_torch_rounds(bits: list[int]) -> None:
+    values = np.array([*bits, 0x3F808000, 0x3F818000, 0x7F7FFFFF, 1, 0x80000000], np.uint32)
+    floats = values.view(np.float32)
+    rounded = round_to_bfloat16(floats)
+    expected = torch.from_numpy(floats).bfloat16().float().numpy()
+    finite = np.isfinite(floats)
+    assert rounded[finite].tobytes() == expected[finite].tobytes()
+    assert rounded[~finite].tobytes() == floats[~finite].tobytes()
+
+
+def test_bf16_rounds_matrices_and_tables_and_nothing_else(
+    tmp_path: Path, tied_bundle: Path
+) -> None:
+    quantize(tied_bundle, tmp_path / "q.bundle", "bf16")
+    before, after = (_parameters(folder) for folder in (tied_bundle, tmp_path / "q.bundle"))
+    assert before.keys() == after.keys()
+    rounded = {name for name in before if before[name].tobytes() != after[name].tobytes()}
+    assert rounded == {
+        name
+        for name, array in before.items()
+        if array.ndim == 2 and min(array.shape) >= SMALLEST and "positions" not in name
+    }
+    for name in rounded:
+        expected = torch.from_numpy(before[name].copy()).bfloat16().float().numpy()
+        assert np.array_equal(after[name], expected)
+    # Every graph reads them, and each tensor is stored once.
+    sizes = [
+        (folder / "weights.bin").stat().st_size for folder in (tied_bundle, tmp_path / "q.bundle")
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def _parameters(folder: Path) -> dict[str, Any]:
+    content = np.frombuffer((folder / "weights.bin").read_bytes(), np.uint8)
+    return {
+        name: np.ascontiguousarray(weight.values(content))
+        for name, weight in read_weight_table(folder, content.size).items()
+    }
+
+
+@pytest.mark.parametrize(("kind", "room"), [("int8", 0.1), ("int4", 1.5), ("bf16", 0.04)])
 def test_logits_stay_near_the_originals(
     tmp_path: Path, wide_bundle: Path, wide: tutorial.TutorialModel, kind: str, room: float
 ) -> None:
@@ -193,7 +237,7 @@ def test_text_samples_are_gated_on_bleu(tmp_path: Path, tiny_bundle: Path) -> No
 def test_what_cannot_be_quantised_says_why(
     tmp_path: Path, wide_bundle: Path, wide: tutorial.TutorialModel
 ) -> None:
-    with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
+    with pytest.raises(ConfigError, match="'int3' is not one of int8, int4, bf16"):
         quantize(wide_bundle, tmp_path / "q.bundle", "int3")
     quantize(wide_bundle, tmp_path / "q.bundle")
     with pytest.raises(BundleError, match="its weights are int8 already"):

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tests.support.manifests import rewrite
 from tests.support.tiny_rows import rows_of
-from tfexport.bundle import read_manifest, write_manifest
+from tfexport.bundle import WEIGHTS, read_manifest, write_manifest
 from tfexport.errors import (
     BundleError,
     ConfigError,
@@ -20,10 +22,13 @@ from tfexport.errors import (
     ParityError,
     TfexportWarning,
 )
-from tfexport.export import verify
+from tfexport.export import export, verify
+from tfexport.model_src import TransformerConfig, build_transformer, save_checkpoint
 from tfexport.runtime import Translator
 from tfexport.runtime.model.native_engine import instruction_set, pack_weights
-from tfexport.weight_table import WEIGHT_TABLE
+from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
+
+HALVES = ("bfloat16", "float16")
 
 pytest.importorskip("tfexport_native", reason="tfexport-native is not installed")
 
@@ -115,6 +120,36 @@ def test_packed_weights_give_the_same_results(copy: Path) -> None:
     with pytest.raises(OutputExistsError):
         pack_weights(copy)
     assert pack_weights(copy, force=True) == path
+
+
+@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.parametrize("dtype", few_of(HALVES, "bfloat16"))
+def test_a_checkpoint_in_half_precision_is_packed_as_it_is(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TransformerConfig(
+        d_model=32, num_heads=4, num_encoder_layers=1, num_decoder_layers=2, d_ff=96,
+        source_vocab_size=50, target_vocab_size=60, positions="learned", max_positions=40,
+        pad_id=0, bos_id=1, eos_id=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = build_transformer(config).to(getattr(torch, dtype))
+    save_checkpoint(model, tmp_path / "model.safetensors")
+    bundle = tmp_path / "a.bundle"
+    export(tmp_path / "model.safetensors", bundle)
+    rows = rows_of(9)
+    found, sizes = [], []
+    for wanted in ("stored", "float32"):
+        monkeypatch.setenv("TFEXPORT_NATIVE_WEIGHTS", wanted)
+        translator = Translator(bundle, engine="native")
+        found.append([r.to_dict() for r in translator.generate(rows, beam_size=3)])
+        sizes.append(pack_weights(bundle, force=True).stat().st_size)
+    assert found[0] == found[1], "to the last bit"
+    # The packed file has the same further parts: norms, biases, integers of the output projection.
+    table = read_weight_table(bundle, (bundle / WEIGHTS).stat().st_size)
+    matrices = sum(each.nbytes for name, each in table.items() if name.endswith("proj.weight"))
+    of_output = table["output_proj.weight"].nbytes
+    assert sizes[1] - sizes[0] > 0.4 * (matrices - 2 * of_output)
 
 
 def test_a_stale_file_is_told_of_and_not_used(copy: Path) -> None:

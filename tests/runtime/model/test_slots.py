@@ -2,12 +2,14 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
+from tfexport.runtime.model.interface import Run
 from tfexport.runtime.model.kv_cache import Slots
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
@@ -48,6 +50,62 @@ def test_rows_enter_move_repeat_and_leave(
         slots.select(np.array(kept, np.intp))
         rows = [(rows[place][0], list(rows[place][1])) for place in kept]
         assert slots.rows == len(rows)
+
+
+@pytest.mark.parametrize("forced", [(None, None), (5, 6)])
+def test_runs_give_what_steps_give(
+    tiny_bundle: Path, forced: tuple[int | None, int | None]
+) -> None:
+    model, draw = OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), random.Random(7)
+    slots, (first, last) = Slots(model, 9), forced
+    wake = np.zeros(1, np.int32)
+    # Of each row its source, how many tokens it may get, and those that it got.
+    rows: list[tuple[list[int], int, list[int]]] = []
+    done: list[tuple[list[int], int, list[int]]] = []
+    while len(done) < 30:
+        for _ in range(draw.randint(not rows, min(3, slots.capacity - slots.rows))):
+            source = [draw.randrange(4, 17) for _ in range(draw.randint(1, 12))]
+            slots.enter([source])
+            rows.append((source, draw.randint(2, 12), []))
+        tokens = [found[-1] if found else 1 for _, _, found in rows]
+        left = [limit - len(found) for _, limit, found in rows]
+        run = Run(left, 2, first, last, draw.randint(1, 6), 0, 60.0, wake)
+        ran = slots.run(tokens, run)
+        for (_, _, found), made, count in zip(rows, ran.tokens, ran.counts, strict=True):
+            found += made[:count].tolist()
+        kept = ran.kept.tolist()
+        done += [row for place, row in enumerate(rows) if place not in kept]
+        rows = [rows[place] for place in kept]
+        assert slots.rows == len(rows)
+        assert all(found[-1] != 2 and len(found) < limit for _, limit, found in rows)
+    for source, limit, found in done:
+        expected: list[int] = []
+        while len(expected) < limit and expected[-1:] != [2]:
+            token = int(expected_logits(model, source, [1, *expected]).argmax())
+            if first is not None and not expected:
+                token = first
+            elif last is not None and len(expected) == limit - 1:
+                token = last
+            expected.append(token)
+        assert found == expected
+
+
+def test_a_run_of_slots_ends_when_it_is_wanted(tiny_bundle: Path) -> None:
+    slots = Slots(OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), 4)
+    wake = np.ones(1, np.int32)
+
+    def counts_of(left: list[int], **changed: Any) -> list[int]:
+        slots.enter([[5, 6, 7]] * len(left))
+        run = Run(left, -5, None, None, 7, 0, 60.0, np.zeros(1, np.int32))
+        ran = slots.run([1] * len(left), run._replace(**changed))
+        slots.select(np.zeros(0, np.intp))
+        return [int(count) for count in ran.counts]
+
+    assert counts_of([9, 2]) == [7, 2]
+    assert counts_of([9, 9], seconds=0.0) == [1, 1]
+    assert counts_of([9, 9], wake=wake) == [1, 1]
+    assert counts_of([9, 3, 2], wake=wake, enough=1) == [2, 2, 2]
+    assert counts_of([9, 3, 2], wake=wake, enough=2) == [3, 3, 2]
 
 
 def test_a_row_alone_is_repeated_with_its_source(tiny_bundle: Path) -> None:

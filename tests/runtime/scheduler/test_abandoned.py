@@ -1,5 +1,6 @@
 """Searches of rows that nobody waits for any more end between two steps."""
 
+import dataclasses
 import sys
 import threading
 import time
@@ -12,9 +13,9 @@ from tests.runtime.scheduler.calls import submit
 from tfexport.errors import DeadlineError
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler import Scheduler, scheduler
+from tfexport.runtime.scheduler import Scheduler
 from tfexport.runtime.scheduler.submission import Submission
-from tfexport.runtime.search import Request, batch, dispatch
+from tfexport.runtime.search import AbandonedError, Request, batch, decode
 
 LONG: dict[str, Any] = {"max_length": 60, "min_length": 59}
 DYNAMIC: list[dict[str, Any]] = [
@@ -89,19 +90,16 @@ def test_rows_go_on_beside_one_that_is_over(
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
-def test_a_graph_holds_only_short_searches(
-    beam_size: int, engine: Engine, steps: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "_why_not", lambda engine: "for the test")
-    running = Scheduler(engine)
-    try:
-        assert submit(running, engine, beam_size=beam_size).future.result(30)
-        assert not steps.count
-        monkeypatch.setattr(dispatch, "_LONGEST_IN_ONE_CALL", 5)
-        assert submit(running, engine, beam_size=beam_size).future.result(30)
-        assert steps.count
-    finally:
-        running.close()
+def test_a_search_in_one_call_ends(beam_size: int, engine: Engine, steps: Steps) -> None:
+    given = {"beam_size": beam_size, "max_length": 60}
+    options, _ = engine.resolver.resolve(given, [None])
+    requests = [Request([5, 7])] * 64
+    over = dataclasses.replace(options, going=lambda: False)
+    with pytest.raises(AbandonedError):
+        decode(engine.model, requests, over)
+    going = dataclasses.replace(options, going=lambda: True)
+    assert decode(engine.model, requests, going) == decode(engine.model, requests, options)
+    assert not steps.count
 
 
 def test_rows_of_a_submission_may_end_at_the_same_time(engine: Engine) -> None:

@@ -25,7 +25,7 @@ def trace(
 
     Args:
         steps: candidates of each step, best first: token, parent, log-probability.
-        sentence_steps: after which the sentence was done.
+        sentence_steps: after which the sentence was done; all of them by default.
         prefix: the forced first token.
         options: of decoding.
     """
@@ -34,7 +34,7 @@ def trace(
         columns[0].astype(np.int64),
         columns[1].astype(np.int64),
         columns[2].astype(np.float32),
-        None if sentence_steps is None else np.array([sentence_steps]),
+        np.array([len(steps) if sentence_steps is None else sentence_steps]),
     )
     chosen = DecodingOptions(**options)
     resolved = ResolvedOptions.of(chosen, BOS, (EOS,), chosen.max_length)
@@ -62,22 +62,6 @@ def test_the_way_back_skips_what_ended() -> None:
     assert [h.score for h in found] == pytest.approx([-0.1, -0.4])
 
 
-@pytest.mark.parametrize(
-    ("patience", "ended"), [(0.5, [[]]), (1.0, [[5], []]), (1.5, [[6, 8], [5]])]
-)
-def test_it_stops_with_the_step_that_finishes_enough(
-    patience: float, ended: list[list[int]]
-) -> None:
-    found = trace(
-        [(EOS, 0, -0.1), (5, 0, -0.2), (6, 0, -0.3), (7, 0, -9.0)],
-        [(EOS, 0, -0.1), (8, 1, -0.2), (9, 1, -0.3), (9, 0, -0.4)],
-        [(EOS, 0, -0.01), (8, 1, -9.5), (8, 0, -9.6), (9, 0, -9.7)],
-        beam_size=2, patience=patience, max_length=9, length_penalty=2.0,
-        num_hypotheses=1 if patience < 1 else 2,
-    )  # fmt: skip
-    assert [h.tokens for h in found] == ended
-
-
 def test_tokens_have_their_scores_in_their_order() -> None:
     (found,) = trace(
         [(5, 0, -1.0), (6, 0, -2.0), (7, 0, -3.0), (8, 0, -4.0)],
@@ -91,7 +75,7 @@ def test_tokens_have_their_scores_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(("steps", "ended"), [(1, [[]]), (2, [[5], []]), (3, [[6, 8], [5]])])
-def test_a_record_may_say_when_a_sentence_was_done(steps: int, ended: list[list[int]]) -> None:
+def test_a_sentence_is_done_after_its_steps(steps: int, ended: list[list[int]]) -> None:
     found = trace(
         [(EOS, 0, -0.1), (5, 0, -0.2), (6, 0, -0.3), (7, 0, -9.0)],
         [(EOS, 0, -0.1), (8, 1, -0.2), (9, 1, -0.3), (9, 0, -0.4)],

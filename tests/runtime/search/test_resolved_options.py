@@ -42,7 +42,7 @@ def test_a_models_limit_may_be_below_the_least_length() -> None:
 
 
 def test_an_option_that_no_graph_knows_keeps_a_search_out_of_it() -> None:
-    cases = ((1, "fits_greedy_graph"), (4, "fits_beam_graph"), (4, "fits_beam_rules"))
+    cases = ((1, "fits_greedy_graph"), (4, "fits_beam_rules"))
     for size, fits in cases:
         options = ResolvedOptions.of(DecodingOptions(beam_size=size), BOS, (EOS,), 5)
         assert getattr(options, fits)

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from tests.support import tutorial
+from tests.support.command import COMMANDS
 from tests.support.documents import (
     PAGES,
     QUICK_START_PAGE,
@@ -171,7 +172,7 @@ def test_commands_parse(block: Block, tmp_path: Path, monkeypatch: pytest.Monkey
             if word.endswith((".txt", ".tsv")):  # which have to exist
                 (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / word).touch()
-        cli.commands[line[1]].make_context(line[1], line[2:])
+        COMMANDS[line[1]].make_context(line[1], line[2:])
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
@@ -181,7 +182,7 @@ def test_commands_and_options_within_sentences_exist(page: Path) -> None:
         if verb == "VERB":
             assert rest == ["--help"]
             continue
-        command = cli.commands[verb] if not verb.startswith("-") else cli
+        command = COMMANDS[verb] if not verb.startswith("-") else cli
         rest = rest if not verb.startswith("-") else [verb]
         options = {name for p in command.params for name in [*p.opts, *p.secondary_opts]
                    if isinstance(p, click.Option)}  # fmt: skip

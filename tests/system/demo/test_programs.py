@@ -102,11 +102,13 @@ def test_cpp_with_libtorch_alone(
         assert message in done.stderr
 
 
-@pytest.fixture(scope="module")
-def page(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(scope="module", params=["tfexport", "onnxruntime"])
+def page(
+    bundle: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Any]:
     """The web example in a headless Chromium, served with the bundle beside it."""
     folder = tmp_path_factory.mktemp("web") / "web"
-    with open_example(folder, bundle) as browser:
+    with open_example(folder, bundle, request.param) as browser:
         browser.folder = str(folder)
         yield browser
 
@@ -145,6 +147,7 @@ def test_browser_gives_eagers_tokens(page: Any, pairs: list[list[str]], expected
     assert [tokens for tokens, _ in found] == expected
 
 
+@pytest.mark.parametrize("page", ["onnxruntime"], indirect=True)
 @pytest.mark.parametrize("family", few_of(FAMILIES, "annotated-res_post"))
 def test_browser_decodes_every_family(page: Any, family: str, once: Once) -> None:
     """Random models of every architecture, and rows that end at different steps."""

@@ -67,7 +67,7 @@ def export(
             special ids nor embeddings. "torchscript" has the methods ``forward``, ``encode``,
             ``step`` and ``generate``, or those of the module. "torch.export" is a program of
             ``generate``.
-        quantize: "int8" or "int4" weights, for a bundle or "generate"; None for float32.
+        quantize: "int8", "int4" or "bf16" weights, for a bundle or "generate"; None for float32.
         verify: compare with eager PyTorch and fail if anything differs; "quick" compares less.
         force: replace an existing output.
         progress: called with the progress of each step; see ``tfexport.typing``.

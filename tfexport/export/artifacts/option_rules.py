@@ -61,7 +61,7 @@ class Output:
     Attributes:
         path: the bundle's folder, or the file.
         kind: ``BUNDLE``, the name of a graph form, ``TORCHSCRIPT`` or ``TORCH_EXPORT``.
-        weights: "int8" or "int4"; None for float32.
+        weights: "int8", "int4" or "bf16"; None for float32.
         level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
         force: replace what exists.
         progress: called at every step.

@@ -22,7 +22,7 @@ def quantize(
     Args:
         artifact: a bundle with float32 weights; it is not compared with eager PyTorch again.
         output: the new bundle's folder.
-        weights: "int8" or "int4".
+        weights: "int8", "int4" or "bf16".
         samples: a file by which the quality is measured: one text a line, followed by a tab and a
             reference translation if there is one; ids if the bundle holds no tokenizer. The
             quantised bundle must predict the original's next token at 97 % of the positions, and

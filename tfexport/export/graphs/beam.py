@@ -1,15 +1,11 @@
 """Beam search in one graph: the first state and one step from torch, joined by an ONNX Loop.
 
-The loop keeps no finished hypotheses. It records the candidates of every step, and the runtime
-backtraces hypotheses from that record: see ``runtime.search.graph_search``.
+The loop keeps no finished hypotheses. It records the candidates of every step, which
+``beam_choice`` finds, and the runtime backtraces hypotheses from that record: see
+``runtime.search.graph_search``.
 
-Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, V vocabulary.
-At most K of the N candidates are end tokens, so at least K others remain for the next step.
+Axes: B sentences, K beams, R = B * K rows, V vocabulary.
 """
-
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -18,97 +14,74 @@ from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.export.graphs import exporter
-from tfexport.export.graphs.fused_attention import reshape_as
+from tfexport.export.graphs.beam_choice import (
+    RECORD,
+    SOURCE,
+    STATE,
+    TURN,
+    Prepared,
+    append_choice,
+    append_prepared,
+)
 from tfexport.export.graphs.loops import (
     LoopInputs,
     add_constant,
     add_trips,
     append_start,
+    declaration,
+    gather_text,
+    input_of,
+    loop_over,
     make_loop,
+    numbered,
+    present_inputs,
     set_outputs,
 )
 from tfexport.export.graphs.step_model import StepModel
-from tfexport.export.ir_tools.nodes import append_node
+from tfexport.export.ir_tools.nodes import (
+    PLACEHOLDERS,
+    SEARCH_LOOP,
+    append_node,
+    is_operator,
+    new_node,
+    parse_graph,
+    prefix_names,
+)
 from tfexport.graph_io import BATCH, PAST, GraphSpec, TensorSpec
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class BeamState(Generic[T]):
-    """The state of beam search between two steps: tensors, graph values, or their specs.
-
-    Attributes:
-        token: the last token of each beam, (B, K).
-        sums: summed log-probabilities, float64 (B, K); -inf for a beam that holds no hypothesis.
-        finished: number of finished hypotheses, (B,).
-        past: the model's state, of R rows.
-    """
-
-    token: T
-    sums: T
-    finished: T
-    past: tuple[T, ...]
-
-    def pack(self) -> tuple[T, ...]:
-        """The values in the order of a graph's inputs and outputs."""
-        return (self.token, self.sums, self.finished, *self.past)
-
-    @classmethod
-    def unpack(cls, values: Iterable[T]) -> "BeamState[T]":
-        """Create the state from the values of a graph, in order."""
-        token, sums, finished, *past = values
-        return cls(token, sums, finished, tuple(past))
-
-
-def state_spec(model: StepModel, past: str, prefix: str = "") -> BeamState[TensorSpec]:
-    """The state's tensors.
-
-    Args:
-        model: the model.
-        past: name of the past-length axis.
-        prefix: a prefix for the names of the tensors.
-    """
-    return BeamState(
-        token=TensorSpec(f"{prefix}token", "int64", (BATCH, graph_io.BEAMS)),
-        sums=TensorSpec(f"{prefix}sums", "float64", (BATCH, graph_io.BEAMS)),
-        finished=TensorSpec(f"{prefix}finished", "int64", (BATCH,)),
-        past=tuple(
-            TensorSpec(tensor.name, tensor.dtype, (graph_io.ROWS, *tensor.axes[1:]))
-            for tensor in model.state(past, prefix)
-        ),
+def _past(model: StepModel, past: str, prefix: str = "") -> tuple[TensorSpec, ...]:
+    """The model's state, of R rows."""
+    return tuple(
+        TensorSpec(tensor.name, tensor.dtype, (graph_io.ROWS, *tensor.axes[1:]))
+        for tensor in model.state(past, prefix)
     )
 
 
 def start_spec(model: StepModel) -> GraphSpec:
     """The graph from an encoder graph to the first state; see ``BeamStart``."""
     zeros = TensorSpec(graph_io.BEAMS, "int64", (graph_io.BEAMS,))
-    state = state_spec(model, "0", prefix="first_")
+    sums = TensorSpec("first_sums", "float64", (BATCH, graph_io.BEAMS))
+    past = _past(model, "0", prefix="first_")
     return GraphSpec(
-        "beam_start", (*model.read_by_start, zeros), (*model.beam_memory.made, *state.pack())
+        "beam_start", (*model.read_by_start, zeros), (*model.beam_memory.made, sums, *past)
     )
 
 
 def step_spec(model: StepModel) -> GraphSpec:
-    """The graph of one step; see ``BeamStep``."""
-    enough = TensorSpec(graph_io.ENOUGH, "int64", ())
+    """The graph of one step of the model; see ``BeamStep``."""
     position = TensorSpec("position", "int64", ())
-    keep_going = TensorSpec("going", "bool", ())
-    before = state_spec(model, PAST).pack()
-    after = state_spec(model, f"{PAST} + 1", prefix="next_").pack()
-    record = (
-        TensorSpec(f"best_{tensor.name}", tensor.dtype, tensor.axes[1:])
-        for tensor in graph_io.beam_graph().outputs
-    )
+    token = TensorSpec("token", "int64", (BATCH, graph_io.BEAMS))
+    logits = TensorSpec("step_logits", "float32", (BATCH, graph_io.BEAMS, model.vocab_size))
     return GraphSpec(
         "beam_step",
-        inputs=(*model.beam_memory.tensors, enough, position, *before),
-        outputs=(keep_going, *after, *record),
+        inputs=(*model.beam_memory.tensors, position, token, *_past(model, PAST)),
+        outputs=(logits, *_past(model, f"{PAST} + 1", prefix="next_")),
     )
 
 
 class BeamStart(nn.Module):
-    """The memory that is made once, and the first ``BeamState``."""
+    """The memory that is made once, and the first sums and state of the model."""
 
     def __init__(self, steps: StepModel) -> None:
         super().__init__()
@@ -118,97 +91,27 @@ class BeamStart(nn.Module):
         """Values of the encoder graph and one zero for every beam (K,), to memory and state."""
         *values, beams = tensors
         made = self.steps.make_memory(values, beams)
-        finished = self.steps.source_mask(values).sum(1) * 0
-        token = finished.unsqueeze(1) + beams + self.steps.special_ids.decoder_start
+        zeros = self.steps.source_mask(values).sum(1) * 0
         # Only the first beam holds a hypothesis: the empty one.
         first = torch.arange(beams.size(0)) == 0
-        sums = torch.where(first, 0.0, -torch.inf).double() + finished.unsqueeze(1)
+        sums = torch.where(first, 0.0, -torch.inf).double() + zeros.unsqueeze(1)
         past = self.steps.first_past(values, made, sums.float())
-        return (*made, *BeamState(token, sums, finished, past).pack())
-
-
-def _top(x: Tensor, count: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """ONNX's TopK over the last axis: values and indices, ties in the order of the input.
-
-    torch.export cannot derive k from a tensor, so ``count`` (1,) comes with its ``size``.
-    """
-    shape = [*x.shape[:-1], size]
-    values, places = torch.onnx.ops.symbolic_multi_out(
-        "TopK", [x, count], {"axis": -1}, dtypes=(x.dtype, torch.int64), shapes=(shape, shape)
-    )
-    return values, places
-
-
-class _Candidates(NamedTuple):
-    """The top N candidates of each sentence, highest summed log-probability first.
-
-    Attributes:
-        tokens: (B, N).
-        parents: the indices of the beams that the candidates extend, (B, N).
-        log_probs: log-probabilities of the tokens, (B, N).
-        totals: summed log-probabilities, float64 (B, N).
-    """
-
-    tokens: Tensor
-    parents: Tensor
-    log_probs: Tensor
-    totals: Tensor
+        return (*made, sums, *past)
 
 
 class BeamStep(nn.Module):
-    """One step: record the top N candidates, and continue the best K that are not end tokens.
-
-    The record of a step is tokens, parents and log-probabilities of the candidates, (B, N) each.
-    """
+    """One step of the model: memory, steps taken, tokens (B, K), state -> logits, next state."""
 
     def __init__(self, steps: StepModel) -> None:
         super().__init__()
         self.model, self.steps = steps.module, steps
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Memory, ``enough``, steps taken, state -> keep_going, state, record."""
+        """Logits are (B, K, V); each row of the state is of the beam that was given."""
         size = len(self.steps.beam_memory.tensors)
-        memory, (enough, position, *packed) = tensors[:size], tensors[size:]
-        state = BeamState.unpack(packed)
-        beams = state.token.size(1)
-        logits, present = self.steps.step_beams(state.token, position, state.past, memory)
-        shape = torch.onnx.ops.symbolic("Shape", [state.token], dtype=torch.int64, shape=[2])
-        some, many = shape[1:], 2 * shape[1:]
-        best = _rank(logits, state.sums, beams, many)
-        ended = best.tokens == self.steps.special_ids.eos
-        counted = ended & (best.totals > -torch.inf)
-        finished = state.finished + counted[:, :beams].sum(1)
-
-        rank = torch.arange(2 * beams)
-        _, kept = _top(torch.where(ended, -2 * beams, 0) - rank, some, beams)
-        first_row = torch.arange(state.token.size(0)).unsqueeze(1) * beams
-        parents = first_row + best.parents.gather(1, kept)
-        # A model without a state has a row of its memory for every beam.
-        rows = (*state.past, *memory)[0].size(0)
-        order = reshape_as(parents, torch.tensor([-1]), [rows])
-        moved = [value.index_select(0, order) for value in present]
-        keep_going = (finished < enough).any()
-        after = BeamState(
-            best.tokens.gather(1, kept), best.totals.gather(1, kept), finished, tuple(moved)
-        )
-        return (keep_going, *after.pack(), best.tokens, best.parents, best.log_probs)
-
-
-def _rank(logits: Tensor, sums: Tensor, beams: int, count: Tensor) -> _Candidates:
-    """Logits (B, K, V) and sums (B, K) to the top N candidates; ``count`` (1,) holds N.
-
-    Ties are broken by the lower beam index, then by the lower token id.
-    """
-    _, ids = _top(logits, count, 2 * beams)
-    log_probs = logits.log_softmax(-1).gather(-1, ids)
-    totals = (sums.unsqueeze(-1) + log_probs).flatten(1)
-    best, places = _top(totals, count, 2 * beams)
-    return _Candidates(
-        parents=places // (2 * beams),
-        tokens=ids.flatten(1).gather(1, places),
-        log_probs=log_probs.flatten(1).gather(1, places),
-        totals=best,
-    )
+        memory, (position, token, *past) = tensors[:size], tensors[size:]
+        logits, present = self.steps.step_beams(token, position, past, memory)
+        return (logits, *present)
 
 
 def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
@@ -225,27 +128,182 @@ def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
     step = exporter.export_graph_module(BeamStep(steps), step_spec(steps), opset, steps.sizes)
     kept, read = steps.encoder_values(graph)
     trips = add_trips(graph, steps.longest)
-    beam_size = ir.val(graph_io.BEAM_SIZE, ir.DataType.INT64, [])
-    enough = ir.val(graph_io.ENOUGH, ir.DataType.INT64, [])
-    graph.inputs.extend([beam_size, enough])
-    zeros = _zeros(graph, beam_size, steps.vocab_size)
+    spec = graph_io.beam_graph(steps.inputs)
+    graph.inputs.extend(map(_value, spec.inputs[len(steps.inputs) + 1 :]))  # behind max_length
+    zeros = _zeros(graph, steps.vocab_size)
     values = append_start(graph, start.graph, [*read, zeros])
-    made, state = values[: len(steps.beam_memory.made)], values[len(steps.beam_memory.made) :]
-    if not steps.beam_memory.kept:
-        kept = []
-    given = LoopInputs(trips, add_constant(graph, "begin", True), state)
-    loop = make_loop(graph, step.graph, [*kept, *made, enough], given, counted=True)
-    graph.append(loop.node)
-    set_outputs(graph, loop.stacked, graph_io.beam_graph(steps.inputs))
+    count = len(steps.beam_memory.made)
+    made, sums, past = values[:count], values[count], values[count + 1 :]
+    prepared = append_prepared(graph, sums, trips, steps.vocab_size, opset)
+    _choose(step.graph, len(steps.beam_memory.tensors), prepared, steps.vocab_size, opset)
+    fixed = [*(kept if steps.beam_memory.kept else []), *made, prepared.source]
+    body = _body(graph, step.graph, steps, opset)
+    begin, zero = add_constant(graph, "begin", True), add_constant(graph, "zero", 0)
+    first = [*prepared.record, prepared.token, *prepared.state, *past, *fixed]
+    loop = loop_over(body, [trips, begin, trips, zero, *first], "shrinking_loop")
+    graph.append(loop)
+    _remaining, _base, _order, ended, *record = loop.outputs[: 2 + len(RECORD)]
+    by_step = [
+        append_node(graph, "Transpose", [value], f"by_step_{value.name}", {"perm": [1, 0, 2]})
+        for value in record
+    ]
+    set_outputs(graph, [*by_step, ended], spec)
     joined.opset_imports.update(step.opset_imports)
     return joined
 
 
-def _zeros(graph: ir.Graph, beam_size: ir.Value, vocab_size: int) -> ir.Value:
+def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: int) -> None:
+    """Make the body of the inner loop of a model's step, whose inputs from ``place`` on change."""
+    logits, *present = body.outputs
+    position, token, *past = body.inputs[place:]
+    source, base, *turn = (_value(tensor, "of_") for tensor in (SOURCE, _NUMBER, *TURN))
+    iteration = _value(_NUMBER, "turn_")
+    taken = new_node("Add", [base, iteration], "steps_taken")
+    body.insert_before(body[0], taken)
+    ir.convenience.replace_all_uses_with(position, taken.outputs[0])
+    state = [_value(tensor, prefix="old_") for tensor in STATE]
+    for value in state:
+        value.shape = None  # which changes from step to step
+    values = [logits, taken.outputs[0], *turn, source, *state]
+    chosen = append_choice(body, values, prepared.fixed, size, opset)
+    moved = []
+    for value in present:
+        rows = append_node(body, "Gather", [value, chosen.order], f"moved_{value.name}")
+        rows.type = value.type
+        moved.append(rows)
+    del body.inputs[place:]
+    body.inputs.extend([source, base, *turn, iteration, token, *state, *past])
+    body.outputs.clear()
+    body.outputs.extend([chosen.going, chosen.token, *chosen.state, *moved, *chosen.record])
+    for value in (chosen.token, *chosen.state, *chosen.record):
+        value.shape = None
+
+
+# Sentences that are done leave the batch, as rows that have ended do in ``greedy``: once a quarter
+# of them is done, the inner loop ends, and the body of the outer one writes down what it has found
+# and moves the others together.
+
+
+_PREFIX = "sentences/"
+_NUMBER = TensorSpec("number", "int64", ())
+_TOKEN = TensorSpec("token", "int64", ("batch", "beams"))
+
+
+def _body(graph: ir.Graph, step: ir.Graph, steps: StepModel, opset: int) -> ir.Graph:
+    """The body of the outer loop, with the inner loop over ``step`` in it; see ``make_loop``."""
+    body = parse_graph(_text(steps), opset, {PLACEHOLDERS: 1})
+    (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
+    remaining, yes, base, few, rows, *state = present_inputs(search)
+    fixed = body.inputs[-len(steps.beam_memory.tensors) - 1 :]
+    given = LoopInputs(remaining, yes, state)
+    inner = make_loop(graph, step, [*fixed, base, few, rows], given, counted=True).node
+    prefix_names(body, _PREFIX)
+    ir.convenience.replace_nodes_and_values(
+        body, search, [search], [inner], search.outputs, inner.outputs
+    )
+    for value in body.inputs:
+        value.name = f"{_PREFIX}{value.name}"
+    return body
+
+
+def _text(steps: StepModel) -> str:
+    """The body of the outer loop in ONNX text, with a placeholder for the inner one.
+
+    Its state are the steps that may still be taken and those that were; the record of the complete
+    batch; and of the sentences that are not done the state of the search and what stays the same.
+    """
+    past = numbered("past", _past(steps, PAST))
+    memory = numbered("fixed", steps.beam_memory.tensors)
+    state = [_TOKEN, *STATE, *past]
+    changing = [*state, *memory, SOURCE]
+    counts = [TensorSpec(name, "int64", ()) for name in ("remaining", "base")]
+    carried = [*counts, *RECORD, *changing]
+    by_sentence, by_row = (
+        [tensor for tensor in changing if (tensor.axes[0] == BATCH) == one] for one in (True, False)
+    )
+    changed = {tensor.name for tensor in state}
+    searched = ", ".join(f"last_{tensor.name}" for tensor in state)
+    moves = [
+        gather_text([tensor], "last_" if tensor.name in changed else "", rows)
+        for tensors, rows in ((by_sentence, "left"), (by_row, "left_rows"))
+        for tensor in tensors
+    ]
+    return f"""
+    sentences_leave (int64 turn, bool going, {", ".join(map(declaration, carried))})
+        => (bool next_going, {", ".join(declaration(tensor, "next_") for tensor in carried)})
+    {{
+        zero = Constant <value = int64 {{0}}> ()
+        one = Constant <value = int64 {{1}}> ()
+        flat = Constant <value = int64[1] {{-1}}> ()
+        first = Constant <value = int64[1] {{0}}> ()
+        second = Constant <value = int64[1] {{1}}> ()
+        three = Constant <value = int64 {{3}}> ()
+        four = Constant <value = int64 {{4}}> ()
+        yes = Constant <value = bool {{1}}> ()
+        size = Size (order)
+        threefold = Mul (size, three)
+        few = Div (threefold, four)
+        width = Shape <start = 1, end = 2> (token)
+        beams = Squeeze (width, first)
+        sentences = Range (zero, size, one)
+        rows_before = Mul (sentences, beams)
+        first_rows = Unsqueeze (rows_before, second)
+        {searched}, tokens, parents, log_probs =
+            {SEARCH_LOOP.replace("::", ".")} (remaining, yes, base, few, first_rows,
+             {", ".join(tensor.name for tensor in state)})
+        places = Unsqueeze (order, second)
+        next_all_steps = ScatterND (all_steps, places, last_steps)
+        height = Shape (all_steps)
+        of_one = Shape <start = 0, end = 1> (tokens)
+        of_step = Shape <start = 2, end = 3> (tokens)
+        area = Concat <axis = 0> (height, of_one, of_step)
+        {_write_text("tokens", "int64", "0")}
+        {_write_text("parents", "int64", "0")}
+        {_write_text("log_probs", "float", "-inf")}
+
+        turns = Squeeze (of_one, first)
+        next_remaining = Sub (remaining, turns)
+        next_base = Add (base, turns)
+        is_running = Equal (last_steps, zero)
+        places_left = NonZero (is_running)
+        left = Squeeze (places_left, first)
+        next_order = Gather <axis = 0> (order, left)
+        of_sentence = Range (zero, beams, one)
+        first_left = Gather <axis = 0> (first_rows, left)
+        rows_of_left = Add (first_left, of_sentence)
+        left_rows = Reshape (rows_of_left, flat)
+        {" ".join(moves)}
+        number = Size (left)
+        some = Greater (number, zero)
+        more = Greater (next_remaining, zero)
+        fewest = ReduceMin <keepdims = 0> (last_steps)
+        has_not_failed = GreaterOrEqual (fewest, zero)
+        can_go = And (some, more)
+        next_going = And (can_go, has_not_failed)
+    }}"""
+
+
+def _write_text(name: str, kind: str, nothing: str) -> str:
+    """Write what was recorded to the sentences' places in the complete batch."""
+    return f"""
+        by_sentence_{name} = Transpose <perm = [1, 0, 2]> ({name})
+        none_{name} = ConstantOfShape <value = {kind}[1] {{{nothing}}}> (area)
+        written_{name} = ScatterND (none_{name}, places, by_sentence_{name})
+        next_all_{name} = Concat <axis = 1> (all_{name}, written_{name})"""
+
+
+def _value(tensor: TensorSpec, prefix: str = "") -> ir.Value:
+    kind = ir.DataType.from_numpy(np.dtype(tensor.dtype))
+    shape = ir.Shape(tensor.axes)
+    return ir.val(f"{prefix}{tensor.name}", type=ir.TensorType(kind), shape=shape)
+
+
+def _zeros(graph: ir.Graph, vocab_size: int) -> ir.Value:
     """Append nodes that give K zeros, one for each beam (K,)."""
     flat = add_constant(graph, "flat", [1])
     # At most V / 2 + 1 beams: with more, TopK fails, and it does so before memory is allocated.
     most = add_constant(graph, "most_beams", vocab_size // 2 + 1)
+    beam_size = input_of(graph, graph_io.BEAM_SIZE)
     bounded = append_node(graph, "Min", [beam_size, most], "bounded_beam_size")
     shape = append_node(graph, "Reshape", [bounded, flat], "beam_shape")
     zero = ir.tensor(np.zeros(1, np.int64))

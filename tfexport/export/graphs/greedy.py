@@ -20,8 +20,12 @@ from tfexport.export.graphs.loops import (
     add_constant,
     add_trips,
     append_start,
+    declaration,
+    gather_text,
     loop_over,
     make_loop,
+    numbered,
+    present_inputs,
     set_outputs,
 )
 from tfexport.export.graphs.step_model import Decoded, StepModel, force_tokens
@@ -120,10 +124,6 @@ def step_spec(model: StepModel, attentions: tuple[TensorSpec, ...] = ()) -> Grap
 
 
 _PREFIX = "rows/"
-_TYPES = {
-    "float32": "float", "float64": "double", "int64": "int64", "int32": "int32",
-    "int16": "int16", "int8": "int8", "uint8": "uint8", "bool": "bool",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def add_compacting_loop(
     """
     body = _body(spec)
     (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
-    remaining, yes, min_active_rows, *searched = _present_inputs(search)
+    remaining, yes, min_active_rows, *searched = present_inputs(search)
     rows = body.inputs[-len(invariants) :]
     inner = make_loop(
         graph, step, [*rows, min_active_rows], LoopInputs(remaining, yes, searched)
@@ -220,10 +220,6 @@ def add_compacting_loop(
     outer = loop_over(body, [given.trips, given.begin, *full.pack(), *active], "shrinking_loop")
     graph.append(outer)
     return FullBatch.unpack_first(outer.outputs)
-
-
-def _present_inputs(node: ir.Node) -> list[ir.Value]:
-    return [value for value in node.inputs if value is not None]
 
 
 def _full_batch(
@@ -248,12 +244,12 @@ def _body(spec: CompactionSpec) -> ir.Graph:
     """
     state = spec.state
     # The names of caches hold dots, which the text form does not take.
-    caches = _numbered("past", state.past)
-    fixed = _numbered("fixed", spec.memory)
+    caches = numbered("past", state.past)
+    fixed = numbered("fixed", spec.memory)
     kept = [state.token, state.ended, state.count, *caches]
     rows = [*kept, *fixed]
-    before = [*_full_text(spec.width), *(_typed(t, "", "rows") for t in rows)]
-    after = [*_full_text(spec.width, "next_"), *(_typed(t, "next_", "left") for t in rows)]
+    before = [*_full_text(spec.width), *(declaration(t, "", "rows") for t in rows)]
+    after = [*_full_text(spec.width, "next_"), *(declaration(t, "next_", "left") for t in rows)]
     text = f"""
     rows_leave (int64 turn, bool going, {", ".join(before)})
         => (bool next_going, {", ".join(after)})
@@ -267,8 +263,8 @@ def _body(spec: CompactionSpec) -> ir.Graph:
         places_left = NonZero (going_on)
         left = Squeeze (places_left, first)
         next_order = Gather <axis = 0> (order, left)
-        {_gather_text(kept, "last_")}
-        {_gather_text(fixed, "")}
+        {gather_text(kept, "last_", "left")}
+        {gather_text(fixed, "", "left")}
         turns = Squeeze (width, first)
         next_remaining = Sub (remaining, turns)
         number = Size (left)
@@ -317,15 +313,6 @@ def _write_text(state: GreedyState[TensorSpec], spec: CompactionSpec) -> str:
         next_all_states = Concat <axis = 1> (all_states, written_states)"""
 
 
-def _gather_text(tensors: Iterable[TensorSpec], prefix: str) -> str:
-    """Gather the active rows of tensors."""
-    return "\n".join(f"next_{t.name} = Gather <axis = 0> ({prefix}{t.name}, left)" for t in tensors)
-
-
-def _numbered(name: str, tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
-    return [TensorSpec(f"{name}_{i}", t.dtype, t.axes) for i, t in enumerate(tensors)]
-
-
 def _full_text(width: int, prefix: str = "") -> tuple[str, ...]:
     """The declarations (type and name) of a full batch in ONNX text."""
     return FullBatch(
@@ -335,12 +322,6 @@ def _full_text(width: int, prefix: str = "") -> tuple[str, ...]:
         count=f"int64[batch] {prefix}all_counts",
         states=f"float[batch, {prefix}length, {width}] {prefix}all_states",
     ).pack()
-
-
-def _typed(tensor: TensorSpec, prefix: str, rows: str) -> str:
-    """The declaration of one tensor in ONNX text."""
-    axes = [rows, *(str(a) if isinstance(a, int) else f"{prefix}{a}" for a in tensor.axes[1:])]
-    return f"{_TYPES[tensor.dtype]}[{', '.join(axes)}] {prefix}{tensor.name}"
 
 
 def first_state(attention_mask: Tensor, bos_id: int) -> tuple[Tensor, Tensor]:

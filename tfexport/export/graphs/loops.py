@@ -4,7 +4,7 @@ Loop invariants and all weights are values of the outer graph; ``PlaceWeights`` 
 weights to the subgraphs where onnxruntime can prepack them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,13 @@ from tfexport.export.ir_tools.nodes import (
     take_nodes,
     value_key,
 )
+from tfexport.graph_io import TensorSpec
 
 _START, _STEP = "start/", "step/"
+_TYPES = {
+    "float32": "float", "float64": "double", "int64": "int64", "int32": "int32",
+    "int16": "int16", "int8": "int8", "uint8": "uint8", "bool": "bool",
+}  # fmt: skip
 
 
 class LoopInputs(NamedTuple):
@@ -106,6 +111,32 @@ def loop_over(body: ir.Graph, inputs: Sequence[ir.Value], name: str) -> ir.Node:
     """A Loop node around a finished body; its outputs are named after the body's."""
     outputs = [ir.val(f"last_{value.name}", type=value.type) for value in body.outputs[1:]]
     return ir.node("Loop", inputs, {"body": body}, outputs=outputs, name=name)
+
+
+def present_inputs(node: ir.Node) -> list[ir.Value]:
+    """The inputs of a node that are not omitted."""
+    return [value for value in node.inputs if value is not None]
+
+
+def numbered(name: str, tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
+    """Tensors with names without dots, which ONNX text does not take."""
+    return [TensorSpec(f"{name}_{i}", t.dtype, t.axes) for i, t in enumerate(tensors)]
+
+
+def declaration(tensor: TensorSpec, prefix: str = "", rows: str | None = None) -> str:
+    """Type and name of one tensor in ONNX text; ``rows`` is another name of its first axis."""
+    axes = [str(a) if isinstance(a, int) else f"{prefix}{a}" for a in tensor.axes]
+    if rows is not None:
+        axes[0] = rows
+    shape = f"[{', '.join(axes)}]" if axes else ""
+    return f"{_TYPES[tensor.dtype]}{shape} {prefix}{tensor.name}"
+
+
+def gather_text(tensors: Iterable[TensorSpec], prefix: str, rows: str) -> str:
+    """Gather rows of tensors in ONNX text, as ``next_`` and their names."""
+    return "\n".join(
+        f"next_{t.name} = Gather <axis = 0> ({prefix}{t.name}, {rows})" for t in tensors
+    )
 
 
 def add_trips(graph: ir.Graph, limit: int | None) -> ir.Value:

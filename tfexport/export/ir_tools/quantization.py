@@ -1,4 +1,4 @@
-"""Symmetric quantisation of float32 matrices to int8 and int4."""
+"""Symmetric quantisation of float32 matrices to int8 and int4, and rounding to bfloat16."""
 
 from typing import Any
 
@@ -41,3 +41,13 @@ def quantize_blockwise(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
     values = np.clip(np.rint(blocks / scale[..., None]), -7, 7).astype(np.int8) + 8
     halves = values.astype(np.uint8).reshape(*values.shape[:2], -1, 2)
     return halves[..., 0] | (halves[..., 1] << 4), scale.astype(np.float32).reshape(-1)
+
+
+def round_to_bfloat16(values: Floats) -> Floats:
+    """Round to the nearest values of bfloat16, ties to even; the result is float32.
+
+    Values that are no finite numbers stay as they are.
+    """
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = (bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)) & np.uint32(0xFFFF0000)
+    return np.where(np.isfinite(values), rounded.view(np.float32), values)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from tfexport.bundle import WEIGHTS
 from tfexport.export.ir_tools.nodes import Array, content_key, read_role, write_role
-from tfexport.export.ir_tools.quantization import quantize_per_row
+from tfexport.export.ir_tools.quantization import quantize_per_row, round_to_bfloat16
 from tfexport.weight_table import StoredWeight, write_weight_table
 
 # Operators on weights that onnxruntime folds to constants when it loads a graph.
@@ -160,7 +160,7 @@ def record_weights(
     models: Sequence[ir.Model],
     folder: Path,
     parameters: Mapping[str, Array],
-    quantized: bool = False,
+    quantized: str | None = None,
 ) -> None:
     """Write ``weights.json``, and append what is missing to ``weights.bin``.
 
@@ -169,7 +169,7 @@ def record_weights(
         folder: the folder of the bundle.
         parameters: name to values of all parameters and buffers; those that are not float32, or
             have more than two axes, are left out.
-        quantized: parameters may be stored as int8 instead.
+        quantized: "int8" or "bf16": matrices may be stored so instead.
     """
     wanted = {
         name: np.ascontiguousarray(array)
@@ -180,7 +180,7 @@ def record_weights(
         table = {}
         for name, array in wanted.items():
             table[name] = (
-                (store.find_rounded(array) if quantized and array.ndim == 2 else None)
+                (store.find_rounded(array, quantized) if quantized and array.ndim == 2 else None)
                 or store.find(array)
                 or store.append(array)
             )
@@ -209,8 +209,10 @@ class _Store:
         """Where these values are stored, in any layout."""
         return self._places.get(content_key(array))
 
-    def find_rounded(self, array: Array) -> StoredWeight | None:
-        """Where these values are stored as int8; None if they are not."""
+    def find_rounded(self, array: Array, kind: str) -> StoredWeight | None:
+        """Where these values are stored as int8, or rounded to bf16; None if they are not."""
+        if kind == "bf16":
+            return self.find(round_to_bfloat16(array))
         values, scales = quantize_per_row(array)
         place = self.find(values)
         if place is None:

@@ -1,4 +1,4 @@
-"""Quantisation of a bundle to int8 or int4 weights, with a quality check. Needs no torch."""
+"""Quantisation of a bundle to int8, int4 or bf16 weights, with a quality check. Needs no torch."""
 
 import dataclasses
 import shutil
@@ -122,7 +122,7 @@ class _Original:
         path: the folder of the bundle.
         files: a folder with its files, without links, which onnx_ir refuses.
         manifest: the manifest of the bundle.
-        weights: the kind to quantise to, "int8" or "int4".
+        weights: the kind to quantise to, one of ``KINDS``.
     """
 
     path: Path
@@ -168,8 +168,8 @@ class _Original:
             ir.save(graph, folder / file)
             domains |= graph.opset_imports
         # No engine but onnxruntime reads int4.
-        if self.weights == "int8" and self.manifest.transformer is not None:
-            record_weights(list(graphs.values()), folder, self._parameters(), quantized=True)
+        if self.weights != "int4" and self.manifest.transformer is not None:
+            record_weights(list(graphs.values()), folder, self._parameters(), self.weights)
         for entry in self.manifest.tokenizers.values():
             shutil.copyfile(self.files / entry.file, folder / entry.file)
         quantization = {"weights": self.weights}

@@ -1,8 +1,9 @@
-"""Quantisation of float32 graphs to int8 or int4 weights. Needs no torch.
+"""Quantisation of float32 graphs to int8, int4 or bf16 weights. Needs no torch.
 
 int8: symmetric, one scale for each column of a matrix and each row of an embedding table;
 activations are quantised dynamically by onnxruntime's DynamicQuantizeMatMul. int4: blocks of 32,
-onnxruntime's MatMulNBits; embedding tables, and projections that are tied to one, stay int8.
+onnxruntime's MatMulNBits; embedding tables, and projections that are tied to one, stay int8. bf16:
+float32 values that bfloat16 holds; the native engine stores them so, and the graphs stay the same.
 Source: onnxruntime, docs/ContribOperators.md.
 """
 
@@ -32,10 +33,11 @@ from tfexport.export.ir_tools.quantization import (
     quantize_blockwise,
     quantize_per_column,
     quantize_per_row,
+    round_to_bfloat16,
 )
 from tfexport.export.passes.int8_argmax import remove_preselection
 
-KINDS = ("int8", "int4")
+KINDS = ("int8", "int4", "bf16")
 SMALLEST = 32  # rows and columns; quantising a smaller matrix saves nothing
 _WEIGHT_INPUTS = {"MatMul": 1, "Gather": 0}  # operator to the input that is the weight
 _OF_VOCABULARY = (EMBEDDING, PROJECTION)  # whose rows, or columns, are tokens
@@ -105,12 +107,14 @@ def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str]
 
     Args:
         models: the graphs of a bundle, their weights readable.
-        kind: "int8" or "int4".
+        kind: "int8", "int4" or "bf16".
         keep: names of parameters that stay float32.
 
     Returns:
         The names of those that were quantised.
     """
+    if kind == "bf16":
+        return _round_graphs(models, keep)
     for model in models:
         remove_preselection(model, keeps=lambda table: _is_kept(table, keep))
     found = [
@@ -134,6 +138,20 @@ def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str]
         _remove_unused_weights(model)
         model.opset_imports.setdefault(MICROSOFT, 1)
     return {use.role.parameter for use in every}
+
+
+def _round_graphs(models: Sequence[ir.Model], keep: Collection[str]) -> set[str]:
+    """Round the weights of graphs in place; see ``quantize_graphs``."""
+    names = {use.role.parameter for model in models for use in find_weight_uses(model)} - {*keep}
+    for model in models:
+        for graph in model.graphs():
+            for value in graph.initializers.values():
+                role = read_role(value) if _is_matrix(value) else None
+                if role is not None and role.parameter in names:
+                    value.const_value = ir.tensor(
+                        round_to_bfloat16(array_of(value)), name=value.name
+                    )
+    return names
 
 
 def _is_kept(table: ir.Value, keep: Collection[str]) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.bundle import Manifest
+from tfexport.runtime.model.abandoned import Going
 
 Ids = NDArray[np.int64]
 Places = NDArray[np.intp]
@@ -42,19 +43,18 @@ class BeamRecord(NamedTuple):
         parents: index of the hypothesis that each candidate continues.
         log_probs: log-probability of the token, float32 or float64; -inf for a candidate that is
             none.
-        steps: (B,), after which the search of each sentence was done; None if it is done with the
-            step that finishes enough hypotheses.
+        steps: (B,), after which the search of each sentence was done.
     """
 
     tokens: Ids
     parents: Ids
     log_probs: NDArray[Any]
-    steps: Ids | None = None
+    steps: Ids
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeamRules:
-    """How a beam search ranks, what it bans, and when a sentence is done.
+    """How a beam search ranks, what it bans, and when a sentence is done; by default nothing more.
 
     Attributes:
         ends: tokens that end a row.
@@ -78,19 +78,19 @@ class BeamRules:
 
     ends: tuple[int, ...]
     start: int
-    stop: str
-    length_penalty: float
-    on_log_probs: bool
-    renormalize: bool
-    first_token: int | None
-    last_token: int | None
-    min_length: int
-    ngram: int
-    source_ngram: int
-    repetition_penalty: float
-    suppressed: tuple[int, ...]
-    suppressed_first: tuple[int, ...]
-    sequences: tuple[tuple[int, ...], ...]
+    stop: str = "early"
+    length_penalty: float = 1.0
+    on_log_probs: bool = False
+    renormalize: bool = False
+    first_token: int | None = None
+    last_token: int | None = None
+    min_length: int = 0
+    ngram: int = 0
+    source_ngram: int = 0
+    repetition_penalty: float = 1.0
+    suppressed: tuple[int, ...] = ()
+    suppressed_first: tuple[int, ...] = ()
+    sequences: tuple[tuple[int, ...], ...] = ()
 
 
 class NoTokenError(Exception):
@@ -114,6 +114,47 @@ class Rows(Protocol):
 
     def select(self, rows: Places) -> None:
         """Keep these rows, in this order; a row may be repeated or dropped."""
+
+
+class Run(NamedTuple):
+    """How far greedy rows go on without their caller.
+
+    A row ends with the end token, or with the last token that it may get. No step begins after
+    ``seconds``, or once ``enough`` rows have ended and ``wake`` is set.
+
+    Attributes:
+        left: (R,), tokens that each row may still get, at least one.
+        end: the end token.
+        first: the forced first token; None for none.
+        last: the token that is forced where a row may get only one more; None for none.
+        steps: at most; at least one is made.
+        enough: see above.
+        seconds: see above.
+        wake: (1,), int32, which any thread may set.
+    """
+
+    left: Sequence[int]
+    end: int
+    first: int | None
+    last: int | None
+    steps: int
+    enough: int
+    seconds: float
+    wake: NDArray[np.int32]
+
+
+class Ran(NamedTuple):
+    """What the rows of a ``Run`` got.
+
+    Attributes:
+        tokens: (R, steps), of which each row's ``counts`` are given.
+        counts: (R,).
+        kept: the row before the run of each row that is left.
+    """
+
+    tokens: NDArray[Any]
+    counts: NDArray[Any]
+    kept: Places
 
 
 class RunningRows(Protocol):
@@ -150,6 +191,14 @@ class RunningRows(Protocol):
             logits: (R, V), or (0, V). Both are overwritten by the next step.
         """
 
+    def run(self, tokens: Sequence[int] | Ids, run: Run) -> Ran:
+        """Make steps of greedy search; rows that have ended leave.
+
+        Args:
+            tokens: (R,), the next token of each row, the first of them the start token.
+            run: how far.
+        """
+
     def select(self, rows: Places) -> None:
         """Keep these rows, in this order; a row may be repeated or dropped."""
 
@@ -168,14 +217,12 @@ class Model(Protocol):
         vocab_size: V.
         has_generate: whether ``generate`` can be called.
         has_beam: whether ``beam`` can be called.
-        has_beam_rules: whether ``beam`` takes rules.
         engine: name of the engine, and its instruction set if known.
     """
 
     vocab_size: int
     has_generate: bool
     has_beam: bool
-    has_beam_rules: bool
     engine: str
 
     @property
@@ -194,7 +241,11 @@ class Model(Protocol):
         """
 
     def generate(
-        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
+        self,
+        rows: Sequence[Source],
+        max_length: int,
+        return_scores: bool = True,
+        going: Going | None = None,
     ) -> Generated:
         """Decode greedily in one call.
 
@@ -202,6 +253,10 @@ class Model(Protocol):
             rows: sources, none of them empty.
             max_length: new tokens at most.
             return_scores: false omits them, if the engine can.
+            going: asked again and again; the call ends once it is false. None to always continue.
+
+        Raises:
+            AbandonedError: ``going`` was false.
         """
 
     def beam(
@@ -211,6 +266,7 @@ class Model(Protocol):
         num_finished: int,
         max_length: int,
         rules: BeamRules | None = None,
+        going: Going | None = None,
     ) -> BeamRecord:
         """Run a beam search in one call.
 
@@ -220,10 +276,11 @@ class Model(Protocol):
             num_finished: finished hypotheses without which no sentence is done before
                 ``max_length``.
             max_length: new tokens at most, a forced first one included.
-            rules: of the search, only if ``has_beam_rules``; None for the project's own: with the
-                model's end token, stopping early.
+            rules: of the search; None for those with the model's own start and end token.
+            going: as of ``generate``.
 
         Raises:
+            AbandonedError: ``going`` was false.
             NoTokenError: the rules allow some row no token.
         """
 

@@ -3,6 +3,7 @@
 Axes: R rows of the decoder.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from onnxruntime import OrtValue
 from tfexport import graph_io
 from tfexport.errors import BundleError
 from tfexport.graph_io import CacheShape
-from tfexport.runtime.model.interface import Floats, Ids, Source
+from tfexport.runtime.model.interface import Floats, Ids, Ran, Run, Source
 from tfexport.runtime.model.session import Binding, Graph
 
 
@@ -174,6 +175,36 @@ class Slots:
         self._graph.run_bound(self._bindings[key])
         self._positions[:rows] += 1
         return self._best[:rows, 0], self._logits[: rows if return_logits else 0]
+
+    def run(self, tokens: Sequence[int] | Ids, run: Run) -> Ran:
+        """See ``interface.RunningRows``."""
+        begun, given = time.monotonic(), np.asarray(tokens)
+        left, kept = np.array(run.left), np.arange(self.rows)
+        chosen, counts = np.empty((self.rows, run.steps), np.int64), np.zeros(self.rows, np.int64)
+        for step in range(run.steps):
+            wanted = run.wake[0] and len(counts) - self.rows >= run.enough
+            if step and (wanted or time.monotonic() - begun >= run.seconds):
+                break
+            starts = self._positions[: self.rows] == 0
+            given = self.step(given, return_logits=False)[0].copy()
+            ends = left[kept] == counts[kept] + 1
+            if run.last is not None:
+                given[ends] = run.last
+            if run.first is not None:
+                given[starts] = run.first
+            chosen[kept, counts[kept]] = given
+            counts[kept] += 1
+            ends |= given == run.end
+            if ends.any():
+                count = len(ends) - int(ends.sum())
+                rows = np.arange(count)
+                # The last ones take the places of those that leave.
+                rows[ends[:count]] = np.flatnonzero(~ends[count:]) + count
+                self.select(rows)
+                kept, given = kept[rows], given[rows]
+                if not count:
+                    break
+        return Ran(chosen, counts, kept)
 
     def select(self, rows: NDArray[np.intp]) -> None:
         """Keep these rows, in this order; a row may be repeated or dropped."""

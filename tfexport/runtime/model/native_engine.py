@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfexport import atomic
-from tfexport.bundle import WEIGHTS, Manifest, open_bundle
+from tfexport.bundle import WEIGHTS, Manifest, open_bundle, write_note
 from tfexport.errors import BundleError, ConfigError, TfexportWarning, shown
 from tfexport.runtime.model.mapped_memory import map_file, release_map
 from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
@@ -184,7 +184,8 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
     """Write a bundle's weights as the native engine needs them on this machine.
 
     The file is next to the bundle. Processes that open the bundle map it, instead of packing the
-    weights.
+    weights. They do not compute sha256 again of large files that have not changed since: see
+    ``tfexport.bundle.write_note``.
 
     Args:
         bundle: its folder.
@@ -212,6 +213,7 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
         model.save(packed)
     except tfexport_native.NativeError as error:
         raise BundleError(f"{folder}: the native engine refuses: {error}") from None
+    write_note(folder)
     return packed.path
 
 

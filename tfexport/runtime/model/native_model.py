@@ -5,9 +5,10 @@ Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L laye
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
+from tfexport.runtime.model.abandoned import AbandonedError, Going, watched
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -25,6 +27,8 @@ from tfexport.runtime.model.interface import (
     ModelShape,
     NoTokenError,
     Places,
+    Ran,
+    Run,
     Source,
 )
 from tfexport.runtime.model.native_engine import open_native
@@ -55,6 +59,19 @@ def _reporting(call: Call) -> Call:
     return cast("Call", report)
 
 
+@contextlib.contextmanager
+def _ended(going: Going | None) -> Iterator[NDArray[np.int32] | None]:
+    """Yield the flag that ends a call once ``going`` is false; None if it is None."""
+    import tfexport_native
+
+    flag = np.zeros(1, np.int32)
+    try:
+        with watched(going, lambda: flag.__setitem__(0, 1)):
+            yield None if going is None else flag
+    except tfexport_native.CancelledError:
+        raise AbandonedError from None
+
+
 class NativeModel:
     """See ``interface.Model``.
 
@@ -62,7 +79,7 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_beam = has_beam_rules = has_shortlist = has_slots = True
+    has_generate = has_beam = has_shortlist = has_slots = True
 
     @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -114,10 +131,15 @@ class NativeModel:
 
     @_reporting
     def generate(
-        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
+        self,
+        rows: Sequence[Source],
+        max_length: int,
+        return_scores: bool = True,
+        going: Going | None = None,
     ) -> Generated:
         """See ``interface.Model``."""
-        found = self._model.generate(self.sources(rows), max_length, return_scores)
+        with _ended(going) as flag:
+            found = self._model.generate(self.sources(rows), max_length, return_scores, flag)
         sequences, _, scores = found
         if scores is None:
             scores = np.full(len(rows), np.nan, np.float32)
@@ -131,14 +153,16 @@ class NativeModel:
         num_finished: int,
         max_length: int,
         rules: BeamRules | None = None,
+        going: Going | None = None,
     ) -> BeamRecord:
         """See ``interface.Model``."""
         import tfexport_native
 
         sizes = (beam_size, num_finished, max_length)
-        by = tfexport_native.BeamRules(**vars(rules) if rules else {})
+        given = None if rules is None else vars(rules)
         try:
-            found = self._model.beam(self.sources(rows), *sizes, rules=by)
+            with _ended(going) as flag:
+                found = self._model.beam(self.sources(rows), *sizes, cancelled=flag, rules=given)
         except tfexport_native.NoTokenError as error:
             raise NoTokenError(str(error)) from None
         tokens, parents = (each.astype(np.int64) for each in (found.tokens, found.parents))
@@ -250,6 +274,19 @@ class NativeRunningRows:
             logits=logits[:, None] if return_logits else None,
         )
         return best.astype(np.int64), logits
+
+    @_reporting
+    def run(self, tokens: Sequence[int] | Ids, run: Run) -> Ran:
+        """See ``interface.RunningRows``."""
+        import tfexport_native
+
+        first, last = (-1 if token is None else token for token in (run.first, run.last))
+        how = tfexport_native.Run(
+            run.end, first, last, run.steps, run.enough, run.seconds, run.wake
+        )
+        chosen, counts = self._batch.run(tokens, run.left, how)
+        ended = (chosen[np.arange(len(counts)), counts - 1] == run.end) | (counts == run.left)
+        return Ran(chosen, counts, np.flatnonzero(~ended))
 
     @_reporting
     def select(self, rows: Places) -> None:

@@ -18,6 +18,7 @@ from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.graph_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
+from tfexport.runtime.model.abandoned import Going
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -25,6 +26,7 @@ from tfexport.runtime.model.interface import (
     Generated,
     Ids,
     ModelShape,
+    NoTokenError,
     Source,
 )
 from tfexport.runtime.model.kv_cache import DecoderState, Slots
@@ -40,7 +42,6 @@ class OnnxModel:
     """
 
     engine = "onnxruntime"
-    has_beam_rules = False
     log_normalizer = None
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
@@ -50,7 +51,7 @@ class OnnxModel:
         self._weights = folder / WEIGHTS
         self._stamps = FileStamps(self._weights, *self._files.values())
         self._threads = threads
-        self._pad_id = manifest.special_ids.pad
+        self._ids = manifest.special_ids
         self._sessions: dict[str, Graph] = {}
         self._opening = threading.Lock()
         self.has_generate = graph_io.GENERATE in manifest.graphs
@@ -94,11 +95,15 @@ class OnnxModel:
 
     def _inputs(self, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
         """Inputs of every graph with an encoder: rows padded on the right, and their mask."""
-        ids, mask = pad(cast(Sequence[Sequence[int]], sources), self._pad_id)
+        ids, mask = pad(cast(Sequence[Sequence[int]], sources), self._ids.pad)
         return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
 
     def generate(
-        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
+        self,
+        rows: Sequence[Source],
+        max_length: int,
+        return_scores: bool = True,
+        going: Going | None = None,
     ) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
@@ -106,6 +111,7 @@ class OnnxModel:
             rows: sources, none of them empty.
             max_length: new tokens at most.
             return_scores: false omits them, if the graph can.
+            going: see ``interface.Model``.
         """
         feeds: dict[str, NDArray[Any]] = {
             **self._inputs(rows),
@@ -113,7 +119,7 @@ class OnnxModel:
         }
         if not return_scores and self._specs[graph_io.GENERATE].optional_inputs:
             feeds[graph_io.RETURN_SCORES] = np.array(False)
-        found = Generated(*self._session(graph_io.GENERATE).run(None, feeds))
+        found = Generated(*self._session(graph_io.GENERATE).run(None, feeds, going))
         path = self._files[graph_io.GENERATE]
         check_range(path, graph_io.SEQUENCES, found.sequences, self.vocab_size)
         return found
@@ -125,28 +131,41 @@ class OnnxModel:
         num_finished: int,
         max_length: int,
         rules: BeamRules | None = None,
+        going: Going | None = None,
     ) -> BeamRecord:
         """Run a beam search in one call; only if ``has_beam``.
 
         Args:
             rows: sources, none of them empty.
             beam_size: hypotheses followed at a time; at most half of the vocabulary.
-            num_finished: finished hypotheses that end the search of a sentence.
-            max_length: new tokens at most.
-            rules: None, the only ones of the graph.
+            num_finished: finished hypotheses without which no sentence is done before
+                ``max_length``.
+            max_length: new tokens at most, a forced first one included.
+            rules: of the search; None for those with the model's own start and end token.
+            going: see ``interface.Model``.
+
+        Raises:
+            NoTokenError: the rules allow some row no token.
         """
-        assert rules is None
+        by = rules or BeamRules(ends=(self._ids.eos,), start=self._ids.decoder_start)
         feeds = {
             **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
             graph_io.BEAM_SIZE: np.array(beam_size),
             graph_io.ENOUGH: np.array(num_finished),
+            **rule_inputs(by, rows),
         }
-        record = BeamRecord(*self._session(graph_io.BEAM).run(None, feeds))
+        *record, steps = self._session(graph_io.BEAM).run(None, feeds, going)
+        if (steps < 0).any():
+            raise NoTokenError
+        forced = by.first_token is not None  # which is the first step of the graph
+        tokens, parents, log_probs = (each[forced:] for each in record)
+        found = BeamRecord(tokens, parents, log_probs, steps - forced)
         path = self._files[graph_io.BEAM]
-        check_range(path, "tokens", record.tokens, self.vocab_size)
-        check_range(path, "parents", record.parents, beam_size)
-        return record
+        check_range(path, "tokens", found.tokens, self.vocab_size)
+        check_range(path, "parents", found.parents, beam_size)
+        check_range(path, "steps", found.steps, len(found.tokens) + 1)
+        return found
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
@@ -235,6 +254,27 @@ class OnnxModel:
         return values
 
 
+def rule_inputs(rules: BeamRules, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
+    """The inputs of ``graph_io.BEAM_RULES``; sources have to be ids for the n-grams of these."""
+    given = dict(vars(rules))
+    rows = cast(Sequence[Sequence[int]], sources) if rules.source_ngram else [()] * len(sources)
+    width = max([2, *map(len, rules.sequences)])
+    padded = [
+        (graph_io.ANY_TOKEN,) * (width - len(sequence)) + sequence for sequence in rules.sequences
+    ]
+    given |= {
+        "stop": graph_io.STOPS.index(rules.stop),
+        "first_token": graph_io.NO_TOKEN if rules.first_token is None else rules.first_token,
+        "last_token": graph_io.NO_TOKEN if rules.last_token is None else rules.last_token,
+        "sequences": np.reshape(padded, (len(padded), width)),
+        "source_tokens": pad(rows, graph_io.NO_TOKEN)[0],
+    }
+    return {
+        tensor.name: np.array(given[tensor.name.removeprefix(graph_io.RULES)], tensor.dtype)
+        for tensor in graph_io.BEAM_RULES
+    }
+
+
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
     """Pad rows on the right to ids (B, S), with a mask (B, S) of their lengths, 1 = keep."""
     longest = max(len(row) for row in rows)
@@ -282,7 +322,7 @@ class ModuleModel(OnnxModel):
             )[0]
             for row in sources
         ]  # fmt: skip
-        return stack_rows(rows, self._pad_id)
+        return stack_rows(rows, self._ids.pad)
 
     def states(self, rows: Sequence[Source]) -> tuple[Floats, NDArray[np.bool_]]:
         """Compute the states that a recognised decoder attends to, of rows that share a batch.

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import threading
@@ -20,6 +21,7 @@ from tfexport.bundle import WEIGHTS, without_links
 from tfexport.errors import BundleError, join_problems
 from tfexport.file_access import refuse_name
 from tfexport.graph_io import CROSS_ATTENTIONS, DTYPES, GENERATE, GraphSpec, TensorSpec
+from tfexport.runtime.model.abandoned import AbandonedError, Going, watched
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 
 _TYPES = {
@@ -246,19 +248,24 @@ class _Calls:
         self._changed = threading.Condition()
         self._running, self._ending = 0, False
         self._options = _run_options()
+        self._own = set[ort.RunOptions]()  # of calls that can be ended one by one
 
     @contextlib.contextmanager
-    def run(self) -> Iterator[ort.RunOptions]:
-        """Register a call for the block, with these options."""
+    def run(self, own: bool = False) -> Iterator[ort.RunOptions]:
+        """Register a call for the block, with these options, which may be its own."""
         if self._ending:
             self._stay()
+        options = _run_options() if own else self._options
         with self._changed:
             self._running += 1
+            if own:
+                self._own.add(options)
         try:
-            yield self._options
+            yield options
         finally:
             with self._changed:
                 self._running -= 1
+                self._own.discard(options)
                 self._changed.notify_all()
             if self._ending:
                 self._stay()
@@ -266,7 +273,9 @@ class _Calls:
     def end(self) -> None:
         """Stop new calls and wait for those that run; other threads cannot return from a call."""
         with self._changed:
-            self._ending, self._options.terminate = True, True
+            self._ending = True
+            for options in (self._options, *self._own):
+                options.terminate = True
             self._changed.wait_for(lambda: not self._running, self._PATIENCE)
             self._options = _run_options()  # for other functions at the end
 
@@ -293,12 +302,20 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def named_failures(path: Path) -> Iterator[ort.RunOptions]:
-    """Yield options of a run; raise its failures as ``BundleError`` with the graph's file."""
+def named_failures(path: Path, going: Going | None = None) -> Iterator[ort.RunOptions]:
+    """Yield options of a run; raise its failures as ``BundleError`` with the graph's file.
+
+    The run ends with ``AbandonedError`` once ``going`` is false.
+    """
+    stopped = threading.Event()
     try:
-        with _CALLS.run() as options:
-            yield options
+        with _CALLS.run(own=going is not None) as options:
+            stop = functools.partial(setattr, options, "terminate", True)
+            with watched(going, stop) as stopped:
+                yield options
     except Exception as error:  # as in ``open_session``
+        if stopped.is_set():
+            raise AbandonedError from None
         raise BundleError(
             f"{path}: failed in onnxruntime {ort.__version__}: {_reason_of(error)}"
         ) from error
@@ -327,13 +344,19 @@ class Graph:
         check_graph(path, self._session, spec)
         self.outputs = [value.name for value in self._session.get_outputs()]
 
-    def run(self, outputs: list[str] | None, feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
+    def run(
+        self,
+        outputs: list[str] | None,
+        feeds: Mapping[str, NDArray[Any]],
+        going: Going | None = None,
+    ) -> list[Any]:
         """Run the graph; return the outputs of these names, or all, as arrays.
 
         Raises:
+            AbandonedError: ``going`` was false.
             BundleError: onnxruntime fails, or outputs have other shapes than the graph's role.
         """
-        with named_failures(self._path) as options:
+        with named_failures(self._path, going) as options:
             found: list[Any] = self._session.run(outputs, feeds, options)
         if not self._checked:
             given = {name: value.shape for name, value in feeds.items()}

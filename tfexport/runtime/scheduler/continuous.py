@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.model.interface import Floats, Ids
+from tfexport.runtime.model.interface import Floats, Ids, Run
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler.submission import Ended, Observer, Row
@@ -30,6 +30,10 @@ from tfexport.runtime.search.logits import token_log_probs
 from tfexport.runtime.search.ranking import make_hypothesis
 
 # Axes: W rows of the model's batch that a sequence takes, V vocabulary.
+
+ENTERING = 8  # share of the slots that has to be free before rows enter a full batch
+# Greedy rows go on for so long before results are handed over and the batch looks at its queue.
+_STEPS, _SECONDS = 16, 0.005
 
 
 def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int) -> bool:
@@ -146,6 +150,31 @@ class GreedySequence:
             self._reporter.started()
         return None if last else Kept(self, indices, [token])
 
+    @property
+    def left(self) -> int:
+        """Tokens that it may still get."""
+        return self._longest - len(self._tokens)
+
+    @property
+    def told(self) -> bool:
+        """Whether somebody waits for each of its tokens."""
+        return self._reporter.wanted
+
+    def extend(self, tokens: list[int]) -> bool:
+        """Take tokens of a run; return whether it has ended."""
+        self._reporter.started()
+        first = len(self._tokens)
+        self._tokens += tokens
+        self._scores += [math.nan] * len(tokens)
+        self._finished = tokens[-1] == self._end
+        over = self._finished or not self.left
+        if self._reporter.wanted:
+            for place in range(max(first, len(self._prefix)), len(self._tokens)):
+                last = over and place + 1 == len(self._tokens)
+                token, number = self._tokens[place], self.row.request.number
+                self._reporter.tell([Step(number, 0, place, token, math.nan, last)])
+        return over
+
     def hypotheses(self) -> list[Hypothesis]:
         """The only hypothesis."""
         scores = np.array(self._scores)
@@ -219,12 +248,21 @@ class ContinuousBatch:
         free: see ``RunningBatch``; each row reserves the most that it may need.
     """
 
-    def __init__(self, engine: Engine, capacity: int, observer: Observer) -> None:
+    def __init__(
+        self, engine: Engine, capacity: int, observer: Observer, wake: NDArray[np.int32]
+    ) -> None:
         """Make the buffers.
+
+        Args:
+            engine: an open bundle.
+            capacity: see ``RunningBatch``.
+            observer: receives events.
+            wake: (1,), set while rows wait.
 
         Raises:
             BundleError: onnxruntime cannot run the graph.
         """
+        self._wake = wake
         self._slots = engine.model.running_rows(capacity)
         self._observer, self.capacity = observer, capacity
         self._hold([])
@@ -242,6 +280,8 @@ class ContinuousBatch:
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
+        if self._plain:
+            return self._run(self._plain)
         best, logits = self._slots.step(self._tokens, self._scored)
         scores = self._scores(best, logits) if self._scored else [math.nan] * len(best)
         outputs = Outputs(best.tolist(), scores, logits)
@@ -257,6 +297,38 @@ class ContinuousBatch:
             except Exception as error:  # only this row fails
                 sequence.row.submission.fail(error)
         self._continue(kept)
+        return ended
+
+    def _run(self, sequences: list[GreedySequence]) -> Ended:
+        """Several steps of rows of greedy search, which need no logits."""
+        by_row = list(sequences)
+        for sequence, (index,) in zip(sequences, self._indices, strict=True):
+            by_row[index] = sequence
+        options = by_row[0].row.options  # its rules are the graph's, and so the same for all
+        run = Run(
+            [sequence.left for sequence in by_row],
+            options.eos_id,
+            options.first_token,
+            options.last_token,
+            1 if any(sequence.told for sequence in by_row) else _STEPS,
+            self.capacity // ENTERING - self.free,
+            _SECONDS,
+            self._wake,
+        )
+        tokens, counts, kept = self._slots.run(self._tokens, run)
+        ended: Ended = []
+        lasts: list[int] = []
+        for sequence, row, count in zip(by_row, tokens.tolist(), counts.tolist(), strict=True):
+            lasts.append(row[count - 1])
+            try:
+                if sequence.extend(row[:count]):
+                    ended.append((sequence.row, sequence.hypotheses()))
+            except Exception as error:  # only this row fails
+                sequence.row.submission.fail(error)
+        self._tokens = np.array(lasts, np.int64)[kept]
+        if len(kept) < len(by_row):
+            self._hold([by_row[row] for row in kept.tolist()])
+            self._indices = [[row] for row in range(len(kept))]
         return ended
 
     def leave(self) -> None:
@@ -281,10 +353,13 @@ class ContinuousBatch:
     def _hold(self, sequences: list[GreedySequence | SearchSequence]) -> None:
         self._sequences, self.rows = sequences, list[Row]()
         self._scored, self.free = False, self.capacity
+        plain = [sequence for sequence in sequences if isinstance(sequence, GreedySequence)]
         for sequence in sequences:
             self.rows.append(sequence.row)
             self._scored |= sequence.scored
             self.free -= sequence.row.options.width
+        # Rows whose next tokens need nothing of Python.
+        self._plain = plain if len(plain) == len(sequences) and not self._scored else []
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
         """Log-probabilities (R,) of the best tokens; NaN if not requested."""

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfexport.errors import BundleError, ClosedSchedulerError, QueueFullError
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
-from tfexport.runtime.scheduler.continuous import ContinuousBatch, fits_slots
+from tfexport.runtime.scheduler.continuous import ENTERING, ContinuousBatch, fits_slots
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.submission import (
     Ended,
@@ -26,7 +29,6 @@ from tfexport.runtime.search import Request, ResolvedOptions
 
 _LEAST_SLOTS = 8  # slots of a batch, if there are several: room for a beam
 ENCODED_TOKENS = 1024  # tokens of sources that enter between two steps, for which running rows wait
-_SHARE = 8  # share of the slots that has to be free before rows enter a full batch
 _RECENT = 256  # finished rows by which the rate is measured
 
 
@@ -94,8 +96,9 @@ class Scheduler:
         dynamic = [DynamicBatch(engine, self._slots, observer) for _ in workers]
         self._batch_workers = [BatchWorkers("dynamic", dynamic, observer)]
         if self.continuous:
-            running = [ContinuousBatch(engine, self._slots, observer) for _ in workers]
-            self._batch_workers.append(BatchWorkers("continuous", running, observer))
+            wake = np.zeros(1, np.int32)
+            running = [ContinuousBatch(engine, self._slots, observer, wake) for _ in workers]
+            self._batch_workers.append(BatchWorkers("continuous", running, observer, wake))
         self._entering = threading.Lock()
         self._draining = False
 
@@ -217,8 +220,22 @@ class BatchWorkers:
     Each thread owns its batch; a lock protects all shared state.
     """
 
-    def __init__(self, name: str, batches: Sequence[RunningBatch], observer: Observer) -> None:
-        """Start a thread for each batch; all have the same size."""
+    def __init__(
+        self,
+        name: str,
+        batches: Sequence[RunningBatch],
+        observer: Observer,
+        wake: NDArray[np.int32] | None = None,
+    ) -> None:
+        """Start a thread for each batch; all have the same size.
+
+        Args:
+            name: of the threads.
+            batches: one for each thread.
+            observer: receives events.
+            wake: (1,), set while rows wait, for batches that make several steps at a time.
+        """
+        self._wake = np.zeros(1, np.int32) if wake is None else wake
         self._observer, self.capacity = observer, batches[0].capacity
         self._waiting = WaitingRows()
         self._changed = threading.Condition()
@@ -247,6 +264,7 @@ class BatchWorkers:
             if self._closed:
                 raise ClosedSchedulerError("the scheduler is closed")
             self._waiting.add(submission)
+            self._wake[0] = 1
             self._changed.notify_all()
 
     @property
@@ -287,6 +305,7 @@ class BatchWorkers:
         """Stop; waiting and running rows fail."""
         with self._changed:
             self._closed = True
+            self._wake[0] = 1
             left = self._waiting.take_all()
             self._changed.notify_all()
         for row in left:
@@ -330,6 +349,7 @@ class BatchWorkers:
                 rows = self._waiting.take(
                     self._room(batch), ENCODED_TOKENS, self._share(worker), alone=not batch.rows
                 )
+                self._wake[0] = self._waiting.rows > 0
             if not any(self._running):
                 self._ended.clear()  # idle time does not count
             self._running[worker] = len(batch.rows) + len(rows)
@@ -351,7 +371,7 @@ class BatchWorkers:
 
     def _room(self, batch: RunningBatch) -> int:
         """How many rows may enter now: if more wait than fit, several are encoded together."""
-        few = self._waiting.rows > batch.free < self.capacity // _SHARE
+        few = self._waiting.rows > batch.free < self.capacity // ENTERING
         return 0 if few and batch.rows else batch.free
 
     def _share(self, worker: int) -> int:

@@ -183,7 +183,7 @@ class Observer:
     """
 
     def batch(self, rows: int) -> None:
-        """A step, or a complete search, of so many rows starts."""
+        """A step, several in a row, or a complete search, of so many rows starts."""
 
     def queued(self, seconds: float) -> None:
         """A row has waited so long before it was started."""

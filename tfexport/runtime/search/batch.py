@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tfexport.runtime.model.abandoned import AbandonedError
 from tfexport.runtime.model.interface import Floats, Ids, Model, Rows
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
@@ -130,10 +131,6 @@ def select_attention(weights: Floats, options: DecodingOptions) -> Floats:
         return layer[:, options.attention_head]
     mean: Floats = layer.mean(1)
     return mean
-
-
-class AbandonedError(Exception):
-    """A search was abandoned by its caller; see ``ResolvedOptions.going``."""
 
 
 class NextStep(NamedTuple):

@@ -10,15 +10,11 @@ from tfexport.runtime.search.alternatives import decode_alternatives
 from tfexport.runtime.search.batch import Choice, Prefixes
 from tfexport.runtime.search.beam import BeamChoice, BeamSearch
 from tfexport.runtime.search.graph_search import (
-    beam_by_rules,
     beam_in_one_call,
     greedy_in_one_call,
 )
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.stepwise import StepwiseChoice, StepwiseSearch
-
-# The longest search with ``going`` that may run inside a graph, where it cannot be stopped.
-_LONGEST_IN_ONE_CALL = 512
 
 
 def decode(
@@ -55,14 +51,13 @@ def _search(
     # Searches in one call take no shortlists and no prefixes, except for a forced first token.
     own = ((), (options.first_token,))
     unconstrained = all(row.prefix in own and row.candidates is None for row in requests)
-    in_one_call = options.going is None or options.max_length <= _LONGEST_IN_ONE_CALL
-    unconstrained = unconstrained and in_one_call
     if options.beam_size > 1:
         found = _beam_in_one_call(model, requests, options) if unconstrained else None
         return BeamSearch(model, requests, options).run() if found is None else found
     if model.has_generate and options.fits_greedy_graph and unconstrained:
         rows = [row.source for row in requests]
-        made = greedy_in_one_call(model, rows, options.max_length, options.eos_id, options)
+        most, end = options.max_length, options.eos_id
+        made = greedy_in_one_call(model, rows, most, end, options, options.going)
         return [[each] for each in made]
     return StepwiseSearch(model, requests, options).run()
 
@@ -74,16 +69,14 @@ def _beam_in_one_call(
     # At least K of the candidates of a step are not an end token.
     if 2 * options.beam_size > model.vocab_size:
         return None
-    if model.has_beam_rules and options.fits_beam_rules:
-        of_ids = all(row.inputs is None for row in requests)
-        if options.encoder_no_repeat_ngram_size and not of_ids:
-            return None
-        if len(requests[0].prefix) >= options.max_length:
-            return None
-        try:
-            return beam_by_rules(model, requests, options)
-        except NoTokenError:
-            return None
-    if model.has_beam and options.fits_beam_graph:
+    if not (model.has_beam and options.fits_beam_rules):
+        return None
+    of_ids = all(row.inputs is None for row in requests)
+    if options.encoder_no_repeat_ngram_size and not of_ids:
+        return None
+    if len(requests[0].prefix) >= options.max_length:
+        return None
+    try:
         return beam_in_one_call(model, requests, options)
-    return None
+    except NoTokenError:
+        return None

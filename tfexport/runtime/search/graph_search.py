@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tfexport.runtime.model.abandoned import Going
 from tfexport.runtime.model.interface import BeamRecord, BeamRules, Model, Source
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
@@ -45,7 +46,7 @@ class Backtrace:
         self._tokens = record.tokens.tolist()
         self._parents = record.parents.tolist()
         self._log_probs = record.log_probs
-        self._steps: list[int] | None = None if record.steps is None else record.steps.tolist()
+        self._steps: list[int] = record.steps.tolist()
 
     def hypotheses(self, sentence: int) -> list[Hypothesis]:
         """The finished hypotheses of one sentence, best first."""
@@ -53,20 +54,14 @@ class Backtrace:
         for step, ranks in self._complete(sentence):
             traced = [self._trace(sentence, step, rank) for rank in ranks]
             found += [made for made in traced if made is not None]
-            if self._is_done(sentence, step, len(found)):
-                break
         return best_first(found)[: self._options.num_hypotheses]
 
     def _complete(self, sentence: int) -> Iterator[tuple[int, list[int]]]:
         """For each step the ranks of candidates that end or have ``max_length`` tokens."""
-        for step, ends in enumerate(self._ends[:, sentence, : self._width]):
+        steps = self._steps[sentence]
+        for step, ends in enumerate(self._ends[:steps, sentence, : self._width]):
             last = len(self._prefix) + step + 1 >= self._options.max_length
             yield step, [rank for rank, end in enumerate(ends) if end or last]
-
-    def _is_done(self, sentence: int, step: int, num_found: int) -> bool:
-        if self._steps is None:
-            return num_found >= stopping_count(self._options)
-        return step + 1 >= self._steps[sentence]
 
     def _trace(self, sentence: int, step: int, rank: int) -> Hypothesis | None:
         """Follow a candidate back to the start token; None if it is a placeholder."""
@@ -100,6 +95,7 @@ def greedy_in_one_call(
     max_length: int,
     eos_id: int,
     options: DecodingOptions | None = None,
+    going: Going | None = None,
 ) -> list[Hypothesis]:
     """Decode rows greedily, one hypothesis a row.
 
@@ -109,9 +105,10 @@ def greedy_in_one_call(
         max_length: the most tokens of a row.
         eos_id: the model's own end token.
         options: scoring, and whether the end token is kept.
+        going: see ``Model.generate``.
     """
     options = options or DecodingOptions()
-    found = model.generate(rows, max_length, options.return_scores)
+    found = model.generate(rows, max_length, options.return_scores, going)
     hypotheses = []
     for row, mean in zip(found.sequences.tolist(), found.scores.tolist(), strict=True):
         tokens = truncate_at_eos(row, eos_id)
@@ -130,24 +127,7 @@ def beam_in_one_call(
     """Decode requests with a beam; for each its hypotheses, best first.
 
     Args:
-        model: a model with a beam graph.
-        requests: rows without prefixes and candidates.
-        options: options for which ``fits_beam_graph`` is true.
-    """
-    rows = [request.source for request in requests]
-    num_finished = stopping_count(options)
-    record = model.beam(rows, options.beam_size, num_finished, options.max_length)
-    backtrace = Backtrace(record, options)
-    return [backtrace.hypotheses(sentence) for sentence in range(len(requests))]
-
-
-def beam_by_rules(
-    model: Model, requests: Sequence[Request], options: ResolvedOptions
-) -> list[list[Hypothesis]]:
-    """Decode requests with a beam by rules; for each its hypotheses, best first.
-
-    Args:
-        model: a model that ``has_beam_rules``.
+        model: a model that ``has_beam``.
         requests: rows without candidates; their prefixes are the forced first token, or empty.
         options: options for which ``fits_beam_rules`` is true.
 
@@ -158,7 +138,7 @@ def beam_by_rules(
     rows = [request.source for request in requests]
     rules = make_rules(options, prefix)
     enough, most = stopping_count(options), options.max_length
-    record = model.beam(rows, options.beam_size, enough, most, rules)
+    record = model.beam(rows, options.beam_size, enough, most, rules, options.going)
     backtrace = Backtrace(record, options, prefix)
     return [backtrace.hypotheses(sentence) for sentence in range(len(requests))]
 

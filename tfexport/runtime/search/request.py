@@ -70,22 +70,17 @@ _AROUND_SEARCH = frozenset({
     "length_penalty", "max_length", "max_input_length", "truncate", "return_scores",
     "return_end_token", "batch_size", "batch_type",
 })  # fmt: skip
-# The options that the graphs of a complete search implement. A graph decodes a batch only if every
-# option in use is listed here, so a forgotten one leads to the stepwise search. The rules of
-# transformers differ in filters of logits, which no graph has, and in stopping without
-# ``early_stopping``.
+# The options that the searches in one call implement. They decode a batch only if every option in
+# use is listed here, so a forgotten one leads to the stepwise search.
 GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH | {"search_rules"}
-BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
+BEAM_RULES_OPTIONS = _AROUND_SEARCH | {
     "beam_size", "num_hypotheses", "patience", "return_token_scores", "search_rules",
-}  # fmt: skip
-# The same for engines whose search in one call takes ``BeamRules``.
-BEAM_RULES_OPTIONS = BEAM_GRAPH_OPTIONS | {
     "early_stopping", "exhaustive", "renormalize_logits", "min_length", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "repetition_penalty", "suppress_tokens",
     "suppress_first_tokens", "suppress_sequences", "disable_unk", "first_token", "last_token",
     "end_tokens",
 }  # fmt: skip
-_MOST_ENDS = 64  # end tokens of these engines
+_MOST_ENDS = 64  # end tokens
 # Options whose resolved values are checked.
 _RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
 _RULES = frozenset({"first_token", "last_token"})  # compared with the rules of a graph
@@ -193,12 +188,6 @@ class ResolvedOptions(DecodingOptions):
         rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)
         known = GREEDY_GRAPH_OPTIONS | _RULES
         return rules == self.graph_rules and self._usual and self._knows(known)
-
-    @cached_property
-    def fits_beam_graph(self) -> bool:
-        """Whether the beam search graph implements all options in use."""
-        plain = self._usual and not self.suppress_tokens
-        return self.beam_size > 1 and plain and self._knows(BEAM_GRAPH_OPTIONS)
 
     @cached_property
     def fits_beam_rules(self) -> bool:

@@ -1,0 +1,55 @@
+#include "run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+namespace tfn {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Whether another thread wants the caller back.
+bool wakes(const Run& run) {
+    return run.wake && __atomic_load_n(run.wake, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+void run(Workspace& w, Batch& batch, const int32_t* tokens, const Run& run, int32_t* chosen,
+         int32_t* counts) {
+    const int all = batch.rows();
+    const auto begun = Clock::now();
+    std::vector<int32_t> rows(all), next(tokens, tokens + all), best, kept, rows_left, tokens_left;
+    std::vector<bool> begins;  // rows before their first token
+    std::iota(rows.begin(), rows.end(), 0);
+    std::fill(counts, counts + all, 0);
+    for (int step = 0; step < run.steps && !rows.empty(); step++) {
+        if (step && std::chrono::duration<double>(Clock::now() - begun).count() >= run.seconds) break;
+        if (step && all - (int)rows.size() >= run.enough && wakes(run)) break;
+        const int count = (int)rows.size();
+        kept.clear(), rows_left.clear(), tokens_left.clear(), begins.clear();
+        for (int i = 0; i < count; i++) begins.push_back(batch.position(i) == 0);
+        best.resize(count);
+        Wanted wanted;
+        wanted.best = best.data();
+        batch.step(w, next.data(), 1, wanted);
+        for (int i = 0; i < count; i++) {
+            const int row = rows[i];
+            const bool last = counts[row] + 1 >= run.left[row];
+            int32_t token = best[i];
+            if (begins[i] && run.first >= 0) token = run.first;
+            else if (last && run.last >= 0) token = run.last;
+            chosen[(size_t)row * run.steps + counts[row]++] = token;
+            if (last || token == run.end) continue;
+            kept.push_back(i);
+            rows_left.push_back(row);
+            tokens_left.push_back(token);
+        }
+        if ((int)kept.size() < count) batch.select(kept.data(), (int)kept.size());
+        rows.swap(rows_left);
+        next.swap(tokens_left);
+    }
+}
+
+}  // namespace tfn
