@@ -7,6 +7,8 @@ import pytest
 from tests.support.command import invoke
 from tests.support.documents import read_blocks, words
 from tests.support.paths import REPOSITORY
+from tfexport.cli.translate_command import FORMATS
+from tfexport.markup.files import FILE_FORMATS
 from tfexport.runtime import Translator
 
 DEMO = REPOSITORY / "examples" / "de-en.bundle"
@@ -75,6 +77,10 @@ def test_malformed_files_are_refused(kind: str, content: bytes, said: str) -> No
     assert done.exit_code == 1, done.stdout
     assert said in done.stderr
     assert not done.stdout
+
+
+def test_every_format_is_offered() -> None:
+    assert FORMATS == FILE_FORMATS
 
 
 def test_text_keeps_its_lines_and_placeholders() -> None:

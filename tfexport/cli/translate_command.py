@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 # The formats of files that tfexport.markup.files reads, which needs an extra.
-FORMATS = ("text", "html", "xml", "srt", "vtt", "po", "json-strings")
+FORMATS = ("text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings")
 # Options of lines of text that rows of arrays do not have.
 _OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file", "vocabulary_map")
 

@@ -8,6 +8,7 @@ from typing import Literal
 from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
 from tfexport.markup.html_reader import NO_RULES, read_html
+from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
 from tfexport.markup.placeholders import Placeholders, occurrences
 from tfexport.markup.placement import Placement
 from tfexport.markup.segments import Segment, Variant, make_segment
@@ -27,15 +28,17 @@ class Markup:
     """What texts are made of.
 
     Attributes:
-        format: of the texts.
+        format: of the texts; "markdown" is that of a single paragraph, as ``read_file`` finds it.
         placeholders: those that texts contain; None for the usual ones in markup, and none in plain
             text.
         rules: for elements.
+        references: the labels of links of Markdown, as ``read_file`` finds them.
     """
 
-    format: Format = "text"
+    format: Format | Literal["markdown"] = "text"
     placeholders: Placeholders | None = None
     rules: TagRules = NO_RULES
+    references: References = field(default_factory=dict, hash=False)
 
     def __bool__(self) -> bool:
         return self.format != "text" or self.placeholders is not None
@@ -58,8 +61,9 @@ class Markup:
                 for part in split_runs(tokens)
             ])  # fmt: skip
         parts = split_runs(self.tokens(text))
+        write = escape_markdown if self.format == "markdown" else escape
         return Document([
-            part if isinstance(part, str) else make_segment(part, found, escape) for part in parts
+            part if isinstance(part, str) else make_segment(part, found, write) for part in parts
         ])  # fmt: skip
 
     def words(self, text: str) -> str:
@@ -71,7 +75,9 @@ class Markup:
         return "\n".join(segment.text for segment in self.read(text).segments)
 
     def tokens(self, text: str) -> list[Token]:
-        """The tokens of HTML or XML; see ``read``."""
+        """The tokens of markup; see ``read``."""
+        if self.format == "markdown":
+            return read_inline(text, self.references)
         reader = read_html if self.format == "html" else read_xml
         return reader(text, self.rules)
 

@@ -9,10 +9,11 @@ from typing import Literal
 
 from tfexport.errors import InputError, missing_dependency
 from tfexport.markup.document import Markup
+from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
 
-FileFormat = Literal["text", "html", "xml", "srt", "vtt", "po", "json-strings"]
+FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings"]
 FILE_FORMATS: tuple[FileFormat, ...] = (
-    "text", "html", "xml", "srt", "vtt", "po", "json-strings",
+    "text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings",
 )  # fmt: skip
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
@@ -62,8 +63,41 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
     if kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
         return TextFile([Text(content, whole)], lambda made: made[0])
-    readers = {"srt": _srt, "vtt": _vtt, "po": _po, "json-strings": _json}
+    readers = {"markdown": _markdown, "srt": _srt, "vtt": _vtt, "po": _po, "json-strings": _json}
     return readers[kind](content, markup)
+
+
+def _markdown(content: str, markup: Markup) -> TextFile:
+    newline = "\r\n" if "\r\n" in content else "\n"
+    content = content.replace("\r\n", "\n")
+    places, references = find_texts(content)
+
+    def write(made: Sequence[str]) -> str:
+        written, begin = list[str](), 0
+        for place, text in zip(places, made, strict=True):
+            lines = iter(write_inline(text, place, references).split("\n"))
+            # Line breaks that are left are those of the source.
+            joined = next(lines)
+            for line, between in zip(lines, _kept_breaks(place, text), strict=True):
+                joined += between + line
+            written += [content[begin : place.start], joined]
+            begin = place.end
+        whole = "".join(written) + content[begin:]
+        if not same_blocks(content, whole):
+            raise InputError("its translation is read as other blocks of Markdown")
+        return whole.replace("\n", newline)
+
+    inline = replace(markup, format="markdown", references=references)
+    texts = [Text(place.text, inline) for place in places]
+    return TextFile(texts, write)
+
+
+def _kept_breaks(place: Place, made: str) -> list[str]:
+    """What the document has in place of each line break that a translation has kept."""
+    if made.count("\n") == len(place.breaks):
+        return list(place.breaks)
+    hard = re.finditer(r"(\\| {2,})?\n", place.text)
+    return [between for between, found in zip(place.breaks, hard, strict=True) if found[1]]
 
 
 def _message(text: str, markup: Markup) -> Text:

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from tfexport.markup.alignment import Unit, is_mark
 
@@ -103,9 +104,11 @@ class Placement:
         if not nodes:
             return space
         text = nodes[0].as_it_is()
-        for node in nodes[1:]:
-            text += (" " if node.shown and node.spaces[0] else "") + node.as_it_is()
-        before, after = nodes[0].spaces[0], nodes[-1].spaces[1]
+        for last_node, node in pairwise(nodes):
+            both = last_node.kept is not None and node.kept is not None
+            text += (" " if both or (node.shown and node.spaces[0]) else "") + node.as_it_is()
+        before = nodes[0].spaces[0] or self._both_kept(nodes[0], place - 1, first, last)
+        after = nodes[-1].spaces[1] or self._both_kept(nodes[-1], place, first, last)
         seen = any(node.shown for node in nodes)
         if space:
             if before:
@@ -116,6 +119,12 @@ class Placement:
         if seen and after and place < last and not is_mark(self.text[self.units[place].start]):
             text = f"{text} "
         return text
+
+    def _both_kept(self, node: Node, place: int, first: int, last: int) -> bool:
+        """Whether a node and a word are placeholders, which are not written as one word."""
+        if node.kept is None or not first <= place < last:
+            return False
+        return self.units[place].kept is not None
 
     def _assign(
         self, nodes: Sequence[Node], first: int, last: int
