@@ -349,9 +349,8 @@ def prepare(model: Model, asked: Asked) -> Rows:
     split = asked.split or model.split
     join = model.join(asked.target)
     documents = _documents(model, asked)
-    split_texts = [
-        split_text(text, asked.language, split, join) for text in asked.texts if not documents
-    ]
+    plain = [] if documents else asked.texts
+    split_texts = [split_text(text, asked.language, split, join) for text in plain]
     given: Mapping[str, Any] = asked.options
     attention = bool(given.get("return_attention"))
     if any(document.aligned for document in documents):
@@ -373,13 +372,10 @@ def prepare(model: Model, asked: Asked) -> Rows:
             split_texts = list(map(_marked, split_texts))
     optional = [flag for document in documents for flag in document.optional]
     requests, unknown = _requests(model, asked, split_texts, ids, options, encoded, optional)
-    worded = [flag for document in documents for flag in document.worded]
-    requests = (
-        [request if keep else None for request, keep in zip(requests, worded, strict=True)]
-        if documents
-        else requests
-    )
-    if not documents:  # of documents, the rows that are used are counted
+    if documents:
+        worded = [flag for document in documents for flag in document.worded]
+        requests = [one if flag else None for one, flag in zip(requests, worded, strict=True)]
+    else:  # of documents, the rows that are used are counted, by ``assemble``
         model.observer.unknown(sum(unknown))
     model.check_lengths(requests)
     return Rows(options, requests, split_texts, unknown, documents, attention)
