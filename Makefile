@@ -109,7 +109,8 @@ $(WASM) &: $(shell find native/engine -type f) native/wasm/CMakeLists.txt
 	@touch $(WASM)
 
 test-wasm: wasm .venv/ready build/native/ready
-	-@$(MAKE) --no-print-directory examples/web/node_modules/ready
+	-@$(MAKE) --no-print-directory --keep-going examples/web/node_modules/ready \
+		native/wasm/node_modules/ready
 	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest native/tests/test_wasm.py \
 		tests/system/demo/test_page_engine.py
 
@@ -284,4 +285,4 @@ RELEASE := $(subst .venv,.venv-release,$(BIN))
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* examples/*/node_modules native/wasm/dist tests/release/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* examples/*/node_modules native/wasm/dist native/wasm/node_modules tests/release/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -38,7 +38,7 @@ def tfexport(folder: str, threads: int, parts: dict[str, float]) -> Callable[[],
     parts["numpy"] = time.perf_counter() - begun
     from tfexport import bundle
     from tfexport.runtime import Translator
-    from tfexport.runtime.engine import TextCodec
+    from tfexport.runtime.text.codec import TextCodec
     from tfexport.runtime.model import open_model
 
     parts["imports"] = time.perf_counter() - begun

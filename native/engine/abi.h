@@ -160,7 +160,8 @@ TFN_API int tfn_batch_enter(tfn_batch* batch, tfn_sources sources, tfn_error err
 TFN_API int tfn_batch_step(tfn_batch* batch, const int32_t* tokens, int32_t each, tfn_wanted wanted,
                            tfn_error error);
 /* tokens (rows,): the next of each. chosen (rows, run.steps), counts (rows,): what each row got. At least
- * one step is made. Rows that have ended leave the batch, the others keep their order. */
+ * one step is made. Rows that have ended leave the batch, the others keep their order. After a failure
+ * some of the steps may have been made. */
 TFN_API int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run,
                           int32_t* chosen, int32_t* counts, tfn_error error);
 TFN_API int tfn_batch_select(tfn_batch* batch, const int32_t* rows, int32_t count, tfn_error error);

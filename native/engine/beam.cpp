@@ -32,6 +32,8 @@ struct Hypothesis {
     }
 };
 
+constexpr int SPARE = 8;  // candidates of a row for those that rules ban
+
 // A sentence that is still searched.
 struct Sentence {
     int number = 0;
@@ -68,11 +70,15 @@ public:
     void step(Workspace& w, int number) {
         const int rows = batch_.rows(), each = std::min(size_, rules_.candidates());
         Team::Span span(w.team, Phase::decoder, rows, rows);
-        Wanted wanted;
-        wanted.logits = w.logits.reserve((size_t)rows * size_);
-        batch_.step(w, tokens_.data(), 1, wanted);
         std::vector<Candidate> found((size_t)rows * each);
-        rank(w, wanted.logits, each, found.data());
+        if (rules_.need_few_logits(length() - 1)) {
+            rank_few(w, each, found.data());
+        } else {
+            Wanted wanted;
+            wanted.logits = w.logits.reserve((size_t)rows * size_);
+            batch_.step(w, tokens_.data(), 1, wanted);
+            rank_all(w, wanted.logits, each, found.data());
+        }
         std::vector<Sentence> before = std::move(running_);
         running_.clear();
         rows_.clear();
@@ -92,43 +98,120 @@ public:
     }
 
 private:
-    // The best `each` tokens of every row.
-    void rank(Workspace& w, float* logits, int each, Candidate* found) {
-        std::vector<std::pair<const Sentence*, int>> places;  // of rows: which one of a sentence
+    struct Place {  // of a row
+        const Sentence* sentence;
+        int parent;
+        const Hypothesis& hypothesis() const { return sentence->followed[parent]; }
+        BeamRules::Row row(float* room) const {
+            const auto& tokens = hypothesis().tokens;
+            return {{tokens.data(), (int)tokens.size()}, sentence->source, room};
+        }
+    };
+
+    size_t length() const { return running_[0].followed[0].tokens.size(); }
+    std::vector<Place> places() const {
+        std::vector<Place> found;
         for (const Sentence& sentence : running_)
-            for (size_t i = 0; i < sentence.followed.size(); i++)
-                places.emplace_back(&sentence, (int)i);
-        const size_t rows = places.size(), length = running_[0].followed[0].tokens.size();
-        std::vector<float> room(rows * length);
-        float* values = w.bounds.reserve(rows * each);
-        int32_t* ids = w.candidates.reserve(rows * each);
-        w.team.run((int)rows, 8.0 * rows * size_, [&](int row, int) {
-            const Sentence& sentence = *places[row].first;
-            const int parent = places[row].second;
-            float* of_row = logits + (size_t)row * size_;
-            const Ids tokens{sentence.followed[parent].tokens.data(), (int)length};
-            if (rules_.on_log_probs) {
-                const float all = (float)w.kernels.log_sum_exp(of_row, size_);
-                for (int i = 0; i < size_; i++) of_row[i] -= all;
-            }
-            rules_.apply({tokens, sentence.source, room.data() + row * length}, of_row, size_);
-            rank_row(w.kernels, sentence.followed[parent].sum, parent, of_row, each,
-                     values + (size_t)row * each, ids + (size_t)row * each,
-                     found + (size_t)row * each);
+            for (size_t i = 0; i < sentence.followed.size(); i++) found.push_back({&sentence, (int)i});
+        return found;
+    }
+
+    // The best `each` tokens of every row, from all logits.
+    void rank_all(Workspace& w, float* logits, int each, Candidate* found) const {
+        const std::vector<Place> rows = places();
+        std::vector<float> room(rows.size() * length());
+        float* values = w.bounds.reserve(rows.size() * each);
+        int32_t* ids = w.candidates.reserve(rows.size() * each);
+        w.team.run((int)rows.size(), 8.0 * rows.size() * size_, [&](int row, int) {
+            rank_row(w.kernels, rows[row], room.data() + row * length(),
+                     logits + (size_t)row * size_, each, values + (size_t)row * each,
+                     ids + (size_t)row * each, found + (size_t)row * each);
         });
     }
 
-    void rank_row(const Kernels& kernels, double sum, int parent, const float* logits, int each,
+    void rank_row(const Kernels& kernels, const Place& place, float* room, float* logits, int each,
                   float* values, int32_t* ids, Candidate* found) const {
+        if (rules_.on_log_probs) {
+            const float all = (float)kernels.log_sum_exp(logits, size_);
+            for (int i = 0; i < size_; i++) logits[i] -= all;
+        }
+        rules_.apply(place.row(room), logits, size_);
         kernels.top(logits, size_, each, values, ids);
         double all = 0;
         if (!rules_.on_log_probs || rules_.renormalize) all = kernels.log_sum_exp(logits, size_);
-        for (int i = 0; i < each; i++) {
-            // Not a number is in no order.
-            const bool allowed = std::isfinite(values[i]) && std::isfinite(all);
-            const double score = allowed ? values[i] - all : -INFINITY;
-            found[i] = {ids[i], parent, score, sum + score};
+        for (int i = 0; i < each; i++) found[i] = candidate(place, ids[i], values[i], all);
+    }
+
+    static Candidate candidate(const Place& place, int32_t token, float value, double all) {
+        // Not a number is in no order.
+        const bool allowed = std::isfinite(value) && std::isfinite(all);
+        const double score = allowed ? value - all : -INFINITY;
+        return {token, place.parent, score, place.hypothesis().sum + score};
+    }
+
+    // The same from the best logits of every row, and the sums of all: takes the step.
+    void rank_few(Workspace& w, int each, Candidate* found) {
+        const std::vector<Place> rows = places();
+        const int count = (int)rows.size();
+        const int some = std::min(size_, rules_.on_log_probs ? each + SPARE : each);
+        std::vector<float> values((size_t)count * some), room(count * length());
+        std::vector<int32_t> ids(values.size());
+        std::vector<double> log_sums(count);
+        Wanted wanted;
+        wanted.ranked = {some, nullptr, values.data(), ids.data(), log_sums.data()};
+        if (!rules_.on_log_probs) wanted.ranked.bias = banned();
+        batch_.step(w, tokens_.data(), 1, wanted);
+        if (!rules_.on_log_probs) {
+            for (int i = 0; i < count * each; i++)
+                found[i] = candidate(rows[i / each], ids[i], values[i], log_sums[i / each]);
+            return;
         }
+        float* sparse = w.logits.reserve((size_t)w.team.threads() * size_);
+        std::vector<char> enough(count);
+        w.team.run(count, 1e3 * count * some, [&](int row, int thread) {
+            const size_t at = (size_t)row * some;
+            enough[row] = rank_sparse(rows[row], room.data() + row * length(),
+                                      {some, nullptr, values.data() + at, ids.data() + at, nullptr},
+                                      (float)log_sums[row], sparse + (size_t)thread * size_, each,
+                                      found + (size_t)row * each);
+        });
+        for (int row = 0; row < count; row++) {
+            if (enough[row]) continue;
+            const float* state = w.x.data() + row * width(batch_.model().config.d_model);
+            batch_.model().vocabulary.logits(w, state, 1, sparse, size_);
+            rank_row(w.kernels, rows[row], room.data() + row * length(), sparse, each,
+                     values.data(), ids.data(), found + (size_t)row * each);
+        }
+    }
+
+    // From the best logits of a row, which are all that is set of `sparse`: rules write elsewhere too,
+    // and what they read there changes nothing. Whether the best `each` are known: rules lower
+    // log-probabilities, so that they are if they are above all of which the logit is not given.
+    bool rank_sparse(const Place& place, float* room, const Ranked& best, float all, float* sparse,
+                     int each, Candidate* found) const {
+        int count = 0;
+        for (; count < best.count && best.values[count] > -INFINITY; count++)
+            sparse[best.ids[count]] = best.values[count] - all;
+        const float others = count == size_ || count < best.count
+                                 ? -INFINITY
+                                 : sparse[best.ids[count - 1]];
+        rules_.apply(place.row(room), sparse, size_);
+        std::vector<int32_t> ids(best.ids, best.ids + count);
+        std::sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
+            return sparse[a] != sparse[b] ? sparse[a] > sparse[b] : a < b;
+        });
+        for (int i = 0; i < each; i++)
+            found[i] = i < count ? candidate(place, ids[i], sparse[ids[i]], 0)
+                                 : candidate(place, 0, -INFINITY, 0);
+        return count < best.count || count == size_ || sparse[ids[each - 1]] > others;
+    }
+
+    // The model's bias, and what rules ban in all rows of this step.
+    const float* banned() {
+        bias_.resize(size_ + MOST_PANEL);
+        std::copy_n(batch_.model().vocabulary.bias(), size_, bias_.data());
+        rules_.apply_everywhere((int)length() - 1, bias_.data(), size_);
+        return bias_.data();
     }
 
     // By these rules a hypothesis that has no allowed token would end as it is.
@@ -194,6 +277,7 @@ private:
     const BeamRecord record_;
     std::vector<Sentence> running_;
     std::vector<int32_t> rows_, tokens_;  // that the next step goes on with
+    std::vector<float> bias_;
 };
 
 }  // namespace

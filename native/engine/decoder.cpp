@@ -148,7 +148,7 @@ void Batch::finish(Workspace& w, int rows, int each, const Wanted& wanted) const
                              wanted.count);
     else if (wanted.logits)
         vocabulary.logits(w, w.x.data(), all, wanted.logits, vocabulary.size());
-    if (!wanted.best) return;
+    if (!wanted.best && !wanted.ranked.count) return;
     const float* last = w.x.data();
     if (each > 1) {
         float* states = w.states.reserve(rows * d);
@@ -156,7 +156,8 @@ void Batch::finish(Workspace& w, int rows, int each, const Wanted& wanted) const
             std::copy_n(w.x.data() + ((size_t)row * each + each - 1) * d, d, states + row * d);
         last = states;
     }
-    vocabulary.best(w, last, rows, wanted.best);
+    if (wanted.best) vocabulary.best(w, last, rows, wanted.best);
+    if (wanted.ranked.count) vocabulary.rank(w, last, rows, wanted.ranked);
 }
 
 }  // namespace tfn

@@ -85,9 +85,20 @@ bool Linear::pack_plain(const Kernels& kernels, const std::vector<Tensor>& tenso
     const Lines lines{tensor.row_stride, tensor.column_stride, count, k_};
     const size_t to = packed_at(kernels, quantized(), packed_.k, first, 0);
     if (!quantized()) {
-        if (tensor.int8 || !weights_.data()) return false;
-        const float* from = static_cast<const float*>(tensor.data);
-        pack_panel(from + row * tensor.row_stride, lines, panel, weights_.data() + to);
+        if (tensor.int8) return false;
+        const float* from = static_cast<const float*>(tensor.data) + row * tensor.row_stride;
+        if (weights_.data()) {
+            pack_panel(from, lines, panel, weights_.data() + to);
+            return true;
+        }
+        const Half type = packed_.floats.type();
+        std::vector<float> wide((size_t)panel * k_);
+        pack_panel(from, lines, panel, wide.data());
+        for (int column = 0; column < panel; column++) {
+            uint16_t* halves = halves_.data() + to + packed_at(kernels, type, k_, column, 0);
+            for (size_t i = column; i < wide.size(); i += panel, halves += panel)
+                narrowed(type, wide[i], halves);
+        }
         return true;
     }
     std::copy_n(tensor.scales + row, count, scales_.data() + first);

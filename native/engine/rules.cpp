@@ -34,13 +34,23 @@ void BeamRules::apply(const Row& row, float* logits, int size) const {
     if (ngram) ban_ngrams(seen, seen, ngram, logits, size);
     if (source_ngram) ban_ngrams(row.source, seen, source_ngram, logits, size);
     ban_sequences(made, logits);
-    if (made.count < min_length) ban(ends, logits);
-    if (last >= 0 && made.count == most - 1) {
+    apply_everywhere(made.count, logits, size);
+}
+
+void BeamRules::apply_everywhere(int made, float* logits, int size) const {
+    if (made < min_length) ban(ends, logits);
+    if (forces_last(made)) {
         std::fill_n(logits, size, -INFINITY);
         logits[last] = 0;
     }
     ban(suppressed, logits);
-    if (made.count == (first >= 0 ? 1 : 0)) ban(suppressed_first, logits);
+    if (made == (first >= 0)) ban(suppressed_first, logits);
+}
+
+bool BeamRules::need_few_logits(int made) const {
+    if (forces_last(made)) return false;
+    if (on_log_probs) return !renormalize && repetition_penalty >= 1;
+    return repetition_penalty == 1 && !ngram && !source_ngram && !lengths.count;
 }
 
 // Keskar et al. 2019. A token that came twice is penalised once.

@@ -47,8 +47,15 @@ struct BeamRules {
         float* room;  // for as many values as there are tokens
     };
     void apply(const Row& row, float* logits, int size) const;
+    // The part that is the same in all rows with so many tokens, the start token not counted.
+    void apply_everywhere(int made, float* logits, int size) const;
+    // Whether the best logits of a row and the sum of all exponentials tell its best candidates: on
+    // log-probabilities if rules lower some of them and change nothing else, otherwise if they ban the
+    // same in all rows.
+    bool need_few_logits(int made) const;
 
 private:
+    bool forces_last(int made) const { return last >= 0 && made == most - 1; }
     void penalize(const Ids& seen, float* room, float* logits) const;
     void ban_sequences(const Ids& made, float* logits) const;
 };

@@ -11,6 +11,37 @@ namespace {
 constexpr int ROWS = 64;  // screened at a time
 constexpr int ROOM = 512;  // for candidates of a row and a thread; if they are more, all are computed
 
+struct Best {
+    float value = -INFINITY;
+    int32_t column = 0;
+    void add(float other, int32_t at) {  // on a tie the lower one
+        if (!(other > value || (other == value && at < column))) return;
+        value = other;
+        column = at;
+    }
+};
+
+// The best of the rankings that threads have made of a row, which lie `apart`.
+void merge(const Ranking* rankings, size_t apart, int threads, float* values, int32_t* ids) {
+    std::vector<int> taken(threads);
+    for (int i = 0; i < rankings->room; i++) {
+        values[i] = -INFINITY;
+        ids[i] = 0;
+        int best = -1;
+        for (int thread = 0; thread < threads; thread++) {
+            const Ranking& r = rankings[thread * apart];
+            const int at = taken[thread];
+            if (at == r.count) continue;
+            if (best >= 0 && (r.values[at] < values[i] || (r.values[at] == values[i] && r.ids[at] > ids[i])))
+                continue;
+            best = thread;
+            values[i] = r.values[at];
+            ids[i] = r.ids[at];
+        }
+        if (best >= 0) taken[best]++;
+    }
+}
+
 }  // namespace
 
 Vocabulary::Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& config)
@@ -98,55 +129,108 @@ void Vocabulary::fill_screen(const Kernels& kernels, const float* row, int colum
     lengths_[column] = scaled.length;
 }
 
+// use(first panel, behind the last, thread), for all panels, whose columns rise in each thread. A chunk
+// of columns is of one task.
+template <class Use>
+void Vocabulary::share(Workspace& w, int rows, Use&& use) const {
+    const int of_chunk = CHUNK / w.kernels.panel;
+    const int each = std::max(1, panels_ / of_chunk / (32 * w.team.threads())) * of_chunk;
+    w.team.run((panels_ + each - 1) / each, (double)rows * d_ * w.kernels.panel * panels_,
+               [&](int task, int thread) {
+                   use(task * each, std::min(panels_, (task + 1) * each), thread);
+               });
+}
+
+Packed Vocabulary::weights() const {
+    if (!rows_) return packed_;
+    Packed own{d_};
+    own.table = {rows_, stride_, nullptr, size_};
+    return own;
+}
+
+Input Vocabulary::input(Workspace& w, const float* x, int rows) const {
+    if (!rows_) return w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_);
+    const int lanes = w.kernels.lanes, vectors = (rows + lanes - 1) / lanes;
+    float* turned = w.turned.reserve((size_t)vectors * lanes * d_);
+    w.team.run(vectors, 4.0 * rows * d_, [&](int i, int) {
+        w.kernels.turn(x + i * lanes * width(d_), width(d_), std::min(lanes, rows - i * lanes), d_,
+                       turned + (size_t)i * lanes * d_);
+    });
+    Input input;
+    input.turned = turned;
+    return input;
+}
+
 void Vocabulary::logits(Workspace& w, const float* x, int rows, float* out, size_t ld) const {
-    const size_t from = width(d_);
-    if (!rows_) {
-        Epilogue end{out, ld, bias_.data(), size_};
-        Input input = w.quantized.make(w.kernels, w.team, x, from, rows, d_);
-        const double work = (double)rows * d_ * w.kernels.panel;
-        const Chunks chunks(panels_, work, w.team.threads());
-        w.team.run(chunks.count, work * panels_, [&](int task, int) {
-            w.kernels.linear(packed_, input, rows, chunks.first(task), chunks.last(task), end);
-        });
-        return;
-    }
-    // A chunk of columns stays in the cache while all rows are multiplied with it.
-    constexpr int WHOLE = 12;  // columns that every instruction set takes in whole blocks
-    const int each = std::max(1, (1 << 16) / d_ / WHOLE) * WHOLE, tasks = (size_ + each - 1) / each;
-    w.team.run(tasks, (double)rows * d_ * size_, [&](int task, int) {
-        const int first = task * each, count = std::min(each, size_ - first);
-        w.kernels.dots({x, from, rows, rows_ + first * stride_, stride_, count, d_,
-                        bias_.data() + first, out + first, ld});
+    const Input given = input(w, x, rows);
+    const Packed own = weights();
+    share(w, rows, [&](int first, int last, int) {
+        w.kernels.linear(own, given, rows, first, last, {out, ld, bias_.data(), size_});
     });
 }
 
 void Vocabulary::logits_of(Workspace& w, const float* x, int rows, const int32_t* columns,
                            int count, float* out, size_t ld) const {
-    // Columns lie anywhere, so that each is multiplied by itself; a task is some of them.
-    const int panel = w.kernels.panel;
-    const double work = (double)rows * d_ * (rows_ ? 1 : panel);
-    const int each = std::max(1, (int)(30e3 / std::max(1.0, work))), tasks = (count + each - 1) / each;
-    if (rows_) {
-        w.team.run(tasks, work * count, [&](int task, int) {
-            for (int i = task * each; i < std::min(count, (task + 1) * each); i++)
-                w.kernels.dots({x, width(d_), rows, rows_ + columns[i] * stride_, stride_, 1, d_,
-                                bias_.data() + columns[i], out + i, ld});
-        });
-        return;
-    }
-    const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_);
+    // Columns of a table lie anywhere; of int8 each is multiplied with its panel.
+    const int panel = w.kernels.panel, each = rows_ ? panel : 1, tasks = (count + each - 1) / each;
+    const Input given = input(w, x, rows);
     float* room = w.bounds.reserve((size_t)w.team.threads() * rows * panel);
-    w.team.run(tasks, work * count, [&](int task, int thread) {
-        float* found = room + (size_t)thread * rows * panel;
-        for (int i = task * each; i < std::min(count, (task + 1) * each); i++) {
-            const size_t first = columns[i] / panel * panel;
-            const Packed one{packed_.k, nullptr, packed_.int8 + first * packed_.k,
-                             packed_.scales + first, packed_.sums + first};
-            w.kernels.linear(one, input, rows, 0, 1,
-                             {found, (size_t)panel, bias_.data() + first, panel});
-            for (int row = 0; row < rows; row++)
-                out[row * ld + i] = found[(size_t)row * panel + columns[i] - first];
+    w.team.run(tasks, (double)rows * d_ * panel * tasks, [&](int task, int thread) {
+        const int32_t* own = columns + task * each;
+        if (rows_) {
+            some_logits(w.kernels, given, rows, {rows_, stride_, own, std::min(each, count - task * each)},
+                        bias_.data(), out + task * each, ld);
+            return;
         }
+        float* found = room + (size_t)thread * rows * panel;
+        const size_t first = *own / panel * panel;
+        const Packed one{packed_.k, {}, packed_.int8 + first * packed_.k, packed_.scales + first,
+                         packed_.sums + first};
+        w.kernels.linear(one, given, rows, 0, 1,
+                         {found, (size_t)panel, bias_.data() + first, panel});
+        for (int row = 0; row < rows; row++)
+            out[row * ld + task] = found[(size_t)row * panel + *own - first];
+    });
+}
+
+// Of not more columns than a panel has.
+void Vocabulary::some_logits(const Kernels& kernels, const Input& input, int rows,
+                             const Table& columns, const float* bias, float* out, size_t ld) const {
+    float of_columns[MOST_PANEL] = {};
+    for (int i = 0; i < columns.count; i++) of_columns[i] = bias[columns.columns[i]];
+    Packed own{d_};
+    own.table = columns;
+    kernels.linear(own, input, rows, 0, 1, {out, ld, of_columns, columns.count});
+}
+
+void Vocabulary::rank(Workspace& w, const float* x, int rows, const Ranked& ranked) const {
+    const int threads = w.team.threads(), chunks = (size_ + CHUNK - 1) / CHUNK;
+    std::vector<Ranking> all((size_t)threads * rows);
+    const size_t room = ranked.count;
+    float* values = w.bounds.reserve(all.size() * room);
+    int32_t* ids = w.candidates.reserve(all.size() * room);
+    float* sums = w.chunks.reserve((size_t)rows * 2 * chunks);
+    for (size_t i = 0; i < all.size(); i++) {
+        Ranking& one = all[i];
+        one.room = ranked.count;
+        one.values = values + i * room;
+        one.ids = ids + i * room;
+        one.highest = sums + i % rows * 2 * chunks;
+        one.sums = one.highest + chunks;
+    }
+    const Input given = input(w, x, rows);
+    const float* bias = ranked.bias ? ranked.bias : bias_.data();
+    const Packed own = weights();
+    share(w, rows, [&](int first, int last, int thread) {
+        w.kernels.rank(own, given, rows, first, last, {bias, size_},
+                       all.data() + (size_t)thread * rows);
+    });
+    w.team.run(rows, 64.0 * rows * (chunks + threads * room), [&](int row, int) {
+        const Ranking& first = all[row];
+        LogOfSums log;
+        for (int i = 0; i < chunks; i++) log.add(first.highest[i], first.sums[i]);
+        ranked.log_sums[row] = log.value();
+        merge(all.data() + row, rows, threads, ranked.values + row * room, ranked.ids + row * room);
     });
 }
 
@@ -166,7 +250,7 @@ void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) co
         screens[i].upper = w.bounds.data() + i * ROOM;
         screens[i].room = ROOM;
     }
-    const float u = 0x1p-24f, g = (d_ / w.kernels.lanes + 2 * w.kernels.lanes) * u * 1.01f;
+    const float u = 0x1p-24f, g = (d_ + 2) * u * 1.01f;
     w.team.run(rows_ ? rows : 0, 8.0 * rows * d_, [&](int row, int) {
         const char* values = static_cast<const char*>(input.quantized);
         float length, error;
@@ -186,51 +270,61 @@ void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) co
         w.kernels.screen(packed_, input, rows, chunks.first(task), chunks.last(task), columns,
                          screens.data() + (size_t)thread * rows);
     });
-    w.team.run(rows, 16.0 * rows * d_, [&](int row, int) {
-        out[row] = pick(w, x + row * width(d_), row, rows, screens.data());
+    const size_t turned = (size_t)d_ * w.kernels.lanes;  // a row
+    float* room = w.turned.reserve(threads * turned);
+    w.team.run(rows, 16.0 * rows * d_, [&](int row, int thread) {
+        out[row] = pick(w.kernels, threads, x + row * width(d_), screens.data() + row, rows,
+                        room + thread * turned);
     });
 }
 
-int32_t Vocabulary::pick(Workspace& w, const float* x, int row, int rows,
-                         const Screen* screens) const {
-    float low = -INFINITY, most = -INFINITY;
-    int32_t found = 0;
-    for (int thread = 0; thread < w.team.threads(); thread++) {
-        const Screen& s = screens[thread * rows + row];
-        if (s.full) return best_of_all(w, x);
-        low = std::max(low, s.best);
+int32_t Vocabulary::pick(const Kernels& kernels, int threads, const float* x, const Screen* screens,
+                         size_t apart, float* room) const {
+    float low = -INFINITY;
+    Best best;
+    Input turned;
+    turned.turned = room;
+    if (rows_) kernels.turn(x, 0, 1, d_, room);
+    for (int i = 0; i < threads; i++) {
+        if (screens[i * apart].full) return best_of_all(kernels, turned);
+        low = std::max(low, screens[i * apart].best);
     }
-    for (int thread = 0; thread < w.team.threads(); thread++) {
-        const Screen& s = screens[thread * rows + row];
-        for (int i = 0; i < s.count; i++) {
-            if (!(s.upper[i] >= low)) continue;
-            float value = s.upper[i];
-            if (rows_)
-                w.kernels.dots({x, 0, 1, rows_ + s.ids[i] * stride_, stride_, 1, d_,
-                                allowed_.data() + s.ids[i], &value, 0});
-            if (value > most || (value == most && s.ids[i] < found)) {
-                most = value;
-                found = s.ids[i];
+    int32_t columns[MOST_PANEL];
+    float values[MOST_PANEL];
+    int count = 0;
+    const auto compute = [&] {
+        if (!count) return;
+        some_logits(kernels, turned, 1, {rows_, stride_, columns, count}, allowed_.data(), values, count);
+        for (int i = 0; i < count; i++) best.add(values[i], columns[i]);
+        count = 0;
+    };
+    for (int i = 0; i < threads; i++) {
+        const Screen& s = screens[i * apart];
+        for (int at = 0; at < s.count; at++) {
+            if (!(s.upper[at] >= low)) continue;
+            if (!rows_) {
+                best.add(s.upper[at], s.ids[at]);
+                continue;
             }
+            columns[count++] = s.ids[at];
+            if (count == kernels.panel) compute();
         }
     }
-    return found;
+    compute();
+    return best.column;
 }
 
-int32_t Vocabulary::best_of_all(const Workspace& w, const float* x) const {
-    constexpr int SOME = 256;
-    float some[SOME], most = -INFINITY;
-    int32_t found = 0;
-    for (int first = 0; first < size_; first += SOME) {
-        const int count = std::min(SOME, size_ - first);
-        w.kernels.dots({x, 0, 1, rows_ + first * stride_, stride_, count, d_,
-                        allowed_.data() + first, some, 0});
-        const int best = w.kernels.argmax(some, count);
-        if (!(some[best] > most)) continue;
-        most = some[best];
-        found = first + best;
+int32_t Vocabulary::best_of_all(const Kernels& kernels, const Input& turned) const {
+    float values[CHUNK];
+    Packed own = weights();
+    Best best;
+    for (int panel = 0, first = 0; first < size_; panel++, first += kernels.panel) {
+        const int count = std::min(kernels.panel, size_ - first);
+        kernels.linear(own, turned, 1, panel, panel + 1,
+                       {values - first, 0, allowed_.data(), size_});
+        for (int i = 0; i < count; i++) best.add(values[i], first + i);
     }
-    return found;
+    return best.column;
 }
 
 }  // namespace tfn

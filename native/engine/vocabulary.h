@@ -16,9 +16,8 @@
 //         |x - x'| |w| + |x'| |w - w'|.
 //  2. P has three roundings (the integer, the scales' product, the product with it): it is off by
 //         at most 3.01 u |x'| |w'| <= 3.01 u |x'| (|w| + |w - w'|).
-//  3. The sum in L: a term passes through at most m = K / lanes + 2 lanes roundings: its product, a
-//     chain of K / lanes sums, log2(lanes) sums of lanes, lanes - 1 values that fill no vector. So
-//     it is off by at most g |x| |w|, g = m u / (1 - m u) (Higham, Accuracy and Stability of
+//  3. The sum in L: a term passes through at most m = K + 1 roundings: its product, and a chain of K
+//     sums. So it is off by at most g |x| |w|, g = m u / (1 - m u) (Higham, Accuracy and Stability of
 //     Numerical Algorithms, 2nd edition, 3.1), and |x| <= |x'| + |x - x'|.
 //  4. The sums with the bias round by at most u |L| and u |V|, and so do V + bound and V - bound.
 //  5. Numbers too small for float32's exponent may become 0, which is off by 2^-126 for each of K
@@ -37,16 +36,27 @@ namespace tfn {
 
 constexpr float SUPPRESSED = -1e30f;  // added to a logit: not -inf, of which differences are no numbers
 
+struct Ranked {
+    int count = 0;                // of a row
+    const float* bias = nullptr;  // in place of the own, or null
+    float* values = nullptr;      // (rows, count), best first, ties by the lower id; -inf for none
+    int32_t* ids = nullptr;
+    double* log_sums = nullptr;   // (rows,)
+};
+
 class Vocabulary {
 public:
     Vocabulary() = default;
     Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& config);
 
     int size() const { return size_; }
+    const float* bias() const { return bias_.data(); }
     // All logits (rows, V) of states (rows, width(E)), `ld` apart; of `columns` ids alone, those.
     void logits(Workspace& w, const float* x, int rows, float* out, size_t ld) const;
     void logits_of(Workspace& w, const float* x, int rows, const int32_t* columns, int count,
                    float* out, size_t ld) const;
+    // The best logits of each row, and the log of the sum of all their exponentials.
+    void rank(Workspace& w, const float* x, int rows, const Ranked& ranked) const;
     // The token of the largest logit of each row among those that are not suppressed.
     void best(Workspace& w, const float* x, int rows, int32_t* out) const;
 
@@ -55,8 +65,15 @@ private:
     void make_screen(const Kernels& kernels, Tensors& tensors, const Tensor& weight);
     void fill_screen(const Kernels& kernels, const float* row, int column, int k);
     void screen(Workspace& w, const float* x, int rows, int32_t* out) const;
-    int32_t pick(Workspace& w, const float* x, int row, int rows, const Screen* screens) const;
-    int32_t best_of_all(const Workspace& w, const float* x) const;
+    int32_t pick(const Kernels& kernels, int threads, const float* x, const Screen* screens,
+                 size_t apart, float* room) const;
+    int32_t best_of_all(const Kernels& kernels, const Input& turned) const;
+    void some_logits(const Kernels& kernels, const Input& input, int rows, const Table& columns,
+                     const float* bias, float* out, size_t ld) const;
+    Input input(Workspace& w, const float* x, int rows) const;
+    Packed weights() const;
+    template <class Use>
+    void share(Workspace& w, int rows, Use&& use) const;
 
     int size_ = 0, d_ = 0;
     Values rows_;  // (V, E)

@@ -6,6 +6,7 @@ products, and integers of up to 16 bits. What may differ is a logarithm's last b
 
 import copy
 import hashlib
+import io
 import json
 import os
 import random
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import draw_sources, draw_tokens, draw_weights, engine_config
-from tfexport_native import BeamRules, Candidates, Model, Tensor
+from tfexport_native import Candidates, Model, Tensor
 
 from tests.support.combinations import few_of
 from tfexport.bundle import read_manifest
@@ -146,7 +147,7 @@ def test_drawn_models_give_the_results_of_the_engine(seed: int, int8: bool, tmp_
         )
     ]  # fmt: skip
     np.testing.assert_allclose([row["score"] for row in greedy], scores, rtol=2e-6, atol=1e-7)
-    found = model.beam(sources, 3, 3, MOST, rules=BeamRules())
+    found = model.beam(sources, 3, 3, MOST)
     best = [row["hypotheses"][0]["score"] for row in beam]
     np.testing.assert_allclose(best, [best_score(found, i, end) for i in range(len(sources))],
                                rtol=2e-6, atol=1e-7)  # fmt: skip
@@ -410,6 +411,35 @@ def test_options_are_resolved_as_in_python() -> None:
             assert json.dumps(ours) == json.dumps(theirs) or ours == theirs, (name, about)
         assert value["ends"] == list(options.end_tokens), about
     assert agreed > 100
+
+
+def test_texts_are_those_of_sentencepiece(tmp_path: Path) -> None:
+    if not (PACKAGE / "node_modules" / "@sctg").exists():
+        pytest.skip("needs npm packages: make native/wasm/node_modules/ready")
+    sentencepiece = pytest.importorskip("sentencepiece")
+    lines = (DEMO.parent / "de-en" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    german = [line.partition("\t")[0] for line in lines]
+    trained = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(german), model_writer=trained, vocab_size=400, minloglevel=2
+    )
+    bundle = tmp_path / "a.bundle"
+    shutil.copytree(DEMO, bundle)
+    (bundle / "a.model").write_bytes(trained.getvalue())
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    entry = {"kind": "sentencepiece", "file": "a.model"}
+    write_json(
+        bundle / "manifest.json", manifest | {"tokenizers": {"source": entry, "target": entry}}
+    )
+    write_digests(bundle)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
+    texts = [*german[:MANY], " zwei  Leerzeichen ", "\ufb01 \u2167 \u00bd", "\u65e5\u672c"]
+    rows = [processor.encode(text) for text in texts]
+    encoded = values(bundle, *(("encode", text) for text in texts))
+    assert encoded == [[2, *row, 3] for row in rows]
+    # The model has more words than there are pieces.
+    decoded = values(bundle, *(("decode", [*row, 400, 5999]) for row in rows), ("decode", []))
+    assert decoded == [*(processor.decode(row) for row in rows), ""]
 
 
 def test_kernels_give_what_plain_formulas_give(tmp_path: Path) -> None:

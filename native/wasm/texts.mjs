@@ -19,18 +19,41 @@ const SPLITS = {
   },
 };
 
+/** How many pieces a SentencePiece model has: the fields of number 1 of its protocol buffer. */
+function countPieces(bytes) {
+  let at = 0;
+  const number = () => {
+    let found = 0;
+    for (let factor = 1; ; factor *= 128) {
+      const byte = bytes[at++];
+      if (byte === undefined) throw new Error("the SentencePiece model is damaged");
+      found += (byte & 127) * factor;
+      if (byte < 128) return found;
+    }
+  };
+  let count = 0;
+  while (at < bytes.length) {
+    const tag = number();
+    if ((tag & 7) !== 2) throw new Error("the file is no SentencePiece model");
+    count += tag >> 3 === 1 ? 1 : 0;
+    const length = number(); // which moves to its end
+    at += length;
+  }
+  return count;
+}
+
 /** A SentencePiece model, with the methods of Tokenizer that are used here. */
 class PieceTokenizer {
   constructor(processor, size) {
-    Object.assign(this, { processor, size });
+    Object.assign(this, { processor, size }); // ids beyond would make a text empty
   }
 
-  static async open(bytes, Processor, size) {
+  static async open(bytes, Processor) {
     const processor = new Processor();
     let binary = "";
     for (const byte of bytes) binary += String.fromCharCode(byte);
     await processor.loadFromB64StringModel(btoa(binary));
-    return new PieceTokenizer(processor, size);
+    return new PieceTokenizer(processor, countPieces(bytes));
   }
 
   encode(text) {
@@ -127,7 +150,7 @@ function refuse(problems) {
  * @throws Error that says what the bundle holds that is not known here
  */
 export async function loadTokenizers(manifest, files, libraries = {}) {
-  const { special_ids: special, tokenizers, limits } = manifest;
+  const { special_ids: special, tokenizers } = manifest;
   const hidden = new Set([special.pad, special.bos, special.eos, special.start]);
   const problems = [...problemsOf(manifest)];
   refuse(problems);
@@ -136,7 +159,7 @@ export async function loadTokenizers(manifest, files, libraries = {}) {
     const { kind, file } = tokenizers[side];
     if (kind === "sentencepiece") {
       const [bytes, Processor] = [await files.bytes(file), await classOf(kind, libraries)];
-      return PieceTokenizer.open(bytes, Processor, limits[`${side}_vocab_size`]);
+      return PieceTokenizer.open(bytes, Processor);
     }
     const text = await files.text(file);
     if (kind === "tokenizers") {

@@ -169,3 +169,17 @@ def test_what_cannot_be_streamed_is_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         translator.stream("w5", **options)
+
+
+def test_options_that_are_kept_are_not_taken_for_others(translator: Translator) -> None:
+    resolver = translator.engine.resolver
+    once, _ = resolver.resolve({"max_length": 1})
+    again, _ = resolver.resolve({"max_length": 1})
+    assert again is once
+    other, _ = resolver.resolve({"max_length": 2})
+    assert (once.max_length, other.max_length) == (1, 2)
+    for wrong in (True, 1.0):  # equal to 1, which is right
+        with pytest.raises(ConfigError, match="max_length"):
+            resolver.resolve({"max_length": wrong})
+    seeds = {resolver.resolve({"sampling": True})[0].seed for _ in range(3)}
+    assert len(seeds) == 3

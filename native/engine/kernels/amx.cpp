@@ -102,7 +102,7 @@ void tiled_product(const Packed& w, const Input& x, int rows, int first, int las
                     for (int i = 0; i < PANEL; i += LANES)
                         store(values[r] + i, dequantized(w, x.rows[row + r], panel * PANEL + i,
                                                          *(const I*)(sums[r] + i)));
-                out(Sums{row, count, panel * PANEL, PANEL, values[0]});
+                out(Sums{row, count, panel * PANEL, PANEL, values[0], PANEL});
             }
     };
     // Rows that fill no pair of tiles come last: a change of shape for each panel would be dear.

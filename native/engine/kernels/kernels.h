@@ -34,13 +34,22 @@ struct Epilogue {
     float scale = 1.0f;
 };
 
+// Weights as they lie in a file: rows (N, K), `stride` apart.
+struct Table {
+    Values rows;
+    size_t stride = 0;
+    const int32_t* columns = nullptr;  // which of the rows; null for the first ones
+    int count = 0;                     // of columns
+};
+
 // Weights of a product, packed.
 struct Packed {
     int k = 0;                         // K, for int8 padded with zeros to whole groups
-    Values floats;                     // either these
+    Values floats = {};                // either these
     const int8_t* int8 = nullptr;      // or these, -127 to 127
     const float* scales = nullptr;     // int8: of each column, padded to whole panels
     const int32_t* sums = nullptr;     // int8: of each column's values, padded as well
+    Table table = {};                  // or these, not packed
 };
 
 // An integer q of a row stands for scale * (q - zero).
@@ -56,11 +65,13 @@ struct Input {
     const void* quantized = nullptr;
     size_t ldq = 0;                    // in values
     const Quantization* rows = nullptr;
+    const float* turned = nullptr;     // for a table; see `turn`
 };
 
 // One head of one query over `n` positions, which lie in blocks of BLOCK positions.
 constexpr int BLOCK = 8;
 constexpr int MOST_LANES = 16;  // floats of the widest vector
+constexpr int MOST_PANEL = 64;  // columns of the widest panel
 constexpr int MOST_TOGETHER = 8;  // heads that are attended with at a time
 struct Attend {
     const float* query;
@@ -93,6 +104,23 @@ struct ScreenColumns {
     bool exact;            // the products are the logits themselves: the first of the best is kept
 };
 
+// What a search needs of a row's logits: the best ones, and sums of exponentials, from which their
+// normaliser is made.
+constexpr int CHUNK = 256;  // columns of a sum
+struct Ranking {
+    int room = 0, count = 0;      // the best, and how many there are so far
+    float* values = nullptr;      // best first, ties by the lower column
+    int32_t* ids = nullptr;
+    float* highest = nullptr;     // of each chunk: sum * e^highest is its sum of exponentials
+    float* sums = nullptr;
+    float reference = -INFINITY;  // of the present chunk
+    float lanes[MOST_LANES] = {};
+};
+struct RankedColumns {
+    const float* bias;  // of all columns, padded to whole panels
+    int count;          // of all; the last panel may have more
+};
+
 // Rows (M, K) times rows (N, K) as they lie in a file: y = x w^T + bias.
 struct Dots {
     const float* x;
@@ -121,6 +149,13 @@ struct Kernels {
     // The same, of int8 weights, into screens of the rows, one a row.
     void (*screen)(const Packed& w, const Input& x, int rows, int first, int last,
                    const ScreenColumns& columns, Screen* screens);
+    // The same, of any weights, into rankings of the rows, one a row. What is -inf is never among the
+    // best.
+    void (*rank)(const Packed& w, const Input& x, int rows, int first, int last,
+                 const RankedColumns& columns, Ranking* rankings);
+    // Rows (M, K) as products with a table read them: [M / lanes][K][lanes], the last ones again where
+    // rows are too few.
+    void (*turn)(const float* x, size_t ld, int rows, int k, float* turned);
     // Sums in the order of one chain of vectors, whatever M and N are.
     void (*dots)(const Dots& d);
     // A row to integers; those behind k are set to 0 up to `padded`, where weights are 0 as well.
@@ -137,8 +172,25 @@ struct Kernels {
     int (*argmax)(const float* x, int n);
     // The `count` largest of n values and their indices, ties by the lower index.
     void (*top)(const float* x, int n, int count, float* values, int32_t* ids);
-    // Natural log of the sum of exponentials.
+    // Natural log of the sum of exponentials, chunk by chunk.
     double (*log_sum_exp)(const float* x, int n);
+};
+
+// The log of the sum of chunks, each of which is sum * e^highest, in their order.
+struct LogOfSums {
+    double sum = 0;
+    float highest = -INFINITY;
+
+    INLINE void add(float of_chunk, float chunk) {
+        if (!(of_chunk > -INFINITY)) return;
+        if (of_chunk > highest) {
+            sum = sum * std::exp((double)highest - of_chunk) + chunk;
+            highest = of_chunk;
+        } else {
+            sum += chunk * std::exp((double)of_chunk - highest);
+        }
+    }
+    INLINE double value() const { return sum > 0 ? highest + std::log(sum) : -INFINITY; }
 };
 
 // Where value `i` of a column's `k` lies in packed weights.

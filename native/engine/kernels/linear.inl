@@ -17,7 +17,8 @@ constexpr int WIDE = 8 / VECTORS;  // panels of a single row: eight sums hide on
 // Products of `count` rows and some neighbouring columns, a block of them.
 struct Sums {
     int row, count, column, columns;
-    const float* values;  // (count, columns)
+    const float* values;  // (count, columns), `ld` apart
+    int ld;
 };
 
 // Bytes of weights that are fetched from memory while others are multiplied: at every step of k, those
@@ -190,12 +191,168 @@ Blocks blocks_of(int rows, const Packed& w) {
     return blocks_of<1>(w);
 }
 
+// LANES rows of LANES values turned into columns, `apart` from one another.
+INLINE void transpose(const F* rows, float* to, size_t apart) {
+    constexpr auto all = std::make_integer_sequence<int, LANES>();
+    F turned[LANES];  // of each four rows, columns 0, 4 and so on, then 1, 5 and so on
+    for (int i = 0; i < LANES; i += 4) {
+        const F low = merged<1, 0>(rows[i], rows[i + 1], all), high = merged<1, 2>(rows[i], rows[i + 1], all);
+        const F next_low = merged<1, 0>(rows[i + 2], rows[i + 3], all);
+        const F next_high = merged<1, 2>(rows[i + 2], rows[i + 3], all);
+        turned[i] = merged<2, 0>(low, next_low, all);
+        turned[i + 1] = merged<2, 2>(low, next_low, all);
+        turned[i + 2] = merged<2, 0>(high, next_high, all);
+        turned[i + 3] = merged<2, 2>(high, next_high, all);
+    }
+    for (int i = 0; i < 4; i++) {
+        if constexpr (LANES == 4) {
+            store(to + i * apart, turned[i]);
+        } else if constexpr (LANES == 8) {
+            store(to + i * apart, fours<0>(turned[i], turned[i + 4], all));
+            store(to + (i + 4) * apart, fours<1>(turned[i], turned[i + 4], all));
+        } else {
+            const F even = fours<0>(turned[i], turned[i + 4], all);
+            const F odd = fours<1>(turned[i], turned[i + 4], all);
+            const F next_even = fours<0>(turned[i + 8], turned[i + 12], all);
+            const F next_odd = fours<1>(turned[i + 8], turned[i + 12], all);
+            store(to + i * apart, fours<0>(even, next_even, all));
+            store(to + (i + 4) * apart, fours<0>(odd, next_odd, all));
+            store(to + (i + 8) * apart, fours<1>(even, next_even, all));
+            store(to + (i + 12) * apart, fours<1>(odd, next_odd, all));
+        }
+    }
+}
+
+// A product with a table: rows lie in the lanes of vectors, and meet one value of a column at a time, so
+// that a sum runs over k in one chain as those of packed weights do.
+constexpr bool MANY_SUMS = MOST_ROWS * VECTORS >= 24;  // fit into the registers
+constexpr int MOST_TURNED = MANY_SUMS ? 4 : 2;         // vectors of rows at a time
+constexpr int GROUPED = PANEL < 64 ? 64 / PANEL * PANEL : PANEL;  // columns, whose sums are turned back
+constexpr int columns_at_once(int vectors) { return MANY_SUMS && vectors < 4 ? 8 : vectors == 1 ? 8 : 6; }
+
+template <int TURNED, int COLUMNS, class As>
+INLINE void table_block(const float* x, int k, const typename As::Stored* const* columns,
+                        size_t ahead, float* out) {
+    constexpr bool AS_IS = As::TYPE == Half::none;
+    constexpr int PART = 256;  // values of a column that are widened at a time
+    F sums[COLUMNS][TURNED] = {};
+    const size_t apart = (size_t)k * LANES;
+    alignas(64) float widened[AS_IS ? 1 : COLUMNS][AS_IS ? 1 : PART];
+    for (int from = 0; from < k; from += PART) {
+        const int count = k - from < PART ? k - from : PART;
+        const float* values[COLUMNS];
+        for (int c = 0; c < COLUMNS; c++) {
+            if constexpr (AS_IS) {
+                values[c] = columns[c] + from;
+            } else {
+                int i = 0;
+                for (; i + LANES <= count; i += LANES) store(widened[c] + i, As::load(columns[c] + from + i));
+                for (; i < count; i++) widened[c][i] = As::one(columns[c][from + i]);
+                values[c] = widened[c];
+            }
+        }
+        for (int i = 0; i < count; i++, x += LANES) {
+            if (i % 16 == 0)
+#pragma GCC unroll 8
+                for (int c = 0; c < COLUMNS; c++) __builtin_prefetch(columns[c] + ahead + from + i, 0, 3);
+            F rows[TURNED];
+#pragma GCC unroll 8
+            for (int t = 0; t < TURNED; t++) rows[t] = load(x + t * apart);
+#pragma GCC unroll 8
+            for (int c = 0; c < COLUMNS; c++) {
+                const F value = splat(values[c][i]);
+#pragma GCC unroll 8
+                for (int t = 0; t < TURNED; t++) sums[c][t] += rows[t] * value;
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int c = 0; c < COLUMNS; c++)
+#pragma GCC unroll 8
+        for (int t = 0; t < TURNED; t++) store(out + (c * TURNED + t) * LANES, sums[c][t]);
+}
+
+// GROUPED columns at most, of TURNED vectors of rows; `values` (rows, GROUPED).
+template <int TURNED, class As>
+__attribute__((noinline)) void table_group(const Packed& w, const float* x, int begin, int end,
+                                           float* values) {
+    constexpr int AT_ONCE = columns_at_once(TURNED);
+    constexpr int PADDED = (GROUPED + AT_ONCE + LANES - 1) / LANES * LANES;
+    alignas(64) float sums[PADDED * TURNED * LANES];
+    const Table& t = w.table;
+    const auto rows = t.rows.template as<typename As::Stored>();
+    for (int column = begin; column < end; column += AT_ONCE) {
+        const typename As::Stored* columns[AT_ONCE];
+        for (int c = 0; c < AT_ONCE; c++) {
+            const int place = column + c < t.count ? column + c : t.count - 1;
+            columns[c] = rows + (t.columns ? t.columns[place] : place) * t.stride;
+        }
+        float* of_columns = sums + (column - begin) * TURNED * LANES;
+        if (end - column > AT_ONCE / 2)
+            table_block<TURNED, AT_ONCE, As>(x, w.k, columns, AT_ONCE * t.stride, of_columns);
+        else
+            table_block<TURNED, AT_ONCE / 2, As>(x, w.k, columns, AT_ONCE * t.stride, of_columns);
+    }
+    F turned[LANES];
+    for (int column = 0; column < end - begin; column += LANES)
+        for (int t = 0; t < TURNED; t++) {
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) turned[i] = load(sums + ((column + i) * TURNED + t) * LANES);
+            transpose(turned, values + t * LANES * GROUPED + column, GROUPED);
+        }
+}
+
+template <class As, class Out>
+INLINE void table_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
+    alignas(64) float values[MOST_TURNED * LANES * GROUPED];
+    const int vectors = (rows + LANES - 1) / LANES, groups = (vectors + MOST_TURNED - 1) / MOST_TURNED;
+    for (int begin = first * PANEL; begin < last * PANEL; begin += GROUPED) {
+        const int end = begin + GROUPED < last * PANEL ? begin + GROUPED : last * PANEL;
+        for (int group = 0, vector = 0; group < groups; group++) {
+            const int count = (vectors - vector + groups - group - 1) / (groups - group);
+            const float* turned = x.turned + (size_t)vector * LANES * w.k;
+            switch (count) {
+                case 1: table_group<1, As>(w, turned, begin, end, values); break;
+                case 2: table_group<2, As>(w, turned, begin, end, values); break;
+                case 3: table_group<MOST_TURNED < 3 ? 1 : 3, As>(w, turned, begin, end, values); break;
+                default: table_group<MOST_TURNED < 4 ? 1 : 4, As>(w, turned, begin, end, values);
+            }
+            const int row = vector * LANES, left = rows - row;
+            out(Sums{row, left < count * LANES ? left : count * LANES, begin, end - begin, values, GROUPED});
+            vector += count;
+        }
+    }
+}
+
+void turn(const float* x, size_t ld, int rows, int k, float* turned) {
+    for (int row = 0; row < rows; row += LANES, turned += (size_t)k * LANES) {
+        const float* given[LANES];
+        for (int i = 0; i < LANES; i++) given[i] = x + (row + i < rows ? row + i : rows - 1) * ld;
+        int at = 0;
+        for (; at + LANES <= k; at += LANES) {
+            F values[LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) values[i] = load(given[i] + at);
+            transpose(values, turned + at * LANES, LANES);
+        }
+        for (; at < k; at++)
+            for (int i = 0; i < LANES; i++) turned[at * LANES + i] = given[i][at];
+    }
+}
+
 // Gives `out` all sums, block by block; a row's columns rise.
 template <class Out>
 INLINE void product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
 #ifdef HAS_TILES
     if (w.int8 && rows >= TILED_ROWS) return tiled_product(w, x, rows, first, last, out);
 #endif
+    if (w.table.rows) {
+        switch (w.table.rows.type()) {
+            case Half::none: return table_product<Float32>(w, x, rows, first, last, out);
+            case Half::bfloat16: return table_product<Bfloat16>(w, x, rows, first, last, out);
+            case Half::float16: return table_product<Float16>(w, x, rows, first, last, out);
+        }
+    }
     constexpr int LARGEST = MOST_ROWS > 2 * WIDE ? MOST_ROWS : 2 * WIDE;
     alignas(64) float values[LARGEST * PANEL];
     const size_t size = w.int8 ? 1 : w.floats.size();
@@ -224,7 +381,7 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
                         next = {weights + (panel + 1) * of_panel + pass * of_panel / passes,
                                 (size_t)(at_step / passes)};
                     (several ? blocks.several : blocks.one)(w, x, row, panel, next, values);
-                    out(Sums{row, count, panel * PANEL, panels * PANEL, values});
+                    out(Sums{row, count, panel * PANEL, panels * PANEL, values, panels * PANEL});
                     panel += panels;
                 }
                 row += count;
@@ -242,7 +399,7 @@ void finish(const Epilogue& out, const Sums& sums) {
     for (int r = 0; r < sums.count; r++)
         for (int i = 0; i < sums.columns; i += LANES) {
             const int column = sums.column + i, count = out.columns - column;
-            const F v = load(sums.values + r * sums.columns + i) + load(out.bias + column);
+            const F v = load(sums.values + r * sums.ld + i) + load(out.bias + column);
             float* y = out.y + (sums.row + r) * out.ld + column;
             if (count >= LANES) {
                 store(y, finished(out, v, out.then == Then::store ? F{} : load(y)));
@@ -366,7 +523,7 @@ void screen(const Packed& w, const Input& x, int rows, int first, int last,
             Screen& s = screens[sums.row + r];
             for (int i = 0; i < sums.columns; i += LANES) {
                 const int column = sums.column + i;
-                const F v = load(sums.values + r * sums.columns + i) + load(columns.bias + column);
+                const F v = load(sums.values + r * sums.ld + i) + load(columns.bias + column);
                 F bound = F{};
                 if (!columns.exact)
                     bound = s.length * load(columns.errors + column) +
@@ -375,6 +532,63 @@ void screen(const Packed& w, const Input& x, int rows, int first, int last,
                 if (reaches(v + bound, s.best))
                     take_candidates(s, column, columns.exact, v + bound, v - bound);
             }
+        }
+    });
+}
+
+// Values above the least of the best take their places.
+__attribute__((noinline)) void take_best(Ranking& r, int column, F v) {
+    float values[LANES];
+    store(values, v);
+    for (int i = 0; i < LANES; i++) {
+        const float value = values[i];
+        if (!(value > (r.count < r.room ? -INFINITY : r.values[r.room - 1]))) continue;
+        int place = r.count < r.room ? r.count++ : r.room - 1;
+        for (; place > 0 && value > r.values[place - 1]; place--) {
+            r.values[place] = r.values[place - 1];
+            r.ids[place] = r.ids[place - 1];
+        }
+        r.values[place] = value;
+        r.ids[place] = column + i;
+    }
+}
+
+// A chunk's sum of e^(x - reference), where the reference is one of its values, and no other is more
+// than FAR above it. What lies 87 below it adds 10^-38, which the sum does not notice.
+constexpr float FAR = 16;
+__attribute__((noinline)) F raised(float& reference, F sums, F v) {
+    const float before = reference;
+    reference = highest(v);
+    return before > -INFINITY ? sums * exponential(splat(before - reference)) : F{};
+}
+INLINE F with_exponentials(float& reference, F sums, F v) {
+    if (exceeds(v, reference + FAR)) sums = raised(reference, sums, v);
+    return sums + exponential(v - reference);
+}
+
+void rank(const Packed& w, const Input& x, int rows, int first, int last,
+          const RankedColumns& columns, Ranking* rankings) {
+    product(w, x, rows, first, last, [&](const Sums& sums) {
+        for (int row = 0; row < sums.count; row++) {
+            Ranking& r = rankings[sums.row + row];
+            F of_chunk = load(r.lanes);
+            float reference = r.reference;
+            for (int i = 0; i < sums.columns; i += LANES) {
+                const int column = sums.column + i, left = columns.count - column;
+                if (left <= 0) break;
+                F v = load(sums.values + row * sums.ld + i) + load(columns.bias + column);
+                if (left < LANES) v = places() < left ? v : splat(-INFINITY);
+                if (exceeds(v, r.count < r.room ? -INFINITY : r.values[r.room - 1]))
+                    take_best(r, column, v);
+                of_chunk = with_exponentials(reference, of_chunk, v);
+                if ((column + LANES) % CHUNK && left > LANES) continue;
+                r.highest[column / CHUNK] = reference;
+                r.sums[column / CHUNK] = sum(of_chunk);
+                of_chunk = F{};
+                reference = -INFINITY;
+            }
+            store(r.lanes, of_chunk);
+            r.reference = reference;
         }
     });
 }

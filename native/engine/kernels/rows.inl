@@ -256,20 +256,19 @@ void top(const float* x, int n, int count, float* values, int32_t* ids) {
 }
 
 double log_sum_exp(const float* x, int n) {
-    float most = x[argmax(x, n)];
-    if (!(most > -INFINITY)) return -INFINITY;
-    constexpr int CHUNK = 16 * LANES;
-    double total = 0;
+    LogOfSums log;
     for (int at = 0; at < n; at += CHUNK) {
-        int end = at + CHUNK < n ? at + CHUNK : n, i = at;
+        const int end = at + CHUNK < n ? at + CHUNK : n;
         F sums = F{};
-        // Below -87 the exponential is clipped to 1e-38, which a vocabulary's sum does not notice.
-        for (; i + LANES <= end; i += LANES) sums += exponential(load(x + i) - most);
-        float part = sum(sums);
-        for (; i < end; i++) part += std::exp(x[i] - most);
-        total += part;
+        float reference = -INFINITY;
+        for (int i = at; i < end; i += LANES) {
+            float part[LANES];
+            for (int j = 0; j < LANES; j++) part[j] = i + j < n ? x[i + j] : -INFINITY;
+            sums = with_exponentials(reference, sums, i + LANES <= n ? load(x + i) : load(part));
+        }
+        log.add(reference, sum(sums));
     }
-    return most + std::log(total);
+    return log.value();
 }
 
 bool runs_here();
@@ -279,7 +278,7 @@ bool runs_here();
 #define DEFINE_KERNELS(NAME)                                                                    \
     extern const Kernels NAME##_kernels;                                                        \
     const Kernels NAME##_kernels = {                                                            \
-        #NAME, LANES, PANEL, GROUP, DEPTH, (int)sizeof(Value), runs_here, linear, screen, dots, quantize, \
-        quantization_error, norm, attend, argmax, top, log_sum_exp};
+        #NAME, LANES, PANEL, GROUP, DEPTH, (int)sizeof(Value), runs_here, linear, screen, rank, turn, dots, \
+        quantize, quantization_error, norm, attend, argmax, top, log_sum_exp};
 
 }  // namespace tfn

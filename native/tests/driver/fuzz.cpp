@@ -259,6 +259,8 @@ private:
                 const int32_t count = draw.chance(3) ? -1 : (int32_t)kept.size();
                 Outcome selected;
                 selected.take(tfn_batch_select(batch, kept.data(), count, selected));
+            } else if (draw.chance(30)) {
+                run(batch, draw);
             } else {
                 step(batch, draw);
             }
@@ -294,6 +296,28 @@ private:
         stepped.take(tfn_batch_step(draw.chance(2) ? nullptr : batch,
                                     draw.chance(2) ? nullptr : tokens.data(),
                                     draw.chance(3) ? wrong : each, wanted, stepped));
+    }
+
+    void run(tfn_batch* batch, Draw& draw) {
+        const int size = config_.whole("target_vocab_size"), steps = draw.between(1, 6);
+        const size_t rows = (size_t)tfn_batch_rows(batch);
+        std::vector<int32_t> tokens, left, counts(rows), chosen(rows * (size_t)steps);
+        for (size_t i = 0; i < rows; i++) tokens.push_back(draw.below(size));
+        for (size_t i = 0; i < rows; i++) left.push_back(draw.between(1, 8));
+        if (rows && draw.chance(5))
+            tokens.back() = draw.any<int32_t>({-1, size, INT32_MIN, INT32_MAX});
+        if (rows && draw.chance(5)) left.back() = draw.any<int32_t>({0, -1, INT32_MIN});
+        const int32_t wake = draw.below(2);
+        tfn_run how{left.data(), draw.below(size), draw.below(size + 2) - 1,
+                    draw.below(size + 2) - 1, steps, draw.below(4), draw.chance(80) ? 60.0 : 0.0,
+                    draw.chance(50) ? &wake : nullptr};
+        if (draw.chance(3)) how.steps = draw.any<int32_t>({0, -1, INT32_MIN});
+        if (draw.chance(3)) how.left = nullptr;
+        Outcome ran;
+        ran.take(tfn_batch_run(draw.chance(2) ? nullptr : batch,
+                               draw.chance(2) ? nullptr : tokens.data(),
+                               draw.chance(2) ? nullptr : &how,
+                               draw.chance(2) ? nullptr : chosen.data(), counts.data(), ran));
     }
 
     // Several threads with the same model.

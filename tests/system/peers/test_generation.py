@@ -23,8 +23,8 @@ from tfexport.runtime.resolve import with_own
 transformers = pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
-DRAWN = int(os.environ.get("DRAWN_SETTINGS", "40"))  # a family
-FEW = 12
+DRAWN = int(os.environ.get("DRAWN_SETTINGS", "250"))  # a family
+FEW, PREFIXES = 12, 20
 FOLDERS = int(os.environ.get("DRAWN_FOLDERS", "1"))  # a family, each exported by itself
 TOLERANCE = 1e-4  # of scores, relative to max(1, |score|)
 FAMILIES = os.environ.get("GENERATION_FAMILIES", "marian bart").split()
@@ -93,7 +93,7 @@ def test_all_settings_give_the_same_tokens(opened: tuple[Any, Translator], seeds
 
 def test_a_prefix_counts_as_it_does_there(opened: tuple[Any, Translator]) -> None:
     model, translator = opened
-    for seed in range(DRAWN // 2):
+    for seed in range(PREFIXES):
         settings = {**own_ids(model), **draw_settings(seed, model), "max_length": 14}
         settings.pop("max_new_tokens", None)
         # There a prefix that was given stands for the forced first token too.
