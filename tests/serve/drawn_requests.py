@@ -21,6 +21,10 @@ _ENDS = [". ", "! ", "? ", "… ", "。", "！", "؟ ", "।", ".\u00a0", ":\n",
 _WORDS = ["Guten Morgen", "Der Hund schläft", "Plan B", "z. B.", "am 3. Oktober", "Dr. Müller",
           "w4 w5 w6", "你好", "مرحبا", "Привет", "שלום", "नमस्ते", "สวัสดี", "👩‍👩‍👧", "A",
           "e\u0301"]  # fmt: skip
+_MARKUP = ["<b>", "</b>", "<i class='x'>", "</i>", "<p>", "</p>", "<br>", "<img src=x>", "&amp;",
+           "<!-- x -->", "<code>", "</code>", "<pre>", "</pre>", "<script>", "</script>", "<x/>",
+           "%s", "{name}", "{n, plural, one {#}", "}", "https://x.org/a", "a@x.org", "<![CDATA[",
+           "]]>", "<", ">", "&", "<noscript>", "<!DOCTYPE a>", "<?xml version='1.0'?>"]  # fmt: skip
 _CODES = ["de", "en", "DE", "EN-US", "de-AT", "deu_Latn", "fr", "xx", "auto", "", "und", "zh-Hans"]
 _OPTIONS: dict[str, list[Any]] = {
     "beam_size": [1, 2, 4, 5, 0, 64], "max_length": [1, 5, 40, 2**31 - 1, 0], "min_length": [0, 3],
@@ -74,6 +78,11 @@ def draw_text(draw: random.Random) -> str:
         text = "".join(chr(draw.randrange(low, high)) for _ in range(draw.randrange(40)))
         return text
     parts = []
+    if kind > 0.85:
+        for _ in range(draw.choice([1, 3, 6, 12])):
+            parts.append(draw.choice(_MARKUP if draw.random() < 0.6 else _WORDS))
+            parts.append(draw.choice(["", " "]))
+        return "".join(parts)
     for _ in range(draw.choice([1, 1, 2, 3, 6])):
         parts.append(draw.choice(_WORDS if draw.random() < 0.7 else _ODD))
         parts.append(draw.choice(_ENDS if draw.random() < 0.6 else _SPACES))
@@ -107,6 +116,10 @@ def _own(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[str,
         value["split_sentences"] = draw.choice(["lines", "punctuation", "none", "x"])
     if draw.random() < 0.1:
         value["divide"] = draw.choice([True, False])
+    if draw.random() < 0.2:
+        value["format"] = draw.choice(["html", "html", "xml", "text", "x"])
+    if draw.random() < 0.1:
+        value["placeholders"] = draw.sample(["url", "printf", "braces", "icu", "number"], 3)
     return "/v1/translate", _json(draw, headers, value)
 
 
@@ -130,8 +143,8 @@ def _libretranslate(draw: random.Random, model: str, headers: dict[str, str]) ->
     }  # fmt: skip
     if draw.random() < 0.2:
         value["alternatives"] = draw.choice([1, 2, 3, -1, 1000])
-    if draw.random() < 0.1:
-        value["format"] = draw.choice(["text", "html"])
+    if draw.random() < 0.2:
+        value["format"] = draw.choice(["text", "html", "html"])
     path = draw.choice(["/translate", "/translate", "/translate", "/detect"])
     return path, _form(headers, value) if draw.random() < 0.3 else _json(draw, headers, value)
 
@@ -146,6 +159,10 @@ def _deepl(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[st
         value["split_sentences"] = draw.choice(["0", "1", "nonewlines", 1, "2"])
     if draw.random() < 0.1:
         value["formality"] = draw.choice(["default", "more"])
+    if draw.random() < 0.2:
+        value["tag_handling"] = draw.choice(["html", "xml", "xml"])
+        value["ignore_tags"] = draw.choice([["x"], "b,i", [], ""])
+        value["splitting_tags"] = draw.choice([["i"], "b", []])
     body = _form(headers, value) if draw.random() < 0.3 else _json(draw, headers, value)
     return "/v2/translate", body
 

@@ -67,6 +67,15 @@ def test_deepl(keyed: Server, wanted: list[str]) -> None:
         ]  # fmt: skip
         for one in targets:  # its client refuses those that it calls deprecated
             assert api.translate_text("w4 w5", target_lang=one.code).text == wanted[0]
+        for text, kind in (
+            ("<p>w4 w5</p><code>w6</code>", "html"),
+            ("<p>w4 w5</p><x>w6</x>", "xml"),
+        ):
+            one = api.translate_text(
+                text, target_lang="EN-US", tag_handling=kind, ignore_tags=["x"],
+                splitting_tags=["p"], non_splitting_tags="b", outline_detection=False,
+            )  # fmt: skip
+            assert one.text == text.replace("w4 w5", wanted[0])
         usage = api.get_usage()
         assert usage.character.count >= 7
         assert not usage.any_limit_reached

@@ -61,7 +61,7 @@ def test_options_that_ask_for_nothing_are_taken(server: Server, options: dict[st
     ("options", "said"),
     [
         ({"formality": "more", "glossary_id": "x"}, ["formality: not ", "glossary_id: not "]),
-        ({"tag_handling": "html"}, ["tag_handling: not supported by this server"]),
+        ({"tag_handling": "yaml"}, ["tag_handling: "]),
         ({"context": "a letter"}, ["context: not supported by this server"]),
         ({"split_sentences": "2"}, ["split_sentences: '2' is not one of 0, 1, nonewlines"]),
         ({"target_lang": "XX"}, ["no model translates from any language to XX"]),

@@ -43,7 +43,7 @@ def test_several_texts_give_several(server: Server, translator: Translator) -> N
     [
         ({"q": "w4", "source": "fr", "target": "en"}, "no model translates from fr to en"),
         ({"q": "w4", "source": "de", "target": "de"}, "no model translates from de to de"),
-        ({"q": "w4", "source": "de", "target": "en", "format": "html"}, "format: "),
+        ({"q": "w4", "source": "de", "target": "en", "format": "rtf"}, "format: "),
         ({"q": "w4", "source": "de"}, "target: is missing"),
         ({"q": 5, "source": "de", "target": "en"}, "q"),
         ({"q": "w4", "target": "en", "alternatives": -1, "glossary": 1}, "glossary: is not a know"),

@@ -13,10 +13,11 @@ import pytest
 from tests.serve.servers import Server, serving
 from tests.support.manifests import rewrite
 from tfexport.languages import Languages
+from tfexport.markup.document import has_words
+from tfexport.markup.sentences import split_text
 from tfexport.runtime import Translator
 from tfexport.serve import texts
 from tfexport.serve.protocols.libretranslate import _others
-from tfexport.serve.sentences import split_text
 from tfexport.serve.texts import _divided, _marked
 
 TEXT = "w4 w5\nw6 w4\nw7"
@@ -153,11 +154,10 @@ def test_what_cannot_be_translated_is_given_back(units: Server, text: str) -> No
 
 
 def test_signs_that_a_model_knows_say_nothing_either() -> None:
-    known = SimpleNamespace(source=SimpleNamespace(piece=lambda token: "…"))
-    model: Any = SimpleNamespace(engine=SimpleNamespace(texts=known), wordless={3})
-    request: Any = SimpleNamespace(ids=[7])
-    assert not texts._has_words(model, "…!", request)
-    assert texts._has_words(model, "w…", request)
+    known: Any = SimpleNamespace(source=SimpleNamespace(piece=lambda token: "…"))
+    assert not has_words("…!", [7], {3}, known)
+    assert not has_words("2 / 3", [7], {3}, known)
+    assert has_words("w…", [7], {3}, known)
 
 
 def test_unknown_tokens_are_counted(units: Server) -> None:

@@ -24,6 +24,7 @@ from tfexport.runtime.files.input_lines import read_numbers
 from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
+    from tfexport.markup.files import FileFormat
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.line_stream import LineResult, LineTask
     from tfexport.runtime.model.engine_name import EngineName
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tfexport.runtime.text.codec import TextCodec
 
 
+# The formats of files that tfexport.markup.files reads, which needs an extra.
+FORMATS = ("text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings")
 # Options of lines of text that rows of arrays do not have.
 _OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file", "vocabulary_map")
 
@@ -134,6 +137,9 @@ class _Call:
     jsonl: bool
     alignment: bool
     attention_plot: str | None
+    format: "FileFormat | None"
+    placeholders: str | None
+    placeholder_pattern: tuple[str, ...]
     target_prefix: str | None
     target_prefix_file: str | None
     source_language: str | None
@@ -174,6 +180,14 @@ class _Call:
               "positions.")  # fmt: skip
 @click.option("--attention-plot", type=click.Path(), metavar="IMAGE",
               help="Also draw the attention of every line: IMAGE, then IMAGE-2, ...")  # fmt: skip
+@click.option("--format", type=click.Choice(FORMATS),
+              help="Read not lines but this format: its words are translated, all else stays "
+              "as it is.")  # fmt: skip
+@click.option("--placeholders", metavar="KIND,...",
+              help="With --format: what stays letter for letter, of url, email, printf, braces, "
+              "icu, number; an empty text for nothing.  [default: all but number]")  # fmt: skip
+@click.option("--placeholder-pattern", metavar="REGEX", multiple=True,
+              help="With --format: a regular expression of what stays too.")  # fmt: skip
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
               help="File with the start of each line's translation.")  # fmt: skip
@@ -198,11 +212,14 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     \b
     tfexport translate de-en.bundle german.txt -o english.txt --beam-size 4
     tfexport translate de-en.bundle < german.txt > english.txt
+    tfexport translate de-en.bundle page.html --format html -o english.html
     """
+    from tfexport.cli.document_files import check_document_call, translate_document
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.resumable import check_output
 
     call = as_call(_Call, values)
+    check_document_call(call)
     if call.inputs is not None:
         check_inputs_call(call)
     if call.output != "-":
@@ -217,6 +234,9 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     engine.manifest.require_ids()
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
+    if call.format is not None:
+        translate_document(call, engine)
+        return
     task = _task(call, engine)
     report = _Reporter(call, engine, task)
     run = _to_stdout if call.output == "-" else _to_file
@@ -362,7 +382,7 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
 
 
 MAX_IMAGES = 100  # images of one run
-FORMATS = (".png", ".svg", ".pdf")
+IMAGE_FORMATS = (".png", ".svg", ".pdf")
 
 
 class Plotter:
@@ -374,8 +394,10 @@ class Plotter:
 
         matplotlib.use("agg")  # files, not windows
         self._path, self._texts, self._ids = Path(image), texts, ids
-        if self._path.suffix not in FORMATS:
-            raise ConfigError(f"--attention-plot: {image!r} does not end in {', '.join(FORMATS)}")
+        if self._path.suffix not in IMAGE_FORMATS:
+            raise ConfigError(
+                f"--attention-plot: {image!r} does not end in {', '.join(IMAGE_FORMATS)}"
+            )
 
     def __call__(self, line: "LineResult") -> None:
         """Draw the attention of a line's best hypothesis, unless that is empty."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
+from tfexport.markup.language_codes import UNKNOWN, ModelLanguages
+from tfexport.markup.sentences import Join, Split, join_of
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
@@ -19,9 +21,7 @@ from tfexport.runtime.text.codec import LanguagePair
 from tfexport.serve import request_log
 from tfexport.serve.call import Call
 from tfexport.serve.failures import RequestError, loggable, wrong
-from tfexport.serve.language_codes import UNKNOWN, ModelLanguages
 from tfexport.serve.metrics import ModelObserver
-from tfexport.serve.sentences import Join, Split, join_of
 from tfexport.serve.settings import Settings
 
 loggable(DEFAULTS)

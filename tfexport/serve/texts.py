@@ -12,13 +12,15 @@ from itertools import chain
 from typing import Any
 
 from tfexport.errors import InputError, Problem, TooLongError, join_some
+from tfexport.markup.document import PLAIN, Document, Markup, Row, has_words, read_row
+from tfexport.markup.sentences import Join, Split, SplitText, split_text
 from tfexport.runtime.options import Step
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import streamed, unstreamable
-from tfexport.runtime.text.codec import NO_LANGUAGES, WORD_MARKS, LanguagePair, check_text
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, check_text
 from tfexport.serve.call import Call, seen
 from tfexport.serve.detection import LIBRARY, LOOKED_AT, Detected, can_detect, detect
 from tfexport.serve.failures import RequestError, late, spelled, wrong
@@ -30,7 +32,6 @@ from tfexport.serve.models import (
     choose_only,
     sources_of,
 )
-from tfexport.serve.sentences import Split, SplitText, split_text
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
 
@@ -57,6 +58,7 @@ class Asked:
             has no option for them.
         indices: index of each text in the request, for messages; None for all in order.
         stream: whether tokens are streamed.
+        markup: what the texts are made of.
     """
 
     texts: Sequence[str]
@@ -69,6 +71,7 @@ class Asked:
     divide: bool = False
     indices: Sequence[int] | None = None
     stream: bool = False
+    markup: Markup = PLAIN
 
     def place(self, number: int) -> int:
         """The index of a text in the request."""
@@ -84,12 +87,16 @@ class Rows:
         requests: one for each row; None if a row has nothing to translate.
         split_texts: one for each text; their sentences, in order, are the rows.
         unknown: tokens of each row that the model does not know.
+        documents: of each text with markup; empty for plain texts.
+        attention: whether the caller gets the attention.
     """
 
     options: ResolvedOptions
     requests: list[Request | None]
     split_texts: list[SplitText]
     unknown: list[int] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    attention: bool = True
 
 
 @dataclass(frozen=True)
@@ -135,12 +142,14 @@ class Wanted:
         target: language of the translations.
         options: the options of decoding, by name.
         split: see ``Asked``.
+        markup: see ``Asked``.
     """
 
     source: str | None
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
     split: Split | None = None
+    markup: Markup = PLAIN
 
 
 @dataclass(frozen=True)
@@ -219,6 +228,7 @@ async def translate_between(
         asked = Asked(
             [texts[place] for place in indices], wanted.options, None, choice.language_pair,
             choice.source, choice.target, wanted.split, divide=True, indices=indices,
+            markup=wanted.markup,
         )  # fmt: skip
         jobs.append(translate(service.metrics, choice.model, asked, call))
     found = await asyncio.gather(*jobs)
@@ -236,6 +246,7 @@ def _choices(
     if wanted.source is not None:
         choice = choose_by_languages(service.models, wanted.source, wanted.target)
         return [(choice, 1.0)] * len(texts)
+    texts = [_words(text, wanted.markup) for text in texts]
     only = choose_only(service.models, wanted.target)
     if only is not None:
         return [(only, _confidence(text, only.source)) for text in texts]
@@ -258,6 +269,14 @@ def _choices(
         for one in found
         if one is not None
     ]
+
+
+def _words(text: str, markup: Markup) -> str:
+    """A text without its markup, for the detection of its language."""
+    try:
+        return markup.words(text) if markup else text
+    except InputError:  # which the translation reports
+        return text
 
 
 def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected | None:
@@ -329,46 +348,148 @@ def prepare(model: Model, asked: Asked) -> Rows:
     _check_texts(asked)
     split = asked.split or model.split
     join = model.join(asked.target)
-    split_texts = [split_text(text, asked.language, split, join) for text in asked.texts]
+    documents = _documents(model, asked)
+    plain = [] if documents else asked.texts
+    split_texts = [split_text(text, asked.language, split, join) for text in plain]
     given: Mapping[str, Any] = asked.options
+    attention = bool(given.get("return_attention"))
+    if any(document.aligned for document in documents):
+        given = {**given, "return_attention": True}
     problems = list[Problem]()
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
-    own = asked.prefixes if asked.prefixes is not None else [None] * len(split_texts)
+    own = asked.prefixes if asked.prefixes is not None else [None] * len(asked.texts)
     options, ids = model.resolver.resolve(given, own, problems, asked.language_pair)
     options = model.within_limits(options, asked.options)
     encoded: dict[str, list[int]] = {}
-    if split != "none":
+    if documents:
+        split_texts = [_cut(model, document, asked, options, split, join) for document in documents]
+    elif split != "none":
         if asked.divide:
             split_texts = [_divided(model, parts, options, encoded) for parts in split_texts]
         languages = model.engine.manifest.languages
         if languages is not None and languages.target_place == "source":
             split_texts = list(map(_marked, split_texts))
-    requests, unknown = _requests(model, asked, split_texts, ids, options, encoded)
-    model.observer.unknown(sum(unknown))
+    optional = [flag for document in documents for flag in document.optional]
+    requests, unknown = _requests(model, asked, split_texts, ids, options, encoded, optional)
+    if documents:
+        worded = [flag for document in documents for flag in document.worded]
+        requests = [one if flag else None for one, flag in zip(requests, worded, strict=True)]
+    else:  # of documents, the rows that are used are counted, by ``assemble``
+        model.observer.unknown(sum(unknown))
     model.check_lengths(requests)
-    return Rows(options, requests, split_texts, unknown)
+    return Rows(options, requests, split_texts, unknown, documents, attention)
 
 
 def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> list[Translated]:
     """Make texts of the hypotheses of rows."""
     results = zip(rows.requests, rows.unknown, found, strict=True)
+    documents = iter(rows.documents)
     made, cut = [], 0
     for parts in rows.split_texts:
-        sentences, kept, unknown = list[TranslationResult](), list[bool](), 0
+        sentences, kept, unknown = list[TranslationResult](), list[bool](), list[int]()
         for sentence in parts.sentences:
             request, foreign, hypotheses = next(results)
-            unknown += foreign
+            unknown.append(foreign)
             kept.append(request is None)
-            cut += not hypotheses[0].finished
             ids = request.ids if request else []
             result = model.engine.result(sentence, ids, hypotheses, rows.options)
             if request is None:  # unchanged if there is nothing to translate
                 result = replace(result, text=sentence, texts=[sentence] * len(result.texts))
             sentences.append(result)
-        made.append(Translated(_joined(parts, sentences, kept), sentences, unknown))
+        document = next(documents, None)
+        if document is None:
+            texts = _joined(parts, sentences, kept)
+        else:
+            chosen, texts = _written(model, document, parts, rows, sentences, kept)
+            sentences, unknown = [sentences[i] for i in chosen], [unknown[i] for i in chosen]
+            model.observer.unknown(sum(unknown))
+            if not rows.attention:
+                sentences = list(map(_without_attention, sentences))
+        cut += sum(not result.hypotheses[0].finished for result in sentences)
+        made.append(Translated(texts, sentences, sum(unknown)))
     model.observer.cut(cut)
     return made
+
+
+def _without_attention(result: TranslationResult) -> TranslationResult:
+    return replace(result, hypotheses=[replace(one, attention=None) for one in result.hypotheses])
+
+
+def _written(
+    model: Model,
+    document: Document,
+    parts: SplitText,
+    rows: Rows,
+    sentences: Sequence[TranslationResult],
+    kept: Sequence[bool],
+) -> tuple[list[int], list[Made]]:
+    """The rows of a document that are used, and its translations."""
+    best, made = list[int](), list[Made]()
+    texts, filled = model.engine.texts, rows.options.replace_unknowns
+    for rank in range(max((len(result.hypotheses) for result in sentences), default=1)):
+        found = [
+            Row(sentence, kept=True) if own else read_row(texts, result, sentence, rank, filled)
+            for sentence, result, own in zip(parts.sentences, sentences, kept, strict=True)
+        ]
+        chosen = document.choose(found)
+        best = best or chosen
+        used = [sentences[i] for i in chosen]
+        hypotheses = [one.hypotheses[min(rank, len(one.hypotheses) - 1)] for one in used]
+        made.append(_made(document.write(found, chosen), hypotheses))
+    return best, made
+
+
+def _documents(model: Model, asked: Asked) -> list[Document]:
+    """The markup of all texts; none of plain texts."""
+    if not asked.markup:
+        return []
+    documents, problems = [], []
+    for number, text in enumerate(asked.texts):
+        try:
+            documents.append(asked.markup.read(text))
+        except InputError as error:
+            problems.append(f"text {asked.place(number)}: {error}")
+    if problems:
+        raise wrong(problems)
+    if model.engine.manifest.module_io is not None:
+        check_alignable(documents, asked)
+    return documents
+
+
+def check_alignable(documents: Sequence[Document], asked: Asked) -> None:
+    """Refuse markup in sentences, for a model that gives no attention.
+
+    Raises:
+        RequestError: naming the texts.
+    """
+    problems = [
+        f"text {asked.place(number)}: has tags or placeholders in its sentences, which are placed "
+        "by attention, and the bundle of a custom module gives none; send its sentences without"
+        for number, document in enumerate(documents)
+        if document.aligned
+    ]
+    if problems:
+        raise wrong(problems)
+
+
+def _cut(
+    model: Model,
+    document: Document,
+    asked: Asked,
+    options: ResolvedOptions,
+    split: Split,
+    join: Join,
+) -> SplitText:
+    """Cut a document into sentences; they are the rows of its text."""
+
+    def sentences(text: str) -> SplitText:
+        found = split_text(text, asked.language, split, join)
+        return _divided(model, found, options, {}) if asked.divide else found
+
+    document.cut(sentences)
+    rows = document.sentences
+    return SplitText(rows, [""] * (len(rows) + 1), join)
 
 
 def cut_headers(found: Sequence[Translated]) -> dict[str, str]:
@@ -425,10 +546,12 @@ def _requests(
     prefixes: Sequence[tuple[int, ...]],
     options: ResolvedOptions,
     encoded: Mapping[str, list[int]],
+    optional: Sequence[bool] = (),
 ) -> tuple[list[Request | None], list[int]]:
     """The requests of all rows, and how many tokens of each are unknown.
 
-    The prefix of each text goes to its first sentence. Sentences without words have no request.
+    The prefix of each text goes to its first sentence. Sentences without words have no request,
+    and neither have optional ones that are too long.
     """
     requests = list[Request | None]()
     unknown, problems = list[int](), []
@@ -443,14 +566,15 @@ def _requests(
                 )
             except InputError as error:
                 text = _too_long(error) if asked.divide else spelled(error)
-                problems.append(f"text {asked.place(number)}: {text}")
+                if not (optional and optional[len(requests)]):
+                    problems.append(f"text {asked.place(number)}: {text}")
                 request = None
             unknown.append(request.ids.count(unk) if request and unk is not None else 0)
             if (
                 request
-                and split != "none"
+                and (split != "none" or asked.markup)
                 and not prefix
-                and not _has_words(model, sentence, request)
+                and not has_words(sentence, request.ids, model.wordless, model.engine.texts)
             ):
                 request = None
             requests.append(request)
@@ -466,25 +590,11 @@ def _too_long(error: InputError) -> str:
     return f"{error.found} tokens exceed the model's limit of {error.most}; shorten it"
 
 
-def _has_words(model: Model, sentence: str, request: Request) -> bool:
-    """Whether a sentence has a letter or digit, and a token that the model knows.
-
-    The model's output for any other sentence is arbitrary.
-    """
-    if not any(map(str.isalnum, sentence)):
-        return False
-    source = model.engine.texts.source
-    return any(
-        token not in model.wordless and source.piece(token) not in WORD_MARKS
-        for token in request.ids
-    )
-
-
 def _joined(
     parts: SplitText, sentences: Sequence[TranslationResult], kept: Sequence[bool]
 ) -> list[Made]:
     if not sentences:
-        return [Made(parts.joined([]), [], 0.0, None)]
+        return [_made(parts.joined([]), [])]
     most = max(len(result.hypotheses) for result in sentences)
     return [_choose(parts, sentences, kept, place) for place in range(most)]
 
@@ -498,9 +608,16 @@ def _choose(
         index = min(place, len(result.hypotheses) - 1)
         texts.append(result.texts[index])
         chosen.append(result.hypotheses[index])
+    return _made(parts.joined(texts, kept), chosen)
+
+
+def _made(text: str, chosen: Sequence[Hypothesis]) -> Made:
+    """A translation of the hypotheses of its sentences."""
+    if not chosen:
+        return Made(text, [], 0.0, None)
     scores = [one.token_scores for one in chosen]
     return Made(
-        parts.joined(texts, kept),
+        text,
         [token for one in chosen for token in one.tokens],
         _mean_score(chosen),
         None if None in scores else [value for values in scores for value in values or []],

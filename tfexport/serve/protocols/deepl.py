@@ -1,11 +1,15 @@
 """The protocol of DeepL: the parts that apply to local models."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from tfexport.markup.document import PLAIN, Markup
+from tfexport.markup.language_codes import UNKNOWN, Code, language_name
+from tfexport.markup.sentences import Split
+from tfexport.markup.tokens import TagRules
 from tfexport.serve.bodies import (
     FORM,
     JSON,
@@ -18,10 +22,8 @@ from tfexport.serve.bodies import (
 )
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import wrong
-from tfexport.serve.language_codes import UNKNOWN, Code, language_name
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
-from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Wanted, check_size, cut_headers, translate_between
 
@@ -57,7 +59,20 @@ def _without(*harmless: Any) -> pydantic.BeforeValidator:
     return pydantic.BeforeValidator(check)
 
 
+def _tags(value: Any) -> Any:
+    """Names of tags: a list, or a text with commas."""
+    if value is None:
+        return ()
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+        names = [name.strip() for part in parts for name in part.split(",")]
+        return tuple(name for name in names if name)
+    raise ValueError("is neither a list of names nor a text with commas")
+
+
 _Nothing = Annotated[Any, _without()]
+_EMPTY = pydantic.BeforeValidator(lambda value: value or None)
+_Tags = Annotated[tuple[str, ...], pydantic.BeforeValidator(_tags)]
 
 
 class TranslateCall(Fields):
@@ -76,12 +91,14 @@ class TranslateCall(Fields):
     formality: Annotated[Any, _without("default", "prefer_more", "prefer_less")] = None
     model_type: Annotated[Any, _without("prefer_quality_optimized", "latency_optimized")] = None
     enable_beta_languages: Annotated[Any, _without("0", "false", False)] = None
-    tag_handling: _Nothing = None
-    tag_handling_version: _Nothing = None
-    outline_detection: _Nothing = None
-    non_splitting_tags: _Nothing = None
-    splitting_tags: _Nothing = None
-    ignore_tags: _Nothing = None
+    tag_handling: Annotated[Literal["html", "xml"] | None, _EMPTY] = None
+    tag_handling_version: Annotated[Any, _without("v1", "v2")] = None
+    outline_detection: bool = pydantic.Field(
+        True, description="elements of XML without text around them end a sentence"
+    )
+    non_splitting_tags: _Tags = pydantic.Field((), description="never end a sentence")
+    splitting_tags: _Tags = pydantic.Field((), description="end a sentence")
+    ignore_tags: _Tags = pydantic.Field((), description="whose content is not translated")
     context: _Nothing = None
     glossary_id: _Nothing = None
     glossary_ids: _Nothing = None
@@ -89,6 +106,24 @@ class TranslateCall(Fields):
     translation_memory_id: _Nothing = None
     translation_memory_threshold: _Nothing = None
     custom_instructions: _Nothing = None
+
+    @pydantic.model_validator(mode="after")
+    def _check_tags(self) -> "TranslateCall":
+        if self.tag_handling is None and (
+            self.non_splitting_tags or self.splitting_tags or self.ignore_tags
+        ):
+            raise ValueError("names of tags need tag_handling")
+        return self
+
+    def markup(self) -> Markup:
+        """What the texts are made of."""
+        if self.tag_handling is None:
+            return PLAIN
+        rules = TagRules(
+            frozenset(self.ignore_tags), frozenset(self.splitting_tags),
+            frozenset(self.non_splitting_tags), self.outline_detection,
+        )  # fmt: skip
+        return Markup(self.tag_handling, rules=rules)
 
 
 _LISTS = ("text", "non_splitting_tags", "splitting_tags", "ignore_tags", "custom_instructions",
@@ -107,7 +142,7 @@ def routes(service: Service) -> APIRouter:
         check_size(service.settings, call, body.text)
         split = None if body.split_sentences is None else _SPLITS[body.split_sentences]
         options = {"return_scores": False}  # the protocol has none
-        wanted = Wanted(body.source_lang or None, body.target_lang, options, split)
+        wanted = Wanted(body.source_lang or None, body.target_lang, options, split, body.markup())
         found = await translate_between(service, call, body.text, wanted)
         translations = [
             {

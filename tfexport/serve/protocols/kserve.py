@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
 
 from tfexport import __version__
+from tfexport.markup.sentences import SPLITS
 from tfexport.runtime.engine import acts_on_text, requests_of
 from tfexport.runtime.text.codec import LanguagePair
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
@@ -21,7 +22,6 @@ from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
 from tfexport.serve.models import Model, choose_named
 from tfexport.serve.openapi import add_probe, describe
-from tfexport.serve.sentences import SPLITS
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
 from tfexport.serve.texts import Asked, Translated, check_size, cut_headers, outcome, translate

@@ -7,6 +7,9 @@ import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from tfexport.markup.document import Markup
+from tfexport.markup.language_codes import UNKNOWN, language_name, listed_codes
+from tfexport.markup.sentences import Split
 from tfexport.serve.bodies import (
     FORM,
     JSON,
@@ -21,10 +24,8 @@ from tfexport.serve.bodies import (
 from tfexport.serve.call import call_of
 from tfexport.serve.detection import LIBRARY, can_detect, detect
 from tfexport.serve.failures import LIBRETRANSLATE, RequestError
-from tfexport.serve.language_codes import UNKNOWN, language_name, listed_codes
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
-from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Answered, Wanted, check_size, cut_headers, translate_between
 
@@ -48,7 +49,7 @@ class TranslateCall(Fields):
     )
     source: str = pydantic.Field(AUTO, min_length=1)
     target: str = pydantic.Field(min_length=1)
-    format: Literal["text"] = pydantic.Field("text", description="HTML is not translated here")
+    format: Literal["text", "html"] = "text"
     alternatives: int = pydantic.Field(0, ge=0)
     split_sentences: Split | None = pydantic.Field(
         None, description="of this server only; by default as the model reads texts"
@@ -76,7 +77,10 @@ def routes(service: Service) -> APIRouter:
         source = None if body.source == AUTO else body.source
         texts = [body.q] if isinstance(body.q, str) else body.q
         check_size(service.settings, call, texts)
-        wanted = Wanted(source, body.target, _options(body.alternatives), body.split_sentences)
+        wanted = Wanted(
+            source, body.target, _options(body.alternatives), body.split_sentences,
+            Markup(body.format),
+        )  # fmt: skip
         found = await translate_between(service, call, texts, wanted)
         headers = cut_headers([one.found for one in found])
         return JSONResponse(_answer(service, found, body), headers=headers)

@@ -13,6 +13,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from tfexport.errors import TfexportError
+from tfexport.markup.document import Format, Markup
+from tfexport.markup.language_codes import UNKNOWN
+from tfexport.markup.placeholders import Kind as PlaceholderKind
+from tfexport.markup.placeholders import Placeholders
+from tfexport.markup.sentences import Split
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
@@ -27,12 +32,10 @@ from tfexport.serve.bodies import (
 )
 from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
-from tfexport.serve.language_codes import UNKNOWN
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model, ModelChoice, choose_named
 from tfexport.serve.openapi import describe
 from tfexport.serve.scoring import prepare_pairs
-from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import (
     Asked,
@@ -294,6 +297,15 @@ class TranslateCall(CallBody):
         False, description="sentences that are too long for the model, instead of refusing them"
     )
     stream: bool = pydantic.Field(False, description="one text, as server-sent events")
+    format: Format = pydantic.Field("text", description="markup that texts are written in")
+    placeholders: list[PlaceholderKind] | None = pydantic.Field(
+        None, description="kinds that stay as they are; by default the usual ones, in markup"
+    )
+
+    def markup(self) -> Markup:
+        """What the texts are made of."""
+        kept = None if self.placeholders is None else Placeholders(tuple(self.placeholders))
+        return Markup(self.format, kept)
 
 
 class ScoreCall(CallBody):
@@ -338,6 +350,17 @@ class _Options:
         return [*given]
 
 
+def _check_markup(body: TranslateCall, options: _Options) -> None:
+    """Refuse what texts with markup or placeholders cannot have."""
+    problems = []
+    if body.stream:
+        problems.append("stream: texts with markup or placeholders are not streamed")
+    if options.prefixes is not None:
+        problems.append("options.target_prefix: not for texts with markup or placeholders")
+    if problems:
+        raise wrong(problems)
+
+
 def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["tfexport"])
@@ -350,12 +373,16 @@ def routes(service: Service) -> APIRouter:
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
         options = _Options(body.options, len(body.texts))
+        markup = body.markup()
+        if markup:
+            _check_markup(body, options)
         check_size(service.settings, call, body.texts, prefixes=options.counted)
         choice = _choose(service, body, options)
         choice.model.serve(call)
         asked = Asked(
             body.texts, options.decoding, options.prefixes, choice.language_pair, choice.source,
             choice.target, body.split_sentences, body.divide, stream=body.stream,
+            markup=markup,
         )  # fmt: skip
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)

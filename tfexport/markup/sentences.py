@@ -7,7 +7,7 @@ from typing import Literal
 
 import sentencex
 
-from tfexport.serve.language_codes import splitting_code
+from tfexport.markup.language_codes import splitting_code
 
 Split = Literal["lines", "punctuation", "none"]
 Join = Literal["auto", "spaces", "nothing", "source"]
@@ -23,7 +23,7 @@ _PLAIN_ENDS = re.compile(r"[.!?…]+\s+|[。！？｡]+\s*")
 # Languages without a space between sentences.
 _WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "my", "bo", "dz"})
 # Thai to Tibetan, Burmese, Khmer; Chinese, Japanese and wide punctuation.
-_UNSPACED = re.compile(
+UNSPACED = re.compile(
     "[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\uff01-\uff60"
     "\U00020000-\U0003ffff]"
 )
@@ -145,7 +145,7 @@ def divide(sentence: str) -> tuple[str, str]:
 
 def _unspaced(before: str, after: str) -> tuple[bool, bool]:
     """Whether an end and a start are in a script without spaces."""
-    return bool(_UNSPACED.match(before[-1:])), bool(_UNSPACED.match(after[:1]))
+    return bool(UNSPACED.match(before[-1:])), bool(UNSPACED.match(after[:1]))
 
 
 def _spans(text: str, language: str, split: Split) -> Iterator[tuple[int, int]]:

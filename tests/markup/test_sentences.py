@@ -8,8 +8,8 @@ import sentencex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfexport.serve import sentences
-from tfexport.serve.sentences import WINDOW, SplitText, divide, join_of, split_text
+from tfexport.markup import sentences
+from tfexport.markup.sentences import WINDOW, SplitText, divide, join_of, split_text
 
 GERMAN = "Dr. Müller kam um 3.5 Uhr an. Er sagte: „Gut.“ Wirklich?  Ja!\n\nEine Zeile\nNoch eine. "
 

@@ -1,0 +1,98 @@
+"""``tfexport translate --format``: files whose words are translated."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import invoke
+from tests.support.documents import read_blocks, words
+from tests.support.paths import REPOSITORY
+from tfexport.cli.translate_command import FORMATS
+from tfexport.markup.files import FILE_FORMATS
+from tfexport.runtime import Translator
+
+DEMO = REPOSITORY / "examples" / "de-en.bundle"
+
+
+def translated(*texts: str) -> list[str]:
+    return [str(found.text) for found in Translator(DEMO, threads=1).translate(texts)]
+
+
+def test_the_page_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, command, printed = read_blocks(REPOSITORY / "docs" / "markup.md")[:3]
+    (tmp_path / "page.html").write_text(page.text, encoding="utf-8")
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    monkeypatch.chdir(tmp_path)
+    done = invoke(*words(command.text)[1:])
+    assert (done.exit_code, done.stdout) == (0, printed.text), done.stderr
+
+
+def test_a_file_is_written_with_its_line_breaks_and_mark(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.xml", tmp_path / "b.xml"
+    source.write_bytes(
+        "\ufeff<?xml version='1.0'?>\r\n<a><b>Guten Morgen!</b>\r\n</a>\r\n".encode()
+    )
+    assert invoke("translate", DEMO, source, "--format", "xml", "-o", target).exit_code == 0
+    made = f"\ufeff<?xml version='1.0'?>\r\n<a><b>{translated('Guten Morgen!')[0]}</b>\r\n</a>\r\n"
+    assert target.read_bytes() == made.encode()
+    again = invoke("translate", DEMO, source, "--format", "xml", "-o", target)
+    assert again.exit_code == 1
+    assert "--force" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--placeholders", "url"), ["--placeholders needs --format"]),
+        (("--format", "srt", "--jsonl", "--beam-size", "2", "--num-hypotheses", "2"),
+         ["--jsonl applies to lines, not to --format srt", "--num-hypotheses adds to lines"]),
+        (("--format", "html", "--placeholders", "xx"), ["'xx' is not one of url, email"]),
+        (("--format", "html", "--placeholder-pattern", "("), ["'(' is not a regular expression"]),
+        (("--format", "html", "--force"), ["--force needs"]),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(options: tuple[str, ...], said: list[str]) -> None:
+    done = invoke("translate", DEMO, *options, stdin="Guten Morgen!")
+    assert done.exit_code == 2
+    for text in said:
+        assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "said"),
+    [
+        ("xml", b"<a>", "stdin: text 1: not well-formed XML"),
+        ("json-strings", b"{", "stdin: not JSON"),
+        ("json-strings", b'"\\ud800"', "stdin: not valid Unicode text"),
+        ("json-strings", b"[" * 100_000, "stdin: not JSON"),
+        ("po", b"x", "stdin: not a catalog of messages"),
+        ("po", b'msgid "a\n', "stdin: not a catalog of messages"),
+        ("vtt", b"x", "stdin: not WebVTT"),
+        ("srt", b"1\nx\n", "stdin: not SubRip"),
+        ("html", b"\xff", "-: is not UTF-8 at byte 0"),
+    ],
+)
+def test_malformed_files_are_refused(kind: str, content: bytes, said: str) -> None:
+    done = invoke("translate", DEMO, "--format", kind, stdin=content)
+    assert done.exit_code == 1, done.stdout
+    assert said in done.stderr
+    assert not done.stdout
+
+
+def test_every_format_is_offered() -> None:
+    assert FORMATS == FILE_FORMATS
+
+
+def test_text_keeps_its_lines_and_placeholders() -> None:
+    done = invoke("translate", DEMO, "--format", "text", stdin="\nGuten Morgen!\n  Hallo %s!\n\n")
+    assert done.stdout.startswith(f"\n{translated('Guten Morgen!')[0]}\n  ")
+    assert done.stdout.count("%s") == 1
+    assert done.stdout.endswith("\n\n")
+
+
+def test_numbers_are_placeholders_on_request() -> None:
+    text = "Er ging um 12:30 Uhr nach Hause."
+    kept = invoke("translate", DEMO, "--format", "text", "--placeholders", "number", stdin=text)
+    assert kept.stdout.count("12:30") == 1
+    plain = invoke("translate", DEMO, "--format", "text", "--placeholders", "", stdin=text)
+    assert plain.stdout == translated(text)[0]

@@ -1,0 +1,151 @@
+"""Markdown there and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.markup.stubs import Order, backwards, same, shuffled, translate, upper
+from tests.support.combinations import few_of
+from tests.support.paths import REPOSITORY
+from tfexport.errors import InputError
+from tfexport.markup.document import Markup
+from tfexport.markup.files import read_file
+from tfexport.markup.markdown_reader import Place, read_inline, write_inline
+
+PAGES = [
+    path.relative_to(REPOSITORY)
+    for path in (*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"))
+    if "_site" not in path.parts
+]
+TEXT = """---
+title: a b
+---
+# One *two*
+
+> para one
+> two **b [link](u "t") x** `code`  \\
+> hard <b>x</b>
+
+- item _x_ y
+  more ![alt](img)
+- 1\\. two \\* 3 &amp; <http://a.b>
+
+| a | b |
+|---|---|
+| c *d* | e \\| `f\\|g` |
+
+```
+code
+```
+
+[ref]: http://x
+
+Setext
+======
+
+A [x][ref] and [ref]. Another line
+goes on.
+
+<div>html</div>
+
+    indented code
+"""
+MADE = """---
+title: a b
+---
+# ONE *TWO*
+
+> PARA ONE TWO **B [LINK](u "t") X** `code`  \\
+> HARD <b>X</b>
+
+- ITEM _X_ Y MORE ![alt](img)
+- 1\\. TWO \\* 3 & <http://a.b>
+
+| A | B |
+|---|---|
+| C *D* | E \\| `f\\|g` |
+
+```
+code
+```
+
+[ref]: http://x
+
+SETEXT
+======
+
+A [X][ref] AND [REF][ref]. ANOTHER LINE GOES ON.
+
+<div>html</div>
+
+    indented code
+"""
+
+
+def there_and_back(text: str, order: Order = same, word: Any = upper) -> str:
+    file = read_file(text, "markdown", Markup())
+    return file.write([translate(one.text, one.markup, order, word) for one in file.texts])
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_only_words_change(newline: str) -> None:
+    assert there_and_back(TEXT.replace("\n", newline)) == MADE.replace("\n", newline)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("a **b** c", "C **B** A"),
+        ("a [b c](<x y> 'z') d", "D [C B](<x y> 'z') A"),
+        ("`a b` c", "`a b` C"),
+        ("a ``b`c`` d", "D A ``b`c``"),
+        ("* a\n* b *c*", "* A\n* *C* B"),
+        ("a <span x='*'>b</span>", "<span x='*'>B</span> A"),
+        ("1. a\n\n   b\n2. c", "1. A\n\n   B\n2. C"),
+        ("a\\\n*b* c", "A\\\nC *B*"),
+        ("![a *b*](c) d", "![a *b*](c) D"),
+        ("a ~~b~~ c", "C ~~B~~ A"),
+        ("***a** b* c", "C *B **A***"),
+        ("", ""), ("\n", "\n"), ("---\n", "---\n"), ("[a]: b\n", "[a]: b\n"),
+        ("{name} `a`", "{name} `a`"),
+    ],
+)  # fmt: skip
+def test_markup_stays_around_its_words(text: str, made: str) -> None:
+    assert there_and_back(text, backwards) == made
+
+
+def test_words_are_no_markup() -> None:
+    signs = {"a": "*b*", "c": "[d](e)", "f": "<g>", "h": "_i_", "j": "`k`", "l": "~~m~~"}
+    made = there_and_back(" ".join(signs), same, signs.__getitem__)
+    assert made == "\\*b\\* \\[d\\](e) \\<g> \\_i\\_ \\`k\\` \\~\\~m\\~\\~"
+    for start in ("1.", "2)", "-", "+", "#", ">", "=", "##"):
+        made = there_and_back("a b", same, lambda word, start=start: start if word == "a" else word)
+        assert made.replace("\\", "") == f"{start} b"
+        assert made.count("\\") == 1
+    assert there_and_back("| a |\n|---|\n| b |", same, lambda word: f"{word}|{word}") == (
+        "| a\\|a |\n|---|\n| b\\|b |"
+    )
+
+
+def test_emphasis_that_signs_cannot_make_is_written_as_elements() -> None:
+    place = Place(0, 9, 1, "a **b** c", ())
+    opening, closing = (token.raw for token in read_inline(place.text, {}) if token.name)
+    assert write_inline(f"a {opening}b{closing} c", place, {}) == "a **b** c"
+    assert write_inline(f"a {opening}(b){closing}c", place, {}) == "a <strong>(b)</strong>c"
+    with pytest.raises(InputError, match="line 1: its translation has other markup"):
+        write_inline(f"a {opening}b{closing} `c`", place, {})
+
+
+@pytest.mark.parametrize("page", few_of(PAGES, Path("docs/decoding.md"), Path("README.md")))
+@pytest.mark.parametrize("order", [same, backwards, shuffled])
+def test_pages_are_translated(page: Path, order: Order) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    made = there_and_back(text, order)
+    assert made.count("```") == text.count("```")
+    assert made != text
+
+
+def test_characters_for_private_use_are_refused() -> None:
+    with pytest.raises(InputError, match="private use"):
+        there_and_back("a \ue100 b")

@@ -1,0 +1,107 @@
+"""``tfexport translate --format``: files of which only the words are translated."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tfexport.atomic import naming, new_file
+from tfexport.cli.console import cut_lines, needs, unknown_tokens
+from tfexport.cli.decoding_options import given, without_effect
+from tfexport.errors import ConfigError, InputError, Problem, join_problems
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.text.codec import LanguagePair
+
+# Options of lines that files of other formats do not have.
+_OF_LINES = (
+    "ids", "inputs", "resume", "jsonl", "alignment", "attention_plot", "target_prefix",
+    "target_prefix_file",
+)  # fmt: skip
+_OF_FORMATS: tuple[str, ...] = ("placeholders", "placeholder_pattern")
+_OF_RESULTS = (
+    "return_attention", "return_token_scores", "return_end_token", "num_hypotheses",
+    "return_alternatives",
+)  # fmt: skip
+
+
+def check_document_call(call: Any) -> None:
+    """Refuse options that do not apply to ``--format``, or apply to it alone.
+
+    Raises:
+        ConfigError: there are any; all are listed.
+    """
+    kind = f"--format {call.format}"
+    if call.format is None:
+        names, reason = _OF_FORMATS, "needs --format"
+    else:
+        names, reason = _OF_LINES, f"applies to lines, not to {kind}"
+    found = [f"{_flag(name)} {reason}" for name in names if getattr(call, name)]
+    if call.format is not None:
+        added = [name for name in _OF_RESULTS if call.decoding.get(name)]
+        found += [f"{_flag(name)} adds to lines, not to {kind}" for name in added]
+        found += without_effect({"force": call.force}, {"force": call.output != "-"})
+    if found:
+        raise ConfigError(join_problems("translate", [Problem(None, text) for text in found]))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def translate_document(call: Any, engine: Engine) -> None:
+    """Translate ``call.file``, and report cut sentences and unknown tokens.
+
+    Raises:
+        InputError: the file is malformed.
+        ConfigError: options are wrong.
+    """
+    with needs("markup"):
+        from tfexport.markup.document import Markup
+        from tfexport.markup.files import read_file
+        from tfexport.markup.placeholders import USUAL, Placeholders
+        from tfexport.markup.translate import translate_texts
+
+    kinds = (
+        USUAL if call.placeholders is None else tuple(filter(None, call.placeholders.split(",")))
+    )
+    placeholders = Placeholders(kinds, call.placeholder_pattern)
+    name = "stdin" if call.file == "-" else call.file
+    content, mark = _content(call.file)
+    keywords = given(call.decoding)
+    keywords["return_scores"] = False
+    language_pair = LanguagePair(call.source_language, call.target_language)
+    try:
+        file = read_file(content, call.format, Markup(placeholders=placeholders))
+        found = translate_texts(engine, file.texts, keywords, language_pair)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    _write(call, mark + file.write(found.texts))
+    if found.unfinished:
+        click.echo(cut_lines(found.unfinished, "sentences", None), err=True)
+    if found.unknown[0]:
+        click.echo(unknown_tokens(*found.unknown, "sentences"), err=True)
+
+
+def _content(file: str) -> tuple[str, str]:
+    """The text of a file, with the line breaks that it has, and its byte order mark."""
+    if file == "-":
+        raw = sys.stdin.buffer.read()
+    else:
+        with naming(file):
+            raw = Path(file).read_bytes()
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: is not UTF-8 at byte {error.start}") from None
+    return (text[1:], "\ufeff") if text.startswith("\ufeff") else (text, "")
+
+
+def _write(call: Any, text: str) -> None:
+    if call.output == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
+        return
+    with new_file(call.output, call.force) as path:
+        path.write_bytes(text.encode())

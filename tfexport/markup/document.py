@@ -1,0 +1,284 @@
+"""A text with markup: the sentences that a model translates, and the text of their translations."""
+
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tfexport.errors import InputError
+from tfexport.markup.alignment import Tokens, Unit, align, split_words
+from tfexport.markup.html_reader import NO_RULES, read_html
+from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
+from tfexport.markup.placeholders import Placeholders, occurrences
+from tfexport.markup.placement import Placement
+from tfexport.markup.segments import Segment, Variant, make_segment
+from tfexport.markup.sentences import SplitText
+from tfexport.markup.tokens import TagRules, Token, split_runs
+from tfexport.markup.xml_reader import read_xml
+from tfexport.runtime.results import TranslationResult
+from tfexport.runtime.text.codec import WORD_MARKS, TextCodec
+
+Format = Literal["text", "html", "xml"]
+FORMATS: tuple[Format, ...] = ("text", "html", "xml")
+_LINE = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
+
+
+@dataclass(frozen=True)
+class Markup:
+    """What texts are made of.
+
+    Attributes:
+        format: of the texts; "markdown" is that of a single paragraph, as ``read_file`` finds it.
+        placeholders: those that texts contain; None for the usual ones in markup, and none in plain
+            text.
+        rules: for elements.
+        references: the labels of links of Markdown, as ``read_file`` finds them.
+    """
+
+    format: Format | Literal["markdown"] = "text"
+    placeholders: Placeholders | None = None
+    rules: TagRules = NO_RULES
+    references: References = field(default_factory=dict, hash=False)
+
+    def __bool__(self) -> bool:
+        return self.format != "text" or self.placeholders is not None
+
+    def read(self, text: str) -> "Document":
+        """Read a text.
+
+        Raises:
+            InputError: it is not well-formed XML, or has too many tags.
+            MissingDependencyError: the parser is not installed.
+        """
+        found = Placeholders() if self.placeholders is None else self.placeholders
+        if self.format == "text":
+            tokens = [
+                Token("text", part, text=part) if place % 2 == 0 else Token("empty", part, "block")
+                for place, part in enumerate(_LINE.split(text))
+            ]
+            return Document([
+                part if isinstance(part, str) else make_segment(part, found, str)
+                for part in split_runs(tokens)
+            ])  # fmt: skip
+        parts = split_runs(self.tokens(text))
+        write = escape_markdown if self.format == "markdown" else escape
+        return Document([
+            part if isinstance(part, str) else make_segment(part, found, write) for part in parts
+        ])  # fmt: skip
+
+    def words(self, text: str) -> str:
+        """A text without its markup, a paragraph a line.
+
+        Raises:
+            InputError: see ``read``.
+        """
+        return "\n".join(segment.text for segment in self.read(text).segments)
+
+    def tokens(self, text: str) -> list[Token]:
+        """The tokens of markup; see ``read``."""
+        if self.format == "markdown":
+            return read_inline(text, self.references)
+        reader = read_html if self.format == "html" else read_xml
+        return reader(text, self.rules)
+
+
+PLAIN = Markup()
+
+
+def escape(text: str) -> str:
+    """Text as HTML and XML write it between tags."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A translation of a sentence.
+
+    Attributes:
+        text: of the translation.
+        tokens: the tokens of the translation; None if they have no attention.
+        kept: whether the sentence was not translated, since it has no words.
+    """
+
+    text: str
+    tokens: Tokens | None = None
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text with markup.
+
+    Attributes:
+        parts: markup that stays as it is, and the words between.
+    """
+
+    parts: list[str | Segment] = field(default_factory=list)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The words."""
+        return [part for part in self.parts if isinstance(part, Segment)]
+
+    @property
+    def aligned(self) -> bool:
+        """Whether translations have to be aligned."""
+        return any(segment.aligned for segment in self.segments)
+
+    def cut(self, split: Callable[[str], SplitText]) -> None:
+        """Find the sentences of all words."""
+        for segment in self.segments:
+            segment.cut(split(segment.text))
+
+    @property
+    def sentences(self) -> list[str]:
+        """What a model has to translate: every variant of every sentence, in order."""
+        return [variant.text for variants in self._variants() for variant in variants]
+
+    @property
+    def worded(self) -> list[bool]:
+        """Whether each of ``sentences`` has a letter outside its placeholders."""
+        return [variant.worded for variants in self._variants() for variant in variants]
+
+    @property
+    def optional(self) -> list[bool]:
+        """Whether each of ``sentences`` may be left out, as one that is too long for the model."""
+        return [variant.optional for variants in self._variants() for variant in variants]
+
+    def _variants(self) -> Iterator[list[Variant]]:
+        for segment in self.segments:
+            yield from segment.variants
+
+    def choose(self, rows: Sequence[Row]) -> list[int]:
+        """The row of each sentence whose translation has its placeholders.
+
+        Args:
+            rows: the translations of ``sentences``; optional ones that are kept are left out.
+        """
+        chosen, place = list[int](), 0
+        for variants in self._variants():
+            here = rows[place : place + len(variants)]
+            good = (
+                number
+                for number, (variant, row) in enumerate(zip(variants, here, strict=True))
+                if not (variant.optional and row.kept) and _places(variant, row) is not None
+            )
+            chosen.append(place + next(good))
+            place += len(variants)
+        return chosen
+
+    def write(self, rows: Sequence[Row], chosen: Sequence[int]) -> str:
+        """The document of translations.
+
+        Args:
+            rows: the translations of ``sentences``.
+            chosen: see ``choose``.
+
+        Raises:
+            InputError: a translation that has to be aligned has no attention.
+        """
+        pairs = [variant for variants in self._variants() for variant in variants]
+        found = iter([(pairs[number], rows[number]) for number in chosen])
+        return "".join(
+            part if isinstance(part, str) else _translated(part, found) for part in self.parts
+        )
+
+
+def _places(variant: Variant, row: Row) -> list[tuple[int, int]] | None:
+    """Where the placeholders of a variant are in its translation; None unless all are there."""
+    if not variant.literals:
+        return []
+    return occurrences(row.text, variant.literals.values())
+
+
+def _translated(segment: Segment, found: Iterator[tuple[Variant, Row]]) -> str:
+    """The markup of a translated segment."""
+    pairs = [next(found) for _ in segment.spans]
+    if all(row.kept for _, row in pairs):
+        return segment.raw
+    text, before, units = "", "", list[Unit]()
+    for place, (variant, row) in enumerate(pairs):
+        kept = row.kept or (place > 0 and pairs[place - 1][1].kept)
+        text += segment.split.gap(place, before, row.text, kept)
+        if segment.aligned:
+            units += [
+                replace(unit, start=unit.start + len(text), end=unit.end + len(text))
+                for unit in _units(variant, row)
+            ]
+        before = row.text
+        text += row.text
+    text += segment.split.gaps[-1]
+    if segment.aligned:
+        written = Placement(text, units, segment.escape).write(segment.nodes)
+    else:
+        written = segment.escape(text)
+    return segment.before + written + segment.after
+
+
+def _units(variant: Variant, row: Row) -> list[Unit]:
+    """The words of a translation, with places of the segment."""
+    places = _places(variant, row) or []
+    if row.kept:
+        words = [Unit(*span, span[0]) for span in split_words(row.text, sorted(places))]
+    elif row.tokens is None:
+        raise InputError("a translation without attention cannot be aligned with its markup")
+    else:
+        words = align(variant.text, row.text, row.tokens, sorted(places))
+    numbers = dict(zip(places, variant.literals, strict=True))
+    return [_placed(variant, unit, numbers) for unit in words]
+
+
+def _placed(variant: Variant, unit: Unit, numbers: dict[tuple[int, int], int]) -> Unit:
+    number = numbers.get((unit.start, unit.end))
+    if number is not None:
+        part = variant.keeps.index(number)
+        return replace(unit, source=variant.sources[part], kept=number)
+    if unit.source is None:
+        return unit
+    return replace(unit, source=variant.source(unit.source))
+
+
+def read_row(
+    texts: TextCodec, result: TranslationResult, sentence: str, rank: int, filled: bool
+) -> Row:
+    """The row of one hypothesis of a sentence.
+
+    Args:
+        texts: the tokenizers of the model.
+        result: the translation of the sentence.
+        sentence: what was translated.
+        rank: of the hypothesis, from 0; the last one if there are fewer.
+        filled: whether unknown tokens were replaced by words of the source.
+    """
+    rank = min(rank, len(result.hypotheses) - 1)
+    hypothesis, text = result.hypotheses[rank], result.texts[rank]
+    if hypothesis.attention is None:
+        return Row(text)
+    before, after = result.framing
+    attention = hypothesis.attention[:, before : len(result.source_tokens) - after]
+    alignment = result.alignment(rank) if filled else []
+
+    def text_of(count: int) -> str:
+        tokens = hypothesis.tokens[:count]
+        return texts.fill_unknowns(tokens, alignment, sentence) if filled else texts.decode(tokens)
+
+    return Row(text, Tokens(texts.surfaces(sentence), attention, text_of))
+
+
+def has_words(
+    sentence: str, tokens: Sequence[int], wordless: Container[int | None], texts: TextCodec
+) -> bool:
+    """Whether a sentence has a letter, and a token that the model knows.
+
+    The model's output for any other sentence is arbitrary.
+
+    Args:
+        sentence: the source.
+        tokens: its ids.
+        wordless: ids of no word: special, language and unknown tokens.
+        texts: the tokenizers of the model.
+    """
+    if not any(map(str.isalpha, sentence)):
+        return False
+    piece = texts.source.piece
+    return any(token not in wordless and piece(token) not in WORD_MARKS for token in tokens)

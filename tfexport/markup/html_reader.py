@@ -1,0 +1,176 @@
+"""HTML as tokens. The parser is turbohtml's tokenizer, which follows the HTML standard."""
+
+import re
+from collections.abc import Iterator
+
+from tfexport.errors import missing_dependency
+from tfexport.markup.tokens import (
+    MOST_TAGS,
+    Flow,
+    TagRules,
+    Token,
+    fold_kept,
+    match_tags,
+    too_many_tags,
+)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Elements that end a sentence: all that a browser's own style sheet does not show within a line.
+_BLOCKS = _names(
+    "address article aside base blockquote body br button caption center col colgroup dd "
+    "details dialog dir div dl dt fieldset figcaption figure footer form frame frameset h1 h2 "
+    "h3 h4 h5 h6 head header hgroup hr html iframe legend li link main menu meta nav noframes "
+    "noscript object ol optgroup option p param pre search section select source style "
+    "summary table tbody td template textarea tfoot th thead title tr track ul video audio "
+    "canvas xmp plaintext"
+)
+_VOID = _names(
+    "area base basefont bgsound br col embed frame hr img input keygen link meta param source "
+    "track wbr"
+)
+# Elements whose content is kept: programs and what computers write.
+_KEPT = _names(
+    "code kbd samp script style svg math template textarea var iframe xmp plaintext noframes "
+    "canvas object noembed"
+)
+_HIDDEN = _names("script style template")
+# Elements that need no end tag, and the start tags that end them.
+_ENDED_BY = {
+    "p": _BLOCKS - {"br", "button", "object", "iframe", "noscript", "video", "audio", "canvas",
+                    "template", "style", "link", "meta", "select", "option"},
+    "li": frozenset({"li"}),
+    "dt": frozenset({"dt", "dd"}), "dd": frozenset({"dt", "dd"}),
+    "tr": frozenset({"tr", "tbody", "tfoot"}),
+    "td": frozenset({"td", "th", "tr", "tbody", "tfoot"}),
+    "th": frozenset({"td", "th", "tr", "tbody", "tfoot"}),
+    "thead": frozenset({"tbody", "tfoot"}), "tbody": frozenset({"tbody", "tfoot"}),
+    "option": frozenset({"option", "optgroup"}), "optgroup": frozenset({"optgroup"}),
+}  # fmt: skip
+_LINE = re.compile(r"\r\n|\r|\n")
+_UNFINISHED = re.compile(r"<[A-Za-z/!?]")
+
+
+NO_RULES = TagRules()
+
+
+def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
+    """Read HTML: a document, or any part of one.
+
+    Args:
+        text: its tokens, joined, are this text again.
+        rules: for elements, besides those of HTML.
+
+    Raises:
+        InputError: there are too many tags.
+        MissingDependencyError: turbohtml is not installed.
+    """
+    tokens = list[Token]()
+    for token in _tokens(text, rules):
+        if len(tokens) > MOST_TAGS:
+            raise too_many_tags()
+        tokens.append(token)
+    match_tags(tokens, _ENDED_BY)
+    folded = fold_kept(tokens)
+    match_tags(folded, _ENDED_BY)
+    return folded
+
+
+def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
+    pre, before = 0, ""
+    for token in _raw_tokens(text, rules):
+        if token.name == "pre":
+            pre += {"open": 1, "close": -1}.get(token.kind, 0)
+        before, parent = (token.name if token.kind == "open" else ""), before
+        if parent == "noscript" and token.kind == "text":
+            # The parser takes it for text, as a browser with scripts does.
+            yield from _raw_tokens(token.raw, rules)
+        elif pre > 0 and token.kind == "text" and "\n" in token.text:
+            yield from _lines(token)
+        else:
+            yield token
+
+
+def _lines(token: Token) -> Iterator[Token]:
+    """The lines of preformatted text, each of which is a sentence or more."""
+    raws = re.split(r"(\r\n|\r|\n)", token.raw)
+    texts = re.split(r"(\n)", token.text)
+    if len(raws) != len(texts):  # a line break that is written as an entity
+        yield token
+        return
+    for place, (raw, line) in enumerate(zip(raws, texts, strict=True)):
+        if place % 2:
+            yield Token("empty", raw, "block")
+        elif raw:
+            yield Token("text", raw, text=line)
+
+
+def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
+    try:
+        from turbohtml import TokenType, tokenize
+    except ImportError:
+        raise missing_dependency("reading HTML needs turbohtml", "markup") from None
+
+    starts = [0, *(found.end() for found in _LINE.finditer(text))]
+    last: Token | None = None
+    begin = 0
+    for found in tokenize(text):
+        # The parser drops what is no part of a document, such as "</>": it stays with the token
+        # before.
+        place = starts[found.line - 1] + found.col
+        if last is None:
+            place = 0
+        else:
+            last.raw = text[begin:place]
+            yield last
+        begin = place
+        if found.type is TokenType.TEXT:
+            last = Token("text", "", text=found.data or "")
+        elif found.type is TokenType.START_TAG:
+            last = _start(found.tag or "", dict(found.attrs or ()), rules)
+        elif found.type is TokenType.END_TAG:
+            name = found.tag or ""
+            last = Token("close", "", _flow(name, rules), name)
+        elif found.type is TokenType.DOCTYPE:
+            last = Token("empty", "", "block")
+        else:
+            last = Token("empty", "", "hidden")
+    if last is None:
+        if text:
+            yield Token("empty", text, "block")
+        return
+    last.raw = text[begin:]
+    unfinished = _UNFINISHED.search(last.raw) if last.kind == "text" else None
+    if unfinished is not None:  # a tag that the end of the text cuts
+        rest = last.raw[unfinished.start() :]
+        last.raw = last.raw[: unfinished.start()]
+        yield last
+        yield Token("empty", rest, "block")
+        return
+    yield last
+
+
+def _start(name: str, attributes: dict[str, str], rules: TagRules) -> Token:
+    if name in _VOID:
+        return Token("empty", "", _flow(name, rules), name)
+    classes = attributes.get("class", "").split()
+    keep = (
+        name in _KEPT
+        or name in rules.ignored
+        or attributes.get("translate", "").strip().lower() == "no"
+        or "notranslate" in classes
+    )
+    return Token("open", "", _flow(name, rules), name, keep=keep)
+
+
+def _flow(name: str, rules: TagRules) -> Flow:
+    if name in rules.splitting:
+        return "block"
+    if name in rules.inline:
+        return "inline"
+    if name in _HIDDEN:
+        return "hidden"
+    return "block" if name in _BLOCKS else "inline"

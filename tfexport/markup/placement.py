@@ -1,0 +1,228 @@
+"""Where tags and placeholders of a source go in its translation."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from tfexport.markup.alignment import Unit, is_mark
+
+# What a word adds to the range of an element: one of its own, of another element, and of none.
+_OWN, _OTHER, _NEUTRAL = 2, -4, -1
+
+
+@dataclass
+class Node:
+    """An inline element, a tag without content, or a placeholder.
+
+    Attributes:
+        start: where it starts in the source.
+        end: where it ends there.
+        opening: its start tag; of a tag without content and of a placeholder, all of it.
+        closing: its end tag.
+        children: what is in it, in order.
+        kept: the number of the placeholder that it is; None if it is none.
+        seen: whether a reader sees something where it is.
+        spaces: whether white space is before and after it in the source.
+    """
+
+    start: int
+    end: int
+    opening: str
+    closing: str = ""
+    children: list["Node"] = field(default_factory=list)
+    kept: int | None = None
+    seen: bool = True
+    spaces: tuple[bool, bool] = (False, False)
+
+    @property
+    def shown(self) -> bool:
+        """Whether a reader sees something where it is, without its words."""
+        return any(child.shown for child in self.children) if self.closing else self.seen
+
+    def as_it_is(self) -> str:
+        """Its markup without words."""
+        inside = "".join(child.as_it_is() for child in self.children)
+        return f"{self.opening}{inside}{self.closing}"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Puts the nodes of a source into a translation.
+
+    Each node is in the result once, in the node that it was in. An element gets the words that came
+    from inside it, as one range. Tags without words get the place after the words that came from
+    the words before them, or before those of the words after them, if they touch these alone.
+
+    Attributes:
+        text: the translation.
+        units: the words of the translation, in order.
+        escape: makes markup of text.
+    """
+
+    text: str
+    units: Sequence[Unit]
+    escape: Callable[[str], str]
+
+    def write(self, nodes: Sequence[Node]) -> str:
+        """The translation with nodes, which are the outermost ones, in order."""
+        return self._level(nodes, 0, len(self.units))
+
+    @cached_property
+    def _by_source(self) -> list[tuple[int, int]]:
+        """Places in the source that words came from, each with a word."""
+        return sorted(
+            (unit.source, place) for place, unit in enumerate(self.units) if unit.source is not None
+        )
+
+    def _level(self, nodes: Sequence[Node], first: int, last: int) -> str:
+        """The words from ``first`` to ``last``, with nodes among them."""
+        ranges, points = self._assign(nodes, first, last)
+        written, place = list[str](), first
+        while True:
+            inner = first < place < last
+            space = self.text[self.units[place - 1].end : self.units[place].start] if inner else ""
+            written.append(self._between(points.get(place, ()), place, first, last, space))
+            if place == last:
+                return "".join(written)
+            if place in ranges:
+                node, end = ranges[place]
+                if node.kept is not None:
+                    written.append(node.opening)
+                else:
+                    inside = self._level(node.children, place, end)
+                    written.append(f"{node.opening}{inside}{node.closing}")
+                place = end
+            else:
+                unit = self.units[place]
+                written.append(self.escape(self.text[unit.start : unit.end]))
+                place += 1
+
+    def _between(self, nodes: Sequence[Node], place: int, first: int, last: int, space: str) -> str:
+        """Nodes without words, and the white space between two words."""
+        if not nodes:
+            return space
+        text = nodes[0].as_it_is()
+        for last_node, node in pairwise(nodes):
+            both = last_node.kept is not None and node.kept is not None
+            text += (" " if both or (node.shown and node.spaces[0]) else "") + node.as_it_is()
+        before = nodes[0].spaces[0] or self._both_kept(nodes[0], place - 1, first, last)
+        after = nodes[-1].spaces[1] or self._both_kept(nodes[-1], place, first, last)
+        seen = any(node.shown for node in nodes)
+        if space:
+            if before:
+                return f"{space}{text} " if after and seen else f"{space}{text}"
+            return f"{text}{space}"
+        if seen and before and place > first:
+            text = f" {text}"
+        if seen and after and place < last and not is_mark(self.text[self.units[place].start]):
+            text = f"{text} "
+        return text
+
+    def _both_kept(self, node: Node, place: int, first: int, last: int) -> bool:
+        """Whether a node and a word are placeholders, which are not written as one word."""
+        if node.kept is None or not first <= place < last:
+            return False
+        return self.units[place].kept is not None
+
+    def _assign(
+        self, nodes: Sequence[Node], first: int, last: int
+    ) -> tuple[dict[int, tuple[Node, int]], dict[int, list[Node]]]:
+        """A range for each node that has words, and a place for each other one."""
+        owners = self._owners(nodes, first, last)
+        owned: dict[int, list[int]] = {}
+        for place, number in enumerate(owners, first):
+            if number is not None:
+                owned.setdefault(number, []).append(place)
+        free = bytearray(b"\x01") * (last - first)
+        taken = list[tuple[int, int, int]]()  # start, end and the number of a node, in order
+        for number in sorted(owned, key=lambda n: (nodes[n].kept is None, -len(owned[n]), n)):
+            found = self._range(owned[number], number, owners, free, first)
+            if found is not None:
+                start, end = found
+                free[start - first : end - first] = bytes(end - start)
+                insort(taken, (start, end, number))
+        ranges = {start: (nodes[number], end) for start, end, number in taken}
+        placed = {number for *_, number in taken}
+        points: dict[int, list[Node]] = {}
+        for number, node in enumerate(nodes):
+            if number not in placed:
+                place = self._point(node, first, last)
+                points.setdefault(self._outside(place, node, nodes, taken), []).append(node)
+        return ranges, points
+
+    def _owners(self, nodes: Sequence[Node], first: int, last: int) -> list[int | None]:
+        """For each word the number of the node that it came from."""
+        wide = [number for number, node in enumerate(nodes) if node.end > node.start]
+        starts = [nodes[number].start for number in wide]
+        owners = list[int | None]()
+        for unit in self.units[first:last]:
+            index = -1 if unit.source is None else bisect_right(starts, unit.source) - 1
+            number = wide[index] if index >= 0 else None
+            if number is not None:
+                node = nodes[number]
+                outside = unit.source is None or unit.source >= node.end
+                if outside or node.kept not in (None, unit.kept):
+                    number = None
+            owners.append(number)
+        return owners
+
+    def _range(
+        self,
+        mine: Sequence[int],
+        number: int,
+        owners: Sequence[int | None],
+        free: bytearray,
+        first: int,
+    ) -> tuple[int, int] | None:
+        """The best range of words for a node among those that are free; None for none."""
+        best: tuple[int, int, int] | None = None  # the sum, the start and the end
+        begin, total = mine[0], 0
+        for place in range(mine[0], mine[-1] + 1):
+            if not free[place - first]:
+                total = 0
+                continue
+            if total <= 0:
+                begin, total = place, 0
+            owner = owners[place - first]
+            if owner == number:
+                total += _OWN
+                if best is None or total >= best[0]:
+                    best = (total, begin, place + 1)
+            elif owner is not None:
+                total += _OTHER
+            elif self.units[place].source is not None:
+                total += _NEUTRAL
+        return None if best is None else best[1:]
+
+    def _point(self, node: Node, first: int, last: int) -> int:
+        """The place among words for a node without any."""
+        known = self._by_source
+        index = bisect_left(known, (node.start, -1))
+        after = bisect_left(known, (node.end, -1))
+        following = known[after : after + 1]
+        touches = node.spaces[0] and not node.spaces[1]
+        place = None
+        if index > 0 and not (touches and following):
+            source = known[index - 1][0]
+            same = known[bisect_left(known, (source, -1)) : index]
+            place = same[-1][1] + 1
+        elif following:
+            place = following[0][1]
+        if place is None:
+            place = first if node.start == 0 else last
+        return min(max(place, first), last)
+
+    @staticmethod
+    def _outside(
+        place: int, node: Node, nodes: Sequence[Node], taken: Sequence[tuple[int, int, int]]
+    ) -> int:
+        """Move a place out of the range of another node, to its nearer end in the source."""
+        index = bisect_right(taken, (place, place, len(nodes))) - 1
+        while index >= 0 and taken[index][0] >= place:
+            index -= 1
+        if index < 0 or place >= taken[index][1]:
+            return place
+        start, end, number = taken[index]
+        return start if node.start <= nodes[number].start else end

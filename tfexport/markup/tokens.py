@@ -1,0 +1,198 @@
+"""Markup as a row of tokens, and the runs of words between block elements."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tfexport.errors import InputError
+
+Kind = Literal["text", "open", "close", "empty", "kept"]
+Flow = Literal["inline", "block", "hidden"]
+MOST_TAGS = 500_000  # of a text; each takes some 200 bytes
+WHITE = re.compile(r"[ \t\n\r\f]+")
+
+
+@dataclass(frozen=True)
+class TagRules:
+    """Which elements end a sentence, and which are kept.
+
+    Attributes:
+        ignored: names of elements whose content is not translated.
+        splitting: names of elements that end a sentence.
+        inline: names of elements that never do.
+        outline: whether elements of XML without text around them end a sentence.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    splitting: frozenset[str] = frozenset()
+    inline: frozenset[str] = frozenset()
+    outline: bool = True
+
+
+@dataclass(slots=True)
+class Token:
+    """A piece of markup.
+
+    Attributes:
+        kind: text, a start tag, an end tag, an element without content, or markup that is kept as
+            it is.
+        raw: its characters in the source; joined, those of all tokens are the source.
+        flow: whether it belongs to a sentence ("inline"), ends one ("block"), or belongs to one
+            without being seen ("hidden"), as a comment does.
+        name: of the element.
+        text: without entities; of inline markup that is kept, what a reader sees of it.
+        keep: whether the content of this start tag's element is kept as it is.
+        end: the place after the element that this start tag begins; 0 while it is not known.
+        closed: whether the token before ``end`` is the element's own end tag.
+    """
+
+    kind: Kind
+    raw: str
+    flow: Flow = "inline"
+    name: str = ""
+    text: str = ""
+    keep: bool = False
+    end: int = 0
+    closed: bool = False
+
+
+@dataclass
+class Run:
+    """Tokens of which a sentence may consist: text, complete inline elements, markup that is kept.
+
+    Attributes:
+        tokens: in order.
+        ends: for the place of each start tag, the place of its end tag.
+    """
+
+    tokens: list[Token] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+def too_many_tags() -> InputError:
+    """The error for a text with more than ``MOST_TAGS``."""
+    return InputError(f"it has more than {MOST_TAGS:,} tags; translate it in parts")
+
+
+def match_tags(tokens: Sequence[Token], ended_by: Mapping[str, frozenset[str]]) -> None:
+    """Find where each element ends.
+
+    An end tag ends the last open element of its name, and all in it. Elements without an end tag
+    end with the element around them.
+
+    Args:
+        tokens: their ``end`` and ``closed`` are set.
+        ended_by: for an element that needs no end tag, the elements whose start ends it.
+    """
+    stack, counts = list[Token](), dict[str, int]()
+
+    def pop(place: int) -> Token:
+        token = stack.pop()
+        counts[token.name] -= 1
+        token.end = place
+        return token
+
+    for place, token in enumerate(tokens):
+        if token.kind in ("open", "empty"):
+            while stack and token.name in ended_by.get(stack[-1].name, ()):
+                pop(place)
+        if token.kind == "open":
+            stack.append(token)
+            counts[token.name] = counts.get(token.name, 0) + 1
+        elif token.kind == "close" and counts.get(token.name):
+            while stack[-1].name != token.name:
+                pop(place)
+            pop(place + 1).closed = True
+    while stack:
+        pop(len(tokens))
+
+
+def fold_kept(tokens: Sequence[Token]) -> list[Token]:
+    """Make one token of each element whose content is kept as it is."""
+    folded, place = list[Token](), 0
+    while place < len(tokens):
+        token = tokens[place]
+        if token.kind != "open" or not token.keep:
+            folded.append(token)
+            place += 1
+            continue
+        inside = tokens[place : token.end]
+        text = WHITE.sub(" ", "".join(one.text for one in inside)).strip()
+        flow: Flow = token.flow if token.closed else "block"
+        if flow == "inline" and not text:
+            flow = "hidden"
+        raw = "".join(one.raw for one in inside)
+        folded.append(Token("kept", raw, flow, token.name, text))
+        place = token.end
+    return folded
+
+
+def split_runs(tokens: Sequence[Token]) -> list[str | Run]:
+    """Divide tokens into runs, and markup between them.
+
+    A run ends at a block element, and at an inline tag whose element is not complete within the
+    run: such a tag stays between the words that it was between.
+    """
+    breaks = _breaks(tokens)
+    parts, run, opened = list[str | Run](), Run(), list[int]()
+    verbatim = list[str]()
+
+    def end() -> None:
+        nonlocal run
+        if any(_seen(token) for token in run.tokens):
+            if verbatim:
+                parts.append("".join(verbatim))
+            parts.append(run)
+            verbatim.clear()
+        else:
+            verbatim.extend(token.raw for token in run.tokens)
+        run = Run()
+
+    for token, stops in zip(tokens, breaks, strict=True):
+        if stops:
+            end()
+            verbatim.append(token.raw)
+            continue
+        if token.kind == "open":
+            opened.append(len(run.tokens))
+        elif token.kind == "close":
+            run.ends[opened.pop()] = len(run.tokens)
+        run.tokens.append(token)
+    end()
+    if verbatim:
+        parts.append("".join(verbatim))
+    return parts
+
+
+def _seen(token: Token) -> bool:
+    return token.kind == "text" and not token.text.isspace() and bool(token.text)
+
+
+def _breaks(tokens: Sequence[Token]) -> list[bool]:
+    """Whether each token ends a run."""
+    breaks = [token.kind != "text" and token.flow == "block" for token in tokens]
+    count = 0  # of breaks so far
+    opened = list[tuple[int, int]]()  # start tags, and the count at each
+    for place, token in enumerate(tokens):
+        if breaks[place]:
+            count += 1
+        elif token.kind == "open":
+            opened.append((place, count))
+        elif token.kind == "close":
+            # Start tags above the one that this ends have no end tag.
+            while opened and tokens[opened[-1][0]].end <= place:
+                breaks[opened.pop()[0]] = True
+                count += 1
+            top = tokens[opened[-1][0]] if opened else None
+            if top is not None and top.closed and top.end == place + 1:
+                start, before = opened.pop()
+                if count == before:
+                    continue
+                breaks[start] = True
+                count += 1
+            breaks[place] = True
+            count += 1
+    for place, _ in opened:
+        breaks[place] = True
+    return breaks

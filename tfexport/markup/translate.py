@@ -1,0 +1,183 @@
+"""Translation of texts with markup, by an open bundle."""
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfexport.errors import ConfigError, InputError, TooLongError
+from tfexport.markup.document import Document, Markup, Row, has_words, read_row
+from tfexport.markup.files import Text
+from tfexport.markup.language_codes import ModelLanguages
+from tfexport.markup.sentences import Split, SplitText, join_of, split_text
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import TranslationKeywords, naming_options
+from tfexport.runtime.resolve import Prefix
+from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.text.codec import LanguagePair, check_rows, check_text
+from tfexport.runtime.translator import Translator
+from tfexport.typing import Unpack
+
+
+@dataclass
+class Translation:
+    """The translations of texts.
+
+    Attributes:
+        texts: one for each text.
+        sentences: how many sentences were translated.
+        unfinished: how many of them were cut at the longest length.
+        unknown: tokens that the model does not know, and how many sentences have any.
+    """
+
+    texts: list[str]
+    sentences: int = 0
+    unfinished: int = 0
+    unknown: tuple[int, int] = (0, 0)
+
+
+@naming_options(TranslationKeywords)
+def translate_markup(
+    translator: Translator,
+    texts: Iterable[str],
+    markup: Markup,
+    **keywords: Unpack[TranslationKeywords],
+) -> list[str]:
+    """Translate texts with markup; each is divided into sentences.
+
+    Args:
+        translator: an open bundle.
+        texts: each gives one translation, in the same order.
+        markup: what they are made of.
+        **keywords: ``source_language``, ``target_language`` and the options of
+            ``DecodingOptions``; not ``num_hypotheses``, of which the best is taken.
+
+    Raises:
+        InputError: a text is malformed.
+        ConfigError: options are wrong, or texts have tags in their sentences, and the bundle gives
+            no attention to place them by.
+        MissingDependencyError: a parser is not installed.
+    """
+    rows = check_rows("texts", texts, "strings")
+    given: dict[str, Any] = dict(keywords)
+    pair = LanguagePair(given.pop("source_language", None), given.pop("target_language", None))
+    return translate_texts(
+        translator.engine, [Text(row, markup) for row in rows], given, pair
+    ).texts
+
+
+def translate_texts(
+    engine: Engine,
+    texts: Sequence[Text],
+    given: Mapping[str, Any],
+    language_pair: LanguagePair,
+) -> Translation:
+    """Translate texts with markup; each is divided into sentences.
+
+    Args:
+        engine: the model.
+        texts: with what they are made of.
+        given: decoding options by name.
+        language_pair: languages that the caller names.
+
+    Raises:
+        InputError: a text is malformed, or has tags in its sentences, and the model has no
+            attention to place them by.
+        ConfigError: options are wrong.
+        MissingDependencyError: a parser is not installed.
+    """
+    documents = [_read(text, number) for number, text in enumerate(texts, 1)]
+    aligned = any(document.aligned for document in documents)
+    if aligned and engine.manifest.module_io is not None:
+        raise ConfigError(
+            f"{engine.path}: the texts have tags or placeholders in their sentences, which are "
+            "placed by attention, and the bundle of a custom module gives none."
+        )
+    options = dict(given)
+    if aligned:
+        options["return_attention"] = True
+    prefixes: list[Prefix] = [None]
+    resolved, _ = engine.resolver.resolve(options, prefixes, [], language_pair)
+    languages = ModelLanguages.of(engine.path.stem, engine.manifest.languages, None)
+    source = language_pair.source or languages.default_source or _only(languages.sources)
+    target = language_pair.target or _only(languages.targets)
+    _cut(engine, documents, resolved, source, target)
+    return _translated(engine, documents, resolved)
+
+
+def _only(codes: Sequence[str]) -> str:
+    return codes[0] if len(codes) == 1 else ""
+
+
+def _read(text: Text, number: int) -> Document:
+    try:
+        check_text(text.text)
+        return text.markup.read(text.text)
+    except InputError as error:
+        raise InputError(f"text {number}: {error}") from None
+
+
+def _cut(
+    engine: Engine,
+    documents: Sequence[Document],
+    options: ResolvedOptions,
+    source: str,
+    target: str,
+) -> None:
+    """Find the sentences of documents; those that are too long for the model are divided."""
+    split: Split = "none" if engine.manifest.reads == "texts" else "punctuation"
+    join = join_of(target)
+
+    def fits(sentence: str) -> bool:
+        try:
+            engine.texts.encode(
+                sentence, options.truncate, options.max_input_length, options.framing
+            )
+        except TooLongError:
+            return False
+        return True
+
+    def sentences(text: str) -> SplitText:
+        return split_text(text, source, split, join).divided(fits)
+
+    for document in documents:
+        document.cut(sentences)
+
+
+def _translated(
+    engine: Engine, documents: Sequence[Document], options: ResolvedOptions
+) -> Translation:
+    manifest, texts = engine.manifest, engine.texts
+    wordless = frozenset({*manifest.hidden_ids, manifest.special_ids.unk})
+    requests = list[Request | None]()
+    for document in documents:
+        flags = zip(document.sentences, document.worded, document.optional, strict=True)
+        for sentence, worded, optional in flags:
+            request = None
+            if worded:
+                with contextlib.suppress(*((TooLongError,) if optional else ())):
+                    request = engine.request(sentence, len(requests), (), options, as_ids=False)
+            if request and not has_words(sentence, request.ids, wordless, texts):
+                request = None
+            requests.append(request)
+    found = iter(zip(requests, engine.decode(requests, options), strict=True))
+    made, unfinished, counts = list[str](), 0, list[int]()
+    for document in documents:
+        rows, cut, unknown = list[Row](), list[bool](), list[int]()
+        for sentence in document.sentences:
+            request, hypotheses = next(found)
+            if request is None:
+                rows.append(Row(sentence, kept=True))
+                cut.append(False)
+                unknown.append(0)
+                continue
+            result = engine.result(sentence, request.ids, hypotheses, options)
+            rows.append(read_row(texts, result, sentence, 0, options.replace_unknowns))
+            cut.append(not hypotheses[0].finished)
+            unknown.append(result.unknown_tokens)
+        chosen = document.choose(rows)
+        made.append(document.write(rows, chosen))
+        unfinished += sum(cut[number] for number in chosen)
+        counts += [unknown[number] for number in chosen if not rows[number].kept]
+    several = sum(count > 0 for count in counts)
+    return Translation(made, len(counts), unfinished, (sum(counts), several))

@@ -1,0 +1,154 @@
+"""XML as tokens. The parser is Python's own, expat."""
+
+import re
+from typing import Any
+from xml.parsers import expat
+
+from tfexport.errors import InputError
+from tfexport.markup.tokens import MOST_TAGS, TagRules, Token, fold_kept, match_tags, too_many_tags
+
+_PROLOG = re.compile(r"\s*<(?:\?xml\s|!DOCTYPE)")
+_ROOT = "<r>", "</r>"  # around a text that is a part of a document
+_MOST_LEVELS = 10_000
+
+
+def read_xml(text: str, rules: TagRules) -> list[Token]:
+    """Read XML: a document, or the content of an element.
+
+    Args:
+        text: its tokens, joined, are this text again.
+        rules: for its elements.
+
+    Raises:
+        InputError: it is not well-formed, declares entities, or has too many tags.
+    """
+    tokens = _Reader(text, rules).tokens
+    match_tags(tokens, {})
+    folded = fold_kept(tokens)
+    match_tags(folded, {})
+    _set_flow(folded, rules)
+    return folded
+
+
+class _Reader:
+    """Collects what expat finds, with the places in the text."""
+
+    def __init__(self, text: str, rules: TagRules) -> None:
+        self._rules = rules
+        document = _PROLOG.match(text) is not None
+        before, after = ("", "") if document else _ROOT
+        self._content = f"{before}{text}{after}".encode()
+        self._found = list[tuple[int, Token]]()
+        self._texts = list[list[str]]()
+        self._levels = 0
+        self._parser = parser = expat.ParserCreate("utf-8")
+        parser.ordered_attributes = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text
+        parser.StartCdataSectionHandler = lambda: self._add(Token("empty", "", "block"))
+        parser.EndCdataSectionHandler = lambda: self._add(Token("empty", "", "block"))
+        parser.EntityDeclHandler = self._entity
+        parser.DefaultHandler = self._other
+        try:
+            parser.Parse(self._content, True)
+        except expat.ExpatError as error:
+            shift = len(before) if error.lineno == 1 else 0
+            reason = expat.ErrorString(error.code)
+            raise InputError(
+                f"not well-formed XML: {reason}: line {error.lineno}, "
+                f"column {max(0, error.offset - shift) + 1}"
+            ) from None
+        ends = [place for place, _ in self._found[1:]] + [len(self._content)]
+        for (place, token), end, texts in zip(self._found, ends, self._texts, strict=True):
+            token.raw, token.text = self._content[place:end].decode(), "".join(texts)
+        self.tokens = _joined([token for _, token in self._found])
+        if not document:
+            self.tokens = self.tokens[1:-1]
+
+    def _add(self, token: Token, text: str = "") -> None:
+        if len(self._found) > MOST_TAGS:
+            raise too_many_tags()
+        self._found.append((self._parser.CurrentByteIndex, token))
+        self._texts.append([text])
+
+    def _start(self, name: str, attributes: list[str]) -> None:
+        self._levels += 1
+        if self._levels > _MOST_LEVELS:
+            raise InputError(f"it has more than {_MOST_LEVELS} elements in one another")
+        named = dict(zip(attributes[::2], attributes[1::2], strict=True))
+        keep = name in self._rules.ignored or named.get("translate", "").lower() == "no"
+        self._add(Token("open", "", "inline", name, keep=keep))
+
+    def _end(self, name: str) -> None:
+        self._levels -= 1
+        place = self._parser.CurrentByteIndex
+        at, token = self._found[-1]
+        if token.kind == "open" and self._is_empty(at, place):
+            token.kind = "empty"
+        else:
+            self._add(Token("close", "", "inline", name))
+
+    def _is_empty(self, start: int, place: int) -> bool:
+        """Whether a start tag is all of its element, as ``<x/>``."""
+        return place == start or self._content[place - 2 : place] == b"/>"
+
+    def _text(self, text: str) -> None:
+        if self._found and self._found[-1][1].kind == "text":
+            self._texts[-1].append(text)
+        else:
+            self._add(Token("text", ""), text)
+
+    def _other(self, data: str) -> None:
+        hidden = data.startswith(("<!--", "<?")) and not data.startswith("<?xml ")
+        self._add(Token("empty", "", "hidden" if hidden else "block"))
+
+    def _entity(self, name: str, *_: Any) -> None:
+        raise InputError(f"it declares the entity {name!r}; entities of a document are not read")
+
+
+def _joined(tokens: list[Token]) -> list[Token]:
+    """Tokens with the pieces of each text in one; the text of CDATA is kept as it is."""
+    joined, inside = list[Token](), False
+    for token in tokens:
+        last = joined[-1] if joined else None
+        if token.raw.startswith("<![CDATA["):
+            inside = True
+            joined.append(Token("kept", token.raw, "inline"))
+        elif inside and last is not None:
+            last.raw += token.raw
+            last.text += token.text
+            inside = not token.raw.startswith("]]>")
+            if not inside:
+                last.flow = "inline" if last.text.strip() else "hidden"
+        elif token.kind == "text" and last is not None and last.kind == "text":
+            last.raw += token.raw
+            last.text += token.text
+        else:
+            joined.append(token)
+    return joined
+
+
+def _set_flow(tokens: list[Token], rules: TagRules) -> None:
+    """Decide which elements end a sentence.
+
+    With an outline, these are the elements whose parent has no text of its own, unless a sentence
+    is around them.
+    """
+    stack, parents, mixed = [-1], list[int](), set[int]()
+    for place, token in enumerate(tokens):
+        if token.kind == "close":
+            stack.pop()
+        parents.append(stack[-1])
+        if token.kind == "text" and token.text.strip():
+            mixed.add(stack[-1])
+        if token.kind == "open":
+            stack.append(place)
+    for token, parent in zip(tokens, parents, strict=True):
+        if not token.name or token.kind == "close" or token.flow == "hidden":
+            continue
+        inside = parent >= 0 and tokens[parent].flow == "inline"
+        inline = inside or parent in mixed or not rules.outline or token.name in rules.inline
+        token.flow = "inline" if inline and token.name not in rules.splitting else "block"
+        if token.kind == "open":
+            tokens[token.end - 1].flow = token.flow
