@@ -4,12 +4,12 @@
 // integers bound every logit from both sides; columns whose upper bound is below another's lower
 // bound cannot win, and what is left, a few columns, is computed as `logits` computes it.
 //
+// clang-format off
 // Why the bounds hold. u = 2^-24, the largest relative error of a rounded float32 operation. For a
 // row x and a column w of K values,
-//     L   is the logit that `logits` gives: a float32 sum of the products, to which the bias is
-//     added; x'  and w' are their integers times their scales, |x - x'| and |w - w'| what that
-//     leaves out; P   is the float32 value of x' w': the exact sum of products of integers (it
-//     cannot overflow:
+//     L   is the logit that `logits` gives: a float32 sum of the products, with the bias added;
+//     x'  and w' are their integers times their scales, |x - x'| and |w - w'| what that leaves out;
+//     P   is the float32 value of x' w': the exact sum of products of integers (it cannot overflow:
 //         see `steps_of`), turned into a float, times the product of two scales;
 //     V   is P with the bias added, which is all that the kernel has.
 // How far L and V can be apart:
@@ -18,9 +18,8 @@
 //  2. P has three roundings (the integer, the scales' product, the product with it): it is off by
 //         at most 3.01 u |x'| |w'| <= 3.01 u |x'| (|w| + |w - w'|).
 //  3. The sum in L: a term passes through at most m = K + 1 roundings: its product, and a chain of
-//  K
-//     sums. So it is off by at most g |x| |w|, g = m u / (1 - m u) (Higham, Accuracy and Stability
-//     of Numerical Algorithms, 2nd edition, 3.1), and |x| <= |x'| + |x - x'|.
+//     K sums. So it is off by at most g |x| |w|, g = m u / (1 - m u) (Higham, Accuracy and
+//     Stability of Numerical Algorithms, 2nd edition, 3.1), and |x| <= |x'| + |x - x'|.
 //  4. The sums with the bias round by at most u |L| and u |V|, and so do V + bound and V - bound.
 //  5. Numbers too small for float32's exponent may become 0, which is off by 2^-126 for each of K
 //     products in L, and in the product of scales, which a sum below 2^31 multiplies: below 10^-28.
@@ -30,14 +29,16 @@
 // where 1 and 3 are in `error`, 2 in its 4 u and in 10^-6 of the second term, 4 in 10^-6 |V|, 5 in
 // 10^-25. The norms are rounded up by 10^-6 of themselves, about 16 u: that pays for 2's second
 // half, for the roundings of the bound itself, which has only positive terms, and for 4's u times
-// it. What is no number is never a candidate.
+// it.
+// What is no number is never a candidate.
+// clang-format on
 #pragma once
 #include "layers.h"
 
 namespace tfn {
 
-constexpr float SUPPRESSED =
-    -1e30f;  // added to a logit: not -inf, of which differences are no numbers
+// Added to a logit: not -inf, of which differences are no numbers.
+constexpr float SUPPRESSED = -1e30f;
 
 struct Ranked {
     int count = 0;                // of a row

@@ -1,10 +1,10 @@
 // The inner loops, which exist once for every instruction set; `kernels()` chooses at run time.
 //
 // Axes: M rows, K values of an input row, N columns of an output row. A weight matrix is packed in
-// panels of `panel` columns: float32 [N / panel][K][panel], int8 [N / panel][K /
-// group][panel][group]. float16 lies as float32; bfloat16 too, but that values of two vectors
-// alternate: a word of both is widened by a shift and a mask. Sums have a fixed order: a value
-// never depends on how many rows or columns share a call.
+// panels of `panel` columns: float32 [N / panel][K][panel],
+// int8 [N / panel][K / group][panel][group]. float16 lies as float32; bfloat16 too, but that values
+// of two vectors alternate: a word of both is widened by a shift and a mask.
+// Sums have a fixed order: a value never depends on how many rows or columns share a call.
 #pragma once
 #include <cmath>
 #include <cstddef>
