@@ -56,10 +56,12 @@ test-all: CHOSEN =
 test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/export/recognition \
 	tests/system/peers/test_generation.py
 
+# One more than cores: tests also wait, for servers and processes that they start.
+WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
-	$(BIN)/python -m pytest -n auto --dist loadfile $(CHOSEN)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CHOSEN)
 	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
 		CHOSEN='$(CHOSEN)' RESULTS='$(RESULTS)'; \
 	else echo "The native engine could not be built: its tests are left out." >&2; fi
@@ -72,7 +74,7 @@ RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pi
 	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well \
 	tests/system/peers/test_generation.py
 test-native: .venv/ready build/native/ready
-	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n auto --dist loadfile \
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n $(WORKERS) --dist loadfile \
 		$(CHOSEN)
 
 # The README's and the quick start's commands, each environment made anew.
@@ -127,7 +129,7 @@ SANITIZERS_thread := thread
 SANITIZED := build/native-address/fuzz build/native-thread/fuzz
 build/native-%/fuzz: $(NATIVE)
 	cmake -S native -B $(@D) -DTFN_DRIVER=ON -DTFN_SANITIZE=$(SANITIZERS_$*) \
-		-DCMAKE_CXX_FLAGS_RELEASE='-O1 -ffp-contract=fast'
+		-DTFN_OPTIMIZE='-O1 -ffp-contract=fast'
 	cmake --build $(@D) --parallel 2
 	@touch $@
 

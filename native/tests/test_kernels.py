@@ -97,7 +97,7 @@ def test_no_other_code_runs_with_the_instructions_of_a_set(here: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not X86, reason="emulates instructions of x86-64 beside its own AVX2")
 def test_instruction_sets_of_other_x86_machines(tmp_path: Path) -> None:
-    program = build(tmp_path, TFN_EMULATED="ON", CMAKE_CXX_FLAGS_RELEASE=QUICKLY)
+    program = build(tmp_path, TFN_EMULATED="ON", TFN_OPTIMIZE=QUICKLY)
     if "avx2" not in run(program, "--list"):
         pytest.skip("the rest of these sets needs AVX2")
     found = run(program, "--all")
@@ -108,7 +108,7 @@ def test_instruction_sets_of_other_x86_machines(tmp_path: Path) -> None:
 @pytest.mark.skipif(not X86, reason="tunes for processors of x86-64")
 def test_results_do_not_depend_on_what_the_compiler_tunes_for(tmp_path: Path) -> None:
     """Some tunings leave products and sums apart in loops of a single sum."""
-    built = build(tmp_path, CMAKE_CXX_FLAGS_RELEASE="-O2 -ffp-contract=fast -mtune=znver3")
+    built = build(tmp_path, TFN_OPTIMIZE="-O2 -ffp-contract=fast -mtune=znver3")
     found = run(built, "avx2")
     assert found["avx2"].endswith(" 0 failed")
 
@@ -123,7 +123,7 @@ def test_64_bit_arm(tmp_path: Path) -> None:
         CMAKE_SYSTEM_PROCESSOR="aarch64",
         CMAKE_CXX_COMPILER=compiler,
         CMAKE_EXE_LINKER_FLAGS="-static",
-        CMAKE_CXX_FLAGS_RELEASE=QUICKLY,
+        TFN_OPTIMIZE=QUICKLY,
     )
     assert list(run("qemu-aarch64", program)) == sets_of("aarch64", "arm64")
     old = run("qemu-aarch64", "-cpu", "cortex-a57", program, "--list")
@@ -140,7 +140,7 @@ def test_windows(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         CMAKE_SYSTEM_NAME="Windows",
         CMAKE_SYSTEM_PROCESSOR="AMD64",
         CMAKE_CXX_COMPILER=compiler,
-        CMAKE_CXX_FLAGS_RELEASE=QUICKLY,
+        TFN_OPTIMIZE=QUICKLY,
     ).with_suffix(".exe")
     monkeypatch.setenv("WINEPREFIX", str(tmp_path / "wine"))
     monkeypatch.setenv("WINEDEBUG", "-all")

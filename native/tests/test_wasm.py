@@ -451,7 +451,7 @@ def test_kernels_give_what_plain_formulas_give(tmp_path: Path) -> None:
         pytest.skip("needs emscripten and CMake")
     # The tools of Debian's emscripten look for Debian's packages of Node, and build no libraries.
     environment = os.environ | {"NODE_PATH": "/usr/share/nodejs", "EM_FROZEN_CACHE": "1"}
-    options = ["-DTFN_TESTS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
+    options = ["-DTFN_TESTS=ON", "-DTFN_OPTIMIZE=-O1"]
     for command in (
         ["emcmake", "cmake", "-S", str(PACKAGE), "-B", str(tmp_path), *options],
         ["cmake", "--build", str(tmp_path), "--parallel", "2"],
