@@ -218,8 +218,10 @@ def write_note(folder: Path) -> None:
 def read_note(folder: Path) -> dict[str, Any]:
     """The note of ``write_note``; empty if there is none, or if it cannot be read."""
     try:
-        found = json.loads(note_file(folder).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open_file(note_file(folder)) as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        found = json.loads(content) if len(content) <= MAX_MANIFEST_BYTES else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
