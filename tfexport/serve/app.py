@@ -17,7 +17,14 @@ from tfexport.serve import openapi
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import RequestError, as_failure
 from tfexport.serve.middleware import FAULT, App, Receive, RequestMiddleware, Scope, Send
-from tfexport.serve.protocols import deepl, kserve, libretranslate, own, token_offsets
+from tfexport.serve.protocols import (
+    deepl,
+    deepl_glossaries,
+    kserve,
+    libretranslate,
+    own,
+    token_offsets,
+)
 from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
 from tfexport.serve.texts import UNFINISHED
@@ -39,7 +46,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     work = list[APIRoute]()
-    for protocol in (own, token_offsets, libretranslate, deepl, kserve):
+    for protocol in (own, token_offsets, libretranslate, deepl, deepl_glossaries, kserve):
         router = protocol.routes(service)
         app.include_router(router)
         work += [route for route in router.routes if isinstance(route, APIRoute)]

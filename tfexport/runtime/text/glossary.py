@@ -9,9 +9,8 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from tfexport.errors import InputError, Message, join_problems, shown
+from tfexport.errors import InputError, join_problems, shown
 
 Entries = dict[str, tuple[str, ...]]  # a phrase, and those of which one has to translate it
 MOST_BYTES = 10 << 20  # of a file
@@ -174,19 +173,6 @@ def parse_csv(text: str) -> Glossary:
     return Glossary(entries, next(iter(languages), None))
 
 
-def read_glossary(path: Path, content: bytes) -> Glossary:
-    """Read the content of a file whose name ends in ``.tsv`` or ``.csv``.
-
-    Raises:
-        InputError: naming the file, and everything that is wrong with it.
-    """
-    try:
-        parse = parse_csv if path.suffix.lower() == ".csv" else parse_tsv
-        return parse(decoded(content))
-    except InputError as error:
-        raise InputError(Message(f"{path}: ", error.message)) from None
-
-
 def decoded(content: bytes) -> str:
     """The text of a file, without its byte order mark.
 
@@ -200,12 +186,6 @@ def decoded(content: bytes) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise InputError(f"line {line}: is not UTF-8") from None
-
-
-def read_bounded(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The content of a file, and one byte more than ``most`` of it at most."""
-    with path.open("rb") as file:
-        return file.read(most + 1)
 
 
 def write_tsv(entries: Mapping[str, Sequence[str]]) -> str:

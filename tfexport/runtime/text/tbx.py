@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from tfexport.errors import InputError, join_some, shown
-from tfexport.markup.language_codes import Code
 from tfexport.runtime.text.glossary import LONGEST, EntryReader, Glossary
+from tfexport.runtime.text.language_codes import Code
 
 MOST_BYTES = 64 << 20  # of a file
 _MOST_LEVELS = 100
