@@ -81,8 +81,8 @@ def _in_file(option: click.Parameter) -> bool:
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
               help="Accept only requests with a key from FILE, one key per line.")  # fmt: skip
 @click.option("--glossaries", type=click.Path(), metavar="FOLDER",
-              help="Let callers store glossaries in FOLDER, by DeepL's protocol. Several servers may "
-              "share it.")  # fmt: skip
+              help="Let callers store glossaries in FOLDER, by DeepL's protocol. Several servers "
+              "may share it.")  # fmt: skip
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model, "
               "if its bundle and name do not contain them, or to restrict the ones it serves; "
               "several as de,fr-en. Repeatable.")  # fmt: skip

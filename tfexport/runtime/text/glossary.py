@@ -1,7 +1,7 @@
 """Glossaries: terms of one language, with the terms that translate them, in TSV and CSV.
 
 The rules are those of DeepL for files of its glossaries: no header, one entry a line, no source
-twice, no control characters, 1,024 bytes a phrase, 10 MiB a file.
+twice, no control characters, 10 MiB a file; and 1,000 bytes a phrase, of which DeepL takes 1,024.
 """
 
 import csv
@@ -15,8 +15,8 @@ from tfexport.errors import InputError, join_problems, shown
 Entries = dict[str, tuple[str, ...]]  # a phrase, and those of which one has to translate it
 MOST_BYTES = 10 << 20  # of a file
 MOST_ENTRIES = 100_000
-LONGEST = 1024  # bytes of a phrase
-MOST_TARGETS = 50  # alternatives of an entry
+LONGEST = 1000  # bytes of a phrase
+MOST_TARGETS = 32  # alternatives of an entry
 _MOST_LISTED = 20  # problems; the others are counted
 _MOST_PROBLEMS = 1000  # after which reading ends
 # Control characters, line breaks, halves of characters; and those that embed or override a
@@ -88,6 +88,11 @@ class EntryReader:
         self._more += 1
         if self._more >= _MOST_PROBLEMS:
             self.end()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is neither an entry nor a problem."""
+        return not self.entries and not self._problems
 
     def end(self) -> Entries:
         """The entries.
@@ -201,7 +206,7 @@ def size_of(entries: Mapping[str, Iterable[str]]) -> int:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, by their numbers; only ``\\n`` ends one."""
+    """The lines that are not empty, by their numbers; only a line feed ends one."""
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         if line:

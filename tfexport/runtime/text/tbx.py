@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from tfexport.errors import InputError, join_some, shown
-from tfexport.runtime.text.glossary import LONGEST, EntryReader, Glossary
+from tfexport.runtime.text.glossary import LONGEST, EntryReader, Glossary, phrase_problem
 from tfexport.runtime.text.language_codes import Code
 
 MOST_BYTES = 64 << 20  # of a file
@@ -74,9 +74,15 @@ def parse_tbx(content: bytes, source: str, target: str) -> Glossary:
     for concept in concepts:
         sources, targets = (concept.terms(code) for code in pair)
         wanted = sorted((one for one in targets if one.rank < 2), key=lambda one: one.rank)
-        for term in sources if wanted else ():
-            reader.add(term.line, _plain(term), [_plain(one) for one in wanted], again=True)
-    if not reader.entries:
+        good = list[str]()
+        for term in wanted if sources else ():
+            if (text := phrase_problem(_plain(term))) is None:
+                good.append(_plain(term))
+            else:
+                reader.problem(term.line, f"the target {text}")
+        for term in sources if good else ():
+            reader.add(term.line, _plain(term), good, again=True)
+    if reader.empty:
         known = dict.fromkeys(code for concept in concepts for code, _ in concept.languages)
         codes = join_some([shown(code)[1:-1] for code in known], 12) or "none"
         if not all(any(code.likeness(Code.of(one)) for one in known) for code in pair):

@@ -138,6 +138,7 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
 
     @router.post(
         "/v2/glossaries",
+        status_code=201,
         **describe(CreateCall, "Store a glossary of one pair of languages.", forms=True),
     )
     async def create(request: Request) -> Response:
@@ -173,7 +174,7 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
 
         return Response(await call.aside(work), media_type=TSV)
 
-    @router.delete("/v2/glossaries/{glossary}", summary="Delete a glossary.")
+    @router.delete("/v2/glossaries/{glossary}", status_code=204, summary="Delete a glossary.")
     async def delete(request: Request, glossary: str) -> Response:
         await call_of(request.scope).aside(kept.delete, glossary)
         return Response(status_code=204)
@@ -182,7 +183,9 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
 def _add_version_3(router: APIRouter, service: Service) -> None:
     kept = service.glossaries
 
-    @router.post("/v3/glossaries", **describe(CreateSeveralCall, "Store a glossary."))
+    @router.post(
+        "/v3/glossaries", status_code=201, **describe(CreateSeveralCall, "Store a glossary.")
+    )
     async def create(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(call.headers, JSON)
@@ -220,7 +223,7 @@ def _add_version_3(router: APIRouter, service: Service) -> None:
 
         return JSONResponse(_described(await call.aside(work)))
 
-    @router.delete("/v3/glossaries/{glossary}", summary="Delete a glossary.")
+    @router.delete("/v3/glossaries/{glossary}", status_code=204, summary="Delete a glossary.")
     async def delete(request: Request, glossary: str) -> Response:
         await call_of(request.scope).aside(kept.delete, glossary)
         return Response(status_code=204)
@@ -252,7 +255,9 @@ def _add_dictionaries(router: APIRouter, service: Service) -> None:
 
         return JSONResponse(await call.aside(work))
 
-    @router.delete("/v3/glossaries/{glossary}/dictionaries", summary="Delete a dictionary.")
+    @router.delete(
+        "/v3/glossaries/{glossary}/dictionaries", status_code=204, summary="Delete a dictionary."
+    )
     async def delete_dictionary(request: Request, glossary: str) -> Response:
         pair = _asked_pair(request)
         await call_of(request.scope).aside(
