@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,6 +18,13 @@ from tfexport.cli.decoding_options import (
     given,
     language_options,
     without_effect,
+)
+from tfexport.cli.terms_option import (
+    check_terms_call,
+    read_terms,
+    terms_options,
+    unmet,
+    unmet_terms,
 )
 from tfexport.errors import ConfigError, InputError, Problem, join_problems
 from tfexport.runtime.files.input_lines import read_numbers
@@ -140,6 +147,8 @@ class _Call:
     format: "FileFormat | None"
     placeholders: str | None
     placeholder_pattern: tuple[str, ...]
+    terms: str | None
+    languages: str | None
     target_prefix: str | None
     target_prefix_file: str | None
     source_language: str | None
@@ -188,6 +197,7 @@ class _Call:
               "icu, number; an empty text for nothing.  [default: all but number]")  # fmt: skip
 @click.option("--placeholder-pattern", metavar="REGEX", multiple=True,
               help="With --format: a regular expression of what stays too.")  # fmt: skip
+@terms_options
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
               help="File with the start of each line's translation.")  # fmt: skip
@@ -213,12 +223,14 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     tfexport translate de-en.bundle german.txt -o english.txt --beam-size 4
     tfexport translate de-en.bundle < german.txt > english.txt
     tfexport translate de-en.bundle page.html --format html -o english.html
+    tfexport translate de-en.bundle german.txt --terms terms.tsv
     """
     from tfexport.cli.document_files import check_document_call, translate_document
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.resumable import check_output
 
     call = as_call(_Call, values)
+    check_terms_call(call)
     check_document_call(call)
     if call.inputs is not None:
         check_inputs_call(call)
@@ -234,10 +246,11 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     engine.manifest.require_ids()
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
+    terms = read_terms(call, engine)
     if call.format is not None:
-        translate_document(call, engine)
+        translate_document(call, engine, terms)
         return
-    task = _task(call, engine)
+    task = replace(_task(call, engine), terms=terms)
     report = _Reporter(call, engine, task)
     run = _to_stdout if call.output == "-" else _to_file
     try:
@@ -303,6 +316,7 @@ class _Reporter:
 
     def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
         self.lines = self._cut = self._unknown = self._with_unknown = 0
+        self._unmet = self._with_unmet = 0
         self._count_unknowns = engine.texts.count_unknowns
         self._problems, self._longest = ProblemLines(call.file), task.options.max_length
         self._plot: Callable[[LineResult], object] | None = None
@@ -319,12 +333,17 @@ class _Reporter:
             unknown = self._count_unknowns(line.result.source_tokens)
             self._unknown += unknown
             self._with_unknown += unknown > 0
+            if missing := line.result.unmet_terms:
+                self._problems.add(line.number, unmet(missing))
+                self._unmet, self._with_unmet = self._unmet + len(missing), self._with_unmet + 1
         if self._plot is not None:
             self._plot(line)
 
     def end(self) -> None:
         """Print the summary of all lines."""
         self._problems.end()
+        if self._unmet:
+            click.echo(unmet_terms(self._unmet, self._with_unmet, "lines"), err=True)
         if self._cut:
             click.echo(cut_lines(self._cut, "lines", self._longest), err=True)
         if self._unknown:
