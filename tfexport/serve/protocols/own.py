@@ -378,6 +378,8 @@ def routes(service: Service) -> APIRouter:
         body = await call.in_thread(_read, TranslateCall, call.body, service)
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
+        if body.stream and body.terms:
+            raise wrong("stream: texts with terms are not streamed")
         options = _Options(body.options, len(body.texts))
         markup = body.markup()
         if markup:
