@@ -82,7 +82,9 @@ def translate_markup(
     )
     if found.unmet:
         missing = dict.fromkeys(repr(term.source) for _, terms in found.unmet for term in terms)
-        text = f"{len(found.unmet)} sentences do not meet terms: {join_some(list(missing))}"
+        count = len(found.unmet)
+        many = "1 sentence does" if count == 1 else f"{count} sentences do"
+        text = f"{many} not meet terms: {join_some(list(missing))}"
         warnings.warn(TfexportWarning(text), stacklevel=3)
     return found.texts
 
