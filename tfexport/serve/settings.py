@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tfexport.errors import ConfigError, Problem, join_problems, join_some, nearest_name, shown
-from tfexport.markup.language_codes import PAIR
-from tfexport.markup.sentences import JOINS, SPLITS, Join, Split
 from tfexport.runtime.model.engine_name import ENGINES, EngineName
+from tfexport.runtime.text.language_codes import PAIR
+from tfexport.runtime.text.sentences import JOINS, SPLITS, Join, Split
 
 _MOST_BYTES_OF_A_CHARACTER = 12  # in JSON, as two escaped halves of a surrogate pair
 _BYTES_BESIDE_TEXTS = 64 << 10
