@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.combinations import few_of
 from tfexport.errors import ConfigError, ParityError
-from tfexport.export.media.picture_processors import picture_steps
+from tfexport.export.artifacts.picture_processors import picture_steps
 from tfexport.export.parity.pictures import compare_pictures
 from tfexport.graph_io import BATCH, TensorSpec
 from tfexport.preprocessing import check_preprocessing
