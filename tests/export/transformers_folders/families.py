@@ -80,9 +80,8 @@ def _decoder(kind: str) -> Any:
     if kind == "mbart":
         return MBartConfig(**{**_BART, **more, "max_position_embeddings": 30})
     if kind == "gpt2":
-        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 30}
-        ids = {"bos_token_id": 3, "eos_token_id": 4}
-        return GPT2Config(vocab_size=VOCABULARY, **sizes, **ids, **more)
+        more |= {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 30}
+        return GPT2Config(vocab_size=VOCABULARY, bos_token_id=3, eos_token_id=4, **more)
     return BertConfig(**{**_BERT, **more})
 
 

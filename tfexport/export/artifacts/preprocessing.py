@@ -62,17 +62,17 @@ def _image_processor(folder: Path) -> Any:
         ConfigError: transformers does not make one.
     """
     try:
-        import PIL  # noqa: F401, PLC0415 - optional
+        import PIL  # noqa: F401 - optional
     except ImportError:
         raise ConfigError("Pillow is not installed, which the extra vision installs") from None
     import transformers  # noqa: PLC0415 - optional, and slow to import
 
+    made: Any = transformers.AutoImageProcessor
     try:
         with quiet():
-            return transformers.AutoImageProcessor.from_pretrained(
+            return made.from_pretrained(
                 folder, backend="pil", local_files_only=True, trust_remote_code=False
             )
     except Exception as error:
         version = f"transformers {transformers.__version__}"
         raise ConfigError(f"{version} cannot read {FILES[0]}: {first_line(error)}") from error
-

@@ -92,7 +92,7 @@ def _difference(name: str, made: Mapping[str, Any], wanted: Mapping[str, Any]) -
 
 def _drawn(folder: Path) -> Iterator[tuple[str, Any]]:
     """Names of pictures, and their files or arrays."""
-    from PIL import Image  # noqa: PLC0415 - optional
+    from PIL import Image
 
     draw = np.random.default_rng(7)
 

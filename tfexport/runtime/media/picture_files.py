@@ -49,7 +49,7 @@ def read_picture(item: Any, most: int) -> Image:
         MissingDependencyError: Pillow is not installed.
     """
     try:
-        from PIL import Image  # noqa: PLC0415 - optional
+        from PIL import Image
     except ImportError:
         raise missing_pillow() from None
     if isinstance(item, str | os.PathLike):
@@ -98,7 +98,7 @@ def _identified(file: BinaryIO) -> Image:
 
     ``PIL.Image.open`` does the same, but warns or raises by a limit of its own for the process.
     """
-    from PIL import Image  # noqa: PLC0415 - optional
+    from PIL import Image
 
     Image.init()
     head = file.read(16)
@@ -149,7 +149,7 @@ def check_pixels(height: int, width: int, most: int, subject: str) -> None:
 
 def _upright(image: Image) -> Image:
     """A loaded image as EXIF says that it is held, in RGB."""
-    from PIL import ImageOps  # noqa: PLC0415 - optional
+    from PIL import ImageOps
 
     if image.mode.split(";")[0] in _WIDE:
         raise InputError(
@@ -168,7 +168,7 @@ def _pixels(array: NDArray[Any], most: int) -> NDArray[np.uint8]:
     """
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3):
         raise InputError(f"an array of shape {array.shape} is not (height, width) or (…, …, 3)")
-    check_pixels(*array.shape[:2], most, "it has")
+    check_pixels(array.shape[0], array.shape[1], most, "it has")
     if array.dtype.kind == "f":
         if not (array.min() >= 0 and array.max() <= 1):  # NaN is refused too
             raise InputError(

@@ -76,7 +76,8 @@ class Picture:
 def _crop_margin(image: Image, step: Step, most: int) -> Image:
     """Cut off what is lighter, all around; a picture of one colour is left as it is."""
     gray = image.convert("L")
-    least, largest = gray.getextrema()
+    counts = np.array(gray.histogram())
+    least, largest = np.flatnonzero(counts)[[0, -1]]
     if least == largest:
         return image
     levels = (np.arange(256) - least) / (largest - least) * 255 < step["threshold"]
@@ -87,7 +88,7 @@ def _crop_margin(image: Image, step: Step, most: int) -> Image:
 
 def _align_long_axis(image: Image, step: Step, most: int) -> Image:
     """Turn by a quarter, clockwise, if the longer side is not that of the size."""
-    from PIL import Image as pillow  # noqa: PLC0415, N813 - optional
+    from PIL import Image as pillow  # noqa: N813 - optional
 
     (width, height), wanted = image.size, step["width"] - step["height"]
     turned = (wanted < 0 and width > height) or (wanted > 0 and width < height)
@@ -174,7 +175,8 @@ def _rescale(values: NDArray[Any], step: Step) -> NDArray[Any]:
 
 def _normalize(values: NDArray[Any], step: Step) -> NDArray[Any]:
     mean, std = np.array(step["mean"], np.float32), np.array(step["std"], np.float32)
-    return (values.astype(np.float32) - mean) / std
+    found: NDArray[np.float32] = (values.astype(np.float32) - mean) / std
+    return found
 
 
 _ON_VALUES: Mapping[str, Callable[[NDArray[Any], Step], NDArray[Any]]] = {
@@ -220,7 +222,7 @@ def _statistics(image: Image, normalize: bool) -> tuple[float, float]:
 
 
 def _channel(channel: Image, sized: tuple[int, int], mean: float) -> NDArray[np.float32]:
-    from PIL import Image as pillow  # noqa: PLC0415, N813 - optional
+    from PIL import Image as pillow  # noqa: N813 - optional
 
     floats = np.array(channel, np.float32)
     floats -= np.float32(mean)  # before it is resized, as the rest may be far smaller
