@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.combinations import few_of
 from tests.support.table_model import TableModel
 from tests.support.table_search import EOS, facts, log_probs, search
 from tfexport.runtime.options import DecodingOptions
@@ -14,7 +15,7 @@ from tfexport.runtime.search import Request
 from tfexport.runtime.search.required import Required, Requirement
 
 SIZE, LONGEST = 5, 5
-EVERY = 1024  # hypotheses: more than there are sequences
+EVERY = 256  # hypotheses: more than there are sequences of four tokens
 Phrases = tuple[tuple[int, ...], ...]
 
 
@@ -72,15 +73,18 @@ def drawn_requirements(draw: random.Random) -> Required:
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("rules", ["tfexport", "transformers"])
-def test_a_wide_beam_finds_the_best_sequence_that_has_the_phrases(rules: str) -> None:
-    draw = random.Random(rules)
+CASES = [(rules, half) for rules in ("tfexport", "transformers") for half in range(8)]
+
+
+@pytest.mark.parametrize(("rules", "half"), few_of(CASES, *CASES[::8]))
+def test_a_wide_beam_finds_the_best_sequence_that_has_the_phrases(rules: str, half: int) -> None:
+    draw = random.Random(f"{rules} {half}")
     unmet = 0
-    for seed in range(40):
+    for seed in range(5 * half, 5 * half + 5):
         model, row = TableModel(SIZE, seed), [draw.randrange(9), 3]
         required = drawn_requirements(draw)
         options: dict[str, Any] = {
-            "beam_size": EVERY, "num_hypotheses": 3, "max_length": draw.randint(2, LONGEST),
+            "beam_size": EVERY, "num_hypotheses": 3, "max_length": draw.randint(2, 4),
             "length_penalty": draw.choice([0.0, 1.0]), "search_rules": rules,
         }  # fmt: skip
         (made,) = search(model, [Request(row, required=required)], **options)
@@ -92,14 +96,14 @@ def test_a_wide_beam_finds_the_best_sequence_that_has_the_phrases(rules: str) ->
         assert not any(each.unmet for each in made)
         assert [each.tokens for each in made] == [tokens for _, tokens in best[:3]]
         assert [each.score for each in made] == pytest.approx([it[0] for it in best[: len(made)]])
-    assert 0 < unmet < 20
+    assert unmet < 5
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
 def test_a_narrow_beam_meets_the_phrases_where_any_sequence_does(beam: int) -> None:
     draw = random.Random(beam)
     counted = [0, 0]
-    for seed in range(150):
+    for seed in range(60):
         longest = draw.randint(1, LONGEST)
         required = drawn_requirements(draw)
         rules = draw.choice(["tfexport", "transformers"])
@@ -110,7 +114,7 @@ def test_a_narrow_beam_meets_the_phrases_where_any_sequence_does(beam: int) -> N
         counted[possible] += 1
         assert meets(made[0].tokens, required) == possible
         assert bool(made[0].unmet) != possible
-    assert min(counted) > 10
+    assert min(counted) > 3
 
 
 @pytest.mark.parametrize("beam", [1, 4])

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tfexport.errors import Message, Option, Problem
 from tfexport.runtime.model.interface import Floats, Ids, Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch import BatchSteps, Prefixes, prefill, run
@@ -70,6 +71,43 @@ def decode_constrained(
     return found
 
 
+def unsupported(options: ResolvedOptions) -> list[Problem]:
+    """The problems of options that have no meaning for rows with required phrases."""
+    names = [
+        name
+        for name, used in (
+            ("sampling", options.sampling),
+            ("return_alternatives", options.return_alternatives),
+            ("beam_groups", options.beam_groups > 1),
+            ("callback", options.callback is not None),
+        )
+        if used
+    ]
+    text = " excludes required phrases and terms, which greedy and beam search take"
+    return [Problem(None, Message(Option(name), text)) for name in names]
+
+
+def why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | None:
+    """Why no target contains a phrase; None if one may."""
+    ended = [token for token in phrase if token in options.end_tokens]
+    if ended:
+        return Message(f"holds the end token {ended[0]}")
+    suppressed = [token for token in phrase if token in options.suppress_tokens]
+    if suppressed:
+        return Message(f"holds the token {suppressed[0]}, which is among ",
+                       Option("suppress_tokens"))  # fmt: skip
+    windows = {
+        tuple(phrase[start : start + len(banned)])
+        for banned in options.suppress_sequences
+        for start in range(len(phrase))
+    }
+    found = [banned for banned in options.suppress_sequences if tuple(banned) in windows]
+    if found:
+        return Message(f"holds the tokens {list(found[0])}, which are among ",
+                       Option("suppress_sequences"))  # fmt: skip
+    return None
+
+
 def _checked(made: Hypothesis, required: Required) -> Hypothesis:
     return dataclasses.replace(made, unmet=required.unmet(made.tokens))
 
@@ -78,7 +116,7 @@ def _fewest_unmet(
     free: list[Hypothesis], constrained: list[Hypothesis], count: int
 ) -> list[Hypothesis]:
     """The best hypotheses of both searches, of those that miss the fewest phrases."""
-    fewest = min((len(made.unmet) for made in (*free, *constrained)))
+    fewest = min(len(made.unmet) for made in (*free, *constrained))
     if not any(len(made.unmet) == fewest for made in constrained):
         return free
     kept = dict[tuple[object, ...], Hypothesis]()
@@ -189,7 +227,12 @@ class ConstrainedChoice(BeamChoice):
             self._options.ends(ids).reshape(shape) & np.isfinite(totals.reshape(shape)),
         )
         flat = banks.reshape(shape)
-        ranked = every.take(_allocate(every, flat, every.totals, self._width))
+        # What ends competes with what goes on from the same bank, as in a search without phrases.
+        whole = np.where(flat == 0, every.totals, -np.inf)
+        ranked = every.take(
+            np.lexsort((every.tokens, every.parents, -whole), axis=-1)[:, : self._width]
+        )
+        ranked.totals = np.where(np.isfinite(ranked.totals), ranked.totals, -np.inf)
         unfinished = np.where(every.ends, -np.inf, every.totals)
         order = _allocate(every, flat, unfinished, self._width)
         followed = every.take(order)
@@ -200,9 +243,7 @@ class ConstrainedChoice(BeamChoice):
             self._states = np.pad(self._states, ((0, 0), (0, missing)))
         return [GroupChoice(ranked.pad(self._width), followed.pad(self._width))]
 
-    def _candidates(
-        self, beams: Beams, logits: Floats, normalizer: Doubles
-    ) -> tuple[Ids, Doubles]:
+    def _candidates(self, beams: Beams, logits: Floats, normalizer: Doubles) -> tuple[Ids, Doubles]:
         """The best tokens of each row, and those that the phrases need: (R, N) each."""
         added: list[tuple[int, ...]] = [()] * len(logits)
         unmet = []
@@ -252,9 +293,7 @@ class ConstrainedChoice(BeamChoice):
                 state = int(self._states[place, beam])
                 steps = progress.steps[state]
                 tokens = ids[place, beam].tolist()
-                then = [
-                    state if token in ends else steps[symbols[token]] for token in tokens
-                ]
+                then = [state if token in ends else steps[symbols[token]] for token in tokens]
                 states[place, beam] = then
                 left = [missing[each] for each in then]
                 banks[place, beam] = left

@@ -6,6 +6,7 @@ Source of the automaton: Aho and Corasick 1975, "Efficient string matching".
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol
 
 Tokens = tuple[int, ...]
@@ -32,11 +33,13 @@ class Requirement:
         phrases: sequences of tokens, none of them empty.
         first: sequences that count only before all other tokens of a row.
         count: occurrences, which do not overlap, of any of the phrases.
+        number: by which it is reported if it is not met.
     """
 
     phrases: tuple[Tokens, ...]
     first: tuple[Tokens, ...] = ()
     count: int = 1
+    number: int = 0
 
     @property
     def shortest(self) -> int:
@@ -51,7 +54,7 @@ class Required:
     Attributes:
         requirements: all of them have to be met.
         boundaries: if given, a phrase has to begin and end where words do.
-        unmet_in: finds the requirements that tokens do not meet, by their index, in another way
+        unmet_in: finds the requirements that tokens do not meet, by their number, in another way
             than token by token: in their text. None for no other way.
     """
 
@@ -60,12 +63,12 @@ class Required:
     unmet_in: Callable[[Sequence[int]], Tokens] | None = field(default=None, compare=False)
 
     def unmet(self, tokens: Sequence[int]) -> Tokens:
-        """The index of each requirement that tokens do not meet."""
+        """The number of each requirement that tokens do not meet."""
         if self.unmet_in is not None:
             return self.unmet_in(tokens)
         return tuple(
-            place
-            for place, requirement in enumerate(self.requirements)
+            requirement.number
+            for requirement in self.requirements
             if not Progress(Required((requirement,), self.boundaries)).is_met_by(tokens)
         )
 
@@ -89,6 +92,8 @@ class _Matcher:
         self._shortest = min(map(len, requirement.phrases))
         self.tokens = frozenset(token for phrase in self._phrases for token in phrase) - {_START}
         self.start: tuple[Tokens, int] = ((_START,) if of_start else (), requirement.count)
+        self.missing = cache(self._missing)
+        self.next_tokens = cache(self._next_tokens)
 
     def _opens(self, token: int) -> bool:
         if token == _GLUED:
@@ -115,11 +120,13 @@ class _Matcher:
         path, left = state
         if not left:
             return (), 0
-        if self._boundaries is not None and self.is_complete(path):
-            if not self._boundaries.continues(token):
-                path, left = (), left - 1
-                if not left:
-                    return (), 0
+        if not path and token not in self.tokens and not self._opens(token):
+            return state
+        bounds = self._boundaries
+        if bounds is not None and self.is_complete(path) and not bounds.continues(token):
+            path, left = (), left - 1
+            if not left:
+                return (), 0
         # After a token that is written onto the next one, nothing begins.
         longer = (*path, token)
         path = next((end for end in self._ends(longer) if end in self._begun), ())
@@ -129,7 +136,7 @@ class _Matcher:
             path, left = (), left - 1
         return path, left
 
-    def missing(self, state: tuple[Tokens, int]) -> int:
+    def _missing(self, state: tuple[Tokens, int]) -> int:
         """Tokens that are missing at least."""
         path, left = state
         if left and self.is_complete(path):
@@ -149,7 +156,7 @@ class _Matcher:
         )
         return rest + (left - 1) * self._shortest
 
-    def next_tokens(self, state: tuple[Tokens, int]) -> set[int]:
+    def _next_tokens(self, state: tuple[Tokens, int]) -> set[int]:
         """Tokens that begin a phrase or go on with one; none if nothing is missing."""
         path, left = state
         if not left or (left == 1 and self.is_complete(path)):
