@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,10 +135,10 @@ def test_required_ids_are_in_the_target(translator: Translator) -> None:
     ],
 )
 def test_options_without_a_meaning_for_terms_are_refused(
-    translator: Translator, options: dict[str, object], message: str
+    translator: Translator, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        translator.translate(ROWS[:1], terms=TERMS, **options)  # type: ignore[arg-type]
+        translator.translate(ROWS[:1], terms=TERMS, **options)
 
 
 def test_phrases_that_no_target_contains_are_refused(translator: Translator) -> None:

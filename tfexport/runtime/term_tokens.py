@@ -64,7 +64,7 @@ class TermTokens:
                 f"holds {len(counts)} different terms; at most {MOST_REQUIRED}: split the text"
             )
         problems = list[Message]()
-        requirements = []
+        requirements = list[Requirement]()
         for targets, count in counts.items():
             inside, first = list[tuple[int, ...]](), list[tuple[int, ...]]()
             for target in targets:
@@ -78,13 +78,11 @@ class TermTokens:
                     problems.append(Message(f"target phrase {target!r} ", reason))
                 inside += written.inside
                 first += written.first
-            usable = [
-                tuple(dict.fromkeys(each for each in tokens if why_banned(each, options) is None))
-                for tokens in (inside, first)
-            ]
-            if usable[0]:
+            usable = _allowed(inside, options)
+            if usable:
                 number = len(requirements)
-                requirements.append(Requirement(*usable, count=count, number=number))
+                starting = _allowed(first, options)
+                requirements.append(Requirement(usable, starting, count, number))
         if problems:
             raise InputError(join_problems("terms", problems))
         terms = tuple(counts.items())
@@ -209,6 +207,12 @@ class WordBoundaries:
             before = text[: len(text) - len(last)] if last and text.endswith(last) else ""
             self._known[key] = joins(before, last)
         return self._known[key]
+
+
+def _allowed(
+    phrases: Iterable[tuple[int, ...]], options: ResolvedOptions
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(dict.fromkeys(each for each in phrases if why_banned(each, options) is None))
 
 
 def check_supported(options: ResolvedOptions) -> None:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from tfexport.errors import Message, Option, Problem
 from tfexport.runtime.model.interface import Floats, Ids, Model
+from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.batch import BatchSteps, Prefixes, prefill, run
+from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefill, run
 from tfexport.runtime.search.beam import BeamChoice, Beams, Candidates, Doubles, GroupChoice, Rows
 from tfexport.runtime.search.logits import log_normalizer, topk
 from tfexport.runtime.search.ranking import best_first
@@ -200,7 +201,9 @@ class ConstrainedChoice(BeamChoice):
         ]
         self._states = np.array(starts, np.intp)[:, None]  # (B, K)
 
-    def take(self, logits: Floats, attention: Floats | None = None):  # type: ignore[no-untyped-def]
+    def take(
+        self, logits: Floats, attention: Floats | None = None
+    ) -> tuple[list[Step], NextStep | None]:
         """See ``Choice``."""
         before = self._sentences
         steps, then = super().take(logits, attention)
@@ -283,7 +286,7 @@ class ConstrainedChoice(BeamChoice):
         if options.last_token is not None:
             room = max(0, room - 1)
         states, banks = np.zeros(ids.shape, np.intp), np.zeros(ids.shape, np.intp)
-        alive = np.isfinite(totals).any(-1)
+        alive: NDArray[np.bool_] = np.atleast_2d(np.isfinite(totals).any(-1))
         ends = frozenset(options.end_tokens)
         for place, sentence in enumerate(self._sentences):
             progress, most = self._progress[sentence], self._most[sentence]
