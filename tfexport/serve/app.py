@@ -15,7 +15,14 @@ from tfexport.serve import openapi
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import RequestError, as_failure
 from tfexport.serve.middleware import FAULT, App, RequestMiddleware
-from tfexport.serve.protocols import deepl, kserve, libretranslate, own, token_offsets
+from tfexport.serve.protocols import (
+    deepl,
+    deepl_glossaries,
+    kserve,
+    libretranslate,
+    own,
+    token_offsets,
+)
 from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
 from tfexport.serve.texts import UNFINISHED
@@ -36,7 +43,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
     app = FastAPI(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    for protocol in (own, token_offsets, libretranslate, deepl, kserve):
+    for protocol in (own, token_offsets, libretranslate, deepl, deepl_glossaries, kserve):
         app.include_router(protocol.routes(service))
     _add_pages(app)
     _add_probes(app, service)
