@@ -232,10 +232,9 @@ class ConstrainedChoice(BeamChoice):
         flat = banks.reshape(shape)
         # What ends competes with what goes on from the same bank, as in a search without phrases.
         whole = np.where(flat == 0, every.totals, -np.inf)
-        ranked = every.take(
-            np.lexsort((every.tokens, every.parents, -whole), axis=-1)[:, : self._width]
-        )
-        ranked.totals = np.where(np.isfinite(ranked.totals), ranked.totals, -np.inf)
+        order = np.lexsort((every.tokens, every.parents, -whole), axis=-1)[:, : self._width]
+        ranked = every.take(order)
+        ranked.totals = np.take_along_axis(whole, order, -1)
         unfinished = np.where(every.ends, -np.inf, every.totals)
         order = _allocate(every, flat, unfinished, self._width)
         followed = every.take(order)
