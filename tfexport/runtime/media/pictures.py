@@ -170,7 +170,8 @@ _ON_IMAGES: Mapping[str, Callable[[Image, Step, int], Image]] = {
 
 
 def _rescale(values: NDArray[Any], step: Step) -> NDArray[Any]:
-    return (values.astype(np.float64) * step["factor"]).astype(np.float32)
+    found: NDArray[np.float64] = values.astype(np.float64) * step["factor"]
+    return found.astype(np.float32)
 
 
 def _normalize(values: NDArray[Any], step: Step) -> NDArray[Any]:
