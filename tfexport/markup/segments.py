@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from tfexport.errors import InputError
 from tfexport.markup.placeholders import Placeholders, stand_ins
 from tfexport.markup.placement import Node
-from tfexport.markup.sentences import SplitText
 from tfexport.markup.tokens import WHITE, Run, Token
+from tfexport.runtime.text.sentences import SplitText
 
 _SPACES = " \t\n\r\f"
 _LEADING = re.compile(r"[ \t\n\r\f]*")
@@ -19,7 +19,7 @@ MOST_LEVELS = 100  # of inline elements in one another
 
 @dataclass(frozen=True)
 class Variant:
-    """What a model reads of a sentence.
+    """A form of a sentence for the model: with placeholders, with names for them, or without.
 
     Attributes:
         text: the sentence.
@@ -203,6 +203,7 @@ class _Builder:
         self.root = Node(0, 0, "")
         self.kept = list[tuple[int, int]]()
         self._parts, self._length, self._space = list[str](), 0, False
+        self._apart = False  # whether something that is seen, such as an image, is after the text
         self._stack = [self.root]
         self._count = 0
         self._waiting = list[Node]()  # whose white space after them is not known yet
@@ -236,6 +237,7 @@ class _Builder:
                 self.kept.append((node.start, node.end))
                 self._waiting.append(node)
             else:
+                self._apart = self._apart or seen
                 self._waiting.append(node)
 
     def _write(self, text: str, raw: str) -> None:
@@ -245,7 +247,10 @@ class _Builder:
             plain = plain.removeprefix(" ")
         elif self._space:
             plain = plain.removeprefix(" ")
+        elif self._apart and plain[:1].isalnum() and self._parts[-1][-1].isalnum():
+            plain = f" {plain}"  # an image between two letters is between two words
         if text:
+            self._apart = False
             for node in self._waiting:
                 node.spaces = (node.spaces[0], text[0] in _SPACES)
             self._waiting.clear()
@@ -261,6 +266,8 @@ class _Builder:
         self.text = stripped
         for node in self._waiting:
             node.spaces = (node.spaces[0], True)
+            if node.shown and node.spaces[0]:  # which is written before it
+                self.trailing = ""
         found = placeholders.find(stripped)
         if len(found) + self._count > MOST_NODES:
             raise InputError(f"a paragraph has more than {MOST_NODES} tags and placeholders")

@@ -13,8 +13,18 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tfexport import graph_io
 from tfexport.bundle import opening_bundle
-from tfexport.errors import ForkError, InputError, Message, Option, Problem, join_problems
+from tfexport.errors import (
+    ForkError,
+    InputError,
+    Message,
+    Option,
+    Problem,
+    TooLongError,
+    join_problems,
+)
 from tfexport.module_rows import read_row, shape_key
+from tfexport.runtime.media.limits import MediaLimits
+from tfexport.runtime.media.preprocessor import Files, open_preprocessor
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.open_model import choose_engine, open_model
 from tfexport.runtime.parallel.cpu import ThreadLayout
@@ -29,6 +39,9 @@ from tfexport.runtime.parallel.workers import (
 from tfexport.runtime.resolve import Resolver, check_own
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
+from tfexport.runtime.search.required import Required
+from tfexport.runtime.term_tokens import TermTokens, check_supported
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import TextCodec
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
@@ -55,6 +68,7 @@ class Engine:
         manifest: the manifest of the bundle.
         model: its graphs.
         texts: its tokenizers.
+        files: makes rows of files of sound or pictures.
         layout: the numbers of workers and threads.
         reason: why the native engine is not used; empty if it is.
         pool_size: threads of onnxruntime's pool, 0 for its own choice; or of a native call.
@@ -66,6 +80,7 @@ class Engine:
         layout: ThreadLayout | None = None,
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
         engine: EngineName = "auto",
+        media_limits: MediaLimits | None = None,
     ) -> None:
         """Check a bundle and open it; see ``Translator``."""
         self.path, self.layout = Path(bundle), layout or ThreadLayout()
@@ -80,9 +95,15 @@ class Engine:
             self.model = open_model(self.path, self.manifest, chosen, self.pool_size)
             self._io = self.manifest.module_io
             self.texts = TextCodec(self.path, self.manifest)
+            self.files = self._files(media_limits or MediaLimits())
             self._map = None
             if vocabulary_map is not None:
                 self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
+
+    def _files(self, limits: MediaLimits) -> Files:
+        inputs = graph_io.SOURCE_INPUTS if self._io is None else self._io.inputs
+        preprocessor = open_preprocessor(self.manifest.preprocessing, limits)
+        return Files(preprocessor, self.manifest.media, frozenset(each.name for each in inputs))
 
     @property
     def gives_text(self) -> bool:
@@ -94,6 +115,11 @@ class Engine:
         """Resolves options for this bundle."""
         return Resolver(self.manifest, self.texts)
 
+    @cached_property
+    def term_tokens(self) -> TermTokens:
+        """The tokens of terms."""
+        return TermTokens(self.manifest, self.texts)
+
     def request(
         self,
         source: str | Sequence[int],
@@ -102,6 +128,8 @@ class Engine:
         options: ResolvedOptions,
         *,
         as_ids: bool,
+        terms: Terms | None = None,
+        required: Required | None = None,
     ) -> Request | None:
         """Check one input and make a request of it; None for a blank or empty one.
 
@@ -111,6 +139,8 @@ class Engine:
             prefix: the forced start of its target.
             options: how to decode it.
             as_ids: whether the source has to be ids, or a text.
+            terms: of a text; those that occur in it have to be met.
+            required: of a row of ids: what its target has to contain.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -127,11 +157,29 @@ class Engine:
         if not ids:
             return None
         prefix = options.with_first_token(prefix)
+        if terms is not None:
+            required = self._required(cast("str", source), terms, options)
+        if required is not None:
+            check_supported(options)
         candidates = None
         if self._map is not None:
             candidates = self._map.candidates(ids, options.always_allowed)
         padded = self._io is None or self._io.padded
-        return Request(ids, number, prefix, candidates, group=() if padded else (len(ids),))
+        group = () if padded else (len(ids),)
+        return Request(ids, number, prefix, candidates, group=group, required=required)
+
+    def _required(self, source: str, terms: Terms, options: ResolvedOptions) -> Required | None:
+        """What the terms that occur in a text require; None for nothing."""
+        found = terms.find(source)
+        if not found:
+            return None
+        if options.truncate:
+            try:
+                self.texts.encode(source, False, options.max_input_length, options.framing)
+            except TooLongError as error:
+                text = ", and would be cut; terms need the whole text"
+                raise InputError(Message(error.message, text)) from None
+        return self.term_tokens.required(found, options)
 
     def request_from(
         self, row: Any, number: int, prefix: tuple[int, ...], options: ResolvedOptions
@@ -140,6 +188,7 @@ class Engine:
 
         Args:
             row: input to array, without the batch axis; of a model that takes ids, ``input_ids``.
+                Of a bundle with preprocessing, "audio" or "image" and a file in their place.
             number: see ``request``.
             prefix: see ``request``.
             options: see ``request``.
@@ -149,7 +198,7 @@ class Engine:
             ForkError: see ``request``.
         """
         self._check_process()
-        io = self._io
+        io, row = self._io, self.files.prepare(row)
         if io is None:
             arrays, problems = read_row(graph_io.SOURCE_INPUTS, row)
         else:
@@ -254,7 +303,13 @@ class Engine:
             yield from _pairs(*waiting.popleft())
 
     def result(
-        self, text: str, ids: list[int], hypotheses: list[Hypothesis], options: ResolvedOptions
+        self,
+        text: str,
+        ids: list[int],
+        hypotheses: list[Hypothesis],
+        options: ResolvedOptions,
+        *,
+        terms: Terms | None = None,
     ) -> TranslationResult:
         """Detokenize hypotheses and make a result of them.
 
@@ -263,6 +318,7 @@ class Engine:
             ids: its tokens, special tokens included.
             hypotheses: best first.
             options: how they were decoded.
+            terms: see ``request``.
         """
         around = self.texts.num_special_tokens(options.framing) if ids else (0, 0)
         result = TranslationResult(None, hypotheses, ids, framing=around)
@@ -276,7 +332,8 @@ class Engine:
         if options.replace_unknowns and not options.return_attention:
             hypotheses = [replace(made, attention=None) for made in hypotheses]
         unknown = self.count_unknown(ids)
-        return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown)
+        unmet = self.term_tokens.unmet(terms.find(text), texts[0]) if terms and ids else ()
+        return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown, unmet)
 
     def count_unknown(self, ids: Sequence[int]) -> int:
         """How many source ids are the unknown token."""
@@ -359,14 +416,36 @@ def requests_of(
     options: ResolvedOptions,
     *,
     as_ids: bool,
+    terms: Sequence[Terms | None] | None = None,
+    required: Sequence[Required | None] | None = None,
 ) -> list[Request | None]:
     """Make requests of texts or of rows of ids; see ``Engine.request``.
+
+    Args:
+        engine: an open bundle.
+        sources: texts, or rows of ids.
+        prefixes: of each row.
+        options: how to decode them.
+        as_ids: whether they have to be ids.
+        terms: of each text; None without any.
+        required: of each row of ids; None without any.
 
     Raises:
         InputError: naming everything that is wrong with any of them.
     """
     call, noun = ("generate", "row") if as_ids else ("translate", "text")
-    check = partial(engine.request, options=options, as_ids=as_ids)
+
+    def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
+        return engine.request(
+            source,
+            number,
+            prefix,
+            options,
+            as_ids=as_ids,
+            terms=None if terms is None else terms[number],
+            required=None if required is None else required[number],
+        )
+
     return _check_all(call, noun, sources, prefixes, check)
 
 

@@ -21,6 +21,7 @@ from tfexport.runtime.engine import (
 )
 from tfexport.runtime.files.line_stream import LineFormat, LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
+from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
@@ -36,6 +37,8 @@ from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import stream_text, streamed, translate_texts, unstreamable
+from tfexport.runtime.term_tokens import GivenRequired, required_of_rows
+from tfexport.runtime.terms import GivenTerms, terms_of_rows
 from tfexport.runtime.text.codec import LanguagePair, TextCodec, check_rows
 from tfexport.typing import Unpack
 
@@ -61,6 +64,7 @@ class Translator:
         queue_size: int | None = None,
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
         engine: EngineName = "auto",
+        media_limits: MediaLimits | None = None,
     ) -> None:
         """Check a bundle and load it.
 
@@ -75,6 +79,7 @@ class Translator:
                 a file, or a mapping of ids. docs/decoding.md has the format.
             engine: "onnxruntime"; "native", of the distribution tfexport-native; or "auto", the
                 native one if it is installed and covers the model.
+            media_limits: how long a sound, and how large a picture, ``generate_from`` reads.
 
         Raises:
             BundleError: it is missing, damaged or too new.
@@ -82,7 +87,7 @@ class Translator:
             InputError: the vocabulary map is malformed, or names unknown tokens.
         """
         layout = ThreadLayout(workers, threads, queue_size)
-        self.engine = Engine(bundle, layout, vocabulary_map, engine)
+        self.engine = Engine(bundle, layout, vocabulary_map, engine, media_limits)
 
     @property
     def path(self) -> Path:
@@ -105,6 +110,7 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        terms: GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: Literal[False] = False,
@@ -118,6 +124,7 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        terms: GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: Literal[True],
@@ -131,6 +138,7 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        terms: GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: bool = False,
@@ -142,6 +150,10 @@ class Translator:
         Args:
             texts: each gives one result, in the same order.
             target_prefix: the forced start of each target, as text or ids; None for none.
+            terms: pairs of a source phrase and its target phrase, or a list of these of which one
+                suffices: where the source phrase occurs, a target phrase has to. Or ``Terms``, made
+                of such pairs once; or a list of ``Terms`` and None, one for each text. Terms that
+                cannot be met are in the result's ``unmet_terms``.
             source_language: code of the language of the texts, for models with language tokens;
                 None for the bundle's default.
             target_language: code of the language to translate into, in the same way.
@@ -151,7 +163,7 @@ class Translator:
             **keywords: see ``DecodingOptions``.
 
         Raises:
-            InputError: naming every text that cannot be decoded.
+            InputError: naming every text that cannot be decoded, or terms that are wrong.
             ConfigError: unknown or contradictory options.
             TokenizerError: the bundle holds no tokenizer.
         """
@@ -162,12 +174,19 @@ class Translator:
         resolved, prefixes = resolver.resolve_rows(
             given, target_prefix, len(sources), language_pair=language_pair
         )
-        requests = requests_of(self.engine, sources, prefixes, resolved, as_ids=False)
+        row_terms = terms_of_rows(terms, len(sources))
+        requests = requests_of(
+            self.engine, sources, prefixes, resolved, as_ids=False, terms=row_terms
+        )
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
             return [
-                self.engine.result(text, request.ids if request else [], hypotheses, resolved)
-                for text, request, hypotheses in zip(sources, requests, found, strict=True)
+                self.engine.result(
+                    text, request.ids if request else [], hypotheses, resolved, terms=of_row
+                )
+                for text, request, hypotheses, of_row in zip(
+                    sources, requests, found, row_terms, strict=True
+                )
             ]
 
         return self._run(requests, resolved, assemble, asynchronous)
@@ -178,6 +197,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        required: GivenRequired = None,
         target_language: str | None = None,
         asynchronous: Literal[False] = False,
         options: DecodingOptions | None = None,
@@ -190,6 +210,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        required: GivenRequired = None,
         target_language: str | None = None,
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
@@ -202,6 +223,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        required: GivenRequired = None,
         target_language: str | None = None,
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
@@ -212,6 +234,10 @@ class Translator:
         Args:
             ids: each row gives one result, in the same order; that of an empty row is empty.
             target_prefix: the forced start of each target, as ids or text; None for none.
+            required: for each row, what its target has to contain, or None: a list of
+                requirements, each a list of phrases of which one suffices, each a list of ids. One
+                that is listed twice has to be met twice. What cannot be met is in ``unmet`` of the
+                hypotheses, by its index.
             target_language: code of the language to translate into, for models whose decoder has a
                 token for it; None for the bundle's default.
             asynchronous: see ``translate``.
@@ -230,7 +256,9 @@ class Translator:
         resolved, prefixes = resolver.resolve_rows(
             given, target_prefix, len(rows), extra, language_pair
         )
-        requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
+        size = self.manifest.limits.target_vocab_size
+        of_rows = required_of_rows(required, len(rows), size, resolved)
+        requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True, required=of_rows)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
             given = [request.ids if request else [] for request in requests]
@@ -256,7 +284,9 @@ class Translator:
 
         Args:
             rows: each maps an input to its array, without the batch axis, and gives one result, in
-                the same order. Rows of one shape are decoded together.
+                the same order. Rows of one shape are decoded together. A bundle with preprocessing
+                takes files too: ``{"audio": sound}`` or ``{"image": picture}``, each a path, the
+                bytes of a file, or samples and their rate ``(array, rate)``, or an array of pixels.
             target_prefix: the forced start of each target, as ids or text; None for none.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
