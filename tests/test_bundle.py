@@ -302,7 +302,12 @@ def test_files_are_read_once_ahead_and_refused_if_they_change_afterwards(
         pass
     manifest = write(folder)
     read, digest = list[Path](), bundle._sha256
-    monkeypatch.setattr(bundle, "_sha256", lambda path: (read.append(path), digest(path))[1])
+
+    def note(path: Path) -> str:
+        read.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(bundle, "_sha256", note)
     bundle.check_ahead(folder)
     for times in (1, 2):  # the second call reads again
         with opening_bundle(folder) as found:
