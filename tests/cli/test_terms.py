@@ -19,7 +19,7 @@ TBX = (
 def test_the_glossary_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     glossary, command, printed = read_blocks(REPOSITORY / "docs" / "terms.md")[:3]
     (tmp_path / "terms.tsv").write_text(glossary.text, encoding="utf-8")
-    lines = "Ich mag diesen Film.\nDas ist ein schönes Haus.\n"
+    lines = "Ich mag diesen Film.\nGuten Morgen!\n"
     (tmp_path / "german.txt").write_text(lines, encoding="utf-8")
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     monkeypatch.chdir(tmp_path)
