@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_files_and_a_list_of_them_give_lines(
     found = invoke("translate", bundle, "--inputs", listed, "--jsonl").stdout.splitlines()
     assert [json.loads(line)["tokens"] for line in found] == wanted
     assert all("score" in json.loads(line) for line in found)
-    rows = {f"frames/{i}": row["frames"] for i, row in enumerate(arrays)}
+    rows: dict[str, Any] = {f"frames/{i}": row["frames"] for i, row in enumerate(arrays)}
     np.savez(tmp_path / "rows.npz", **rows)
     found = invoke("translate", bundle, "--inputs", tmp_path / "rows.npz").stdout.splitlines()
     assert found == lines
@@ -106,7 +107,7 @@ def test_a_bundle_without_preprocessing_reads_no_files(plain: Path, bundle: Path
 
 
 def test_wrong_rows_are_named_and_a_manifest_is_checked(bundle: Path, tmp_path: Path) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"audio": (np.zeros(2 * RATE, np.float32), RATE)},
         {"image": "a.png"},
         {"audio": tmp_path / "missing.wav"},

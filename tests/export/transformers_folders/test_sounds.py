@@ -65,7 +65,8 @@ def test_files_give_the_tokens_that_transformers_generates(tmp_path: Path, name:
     result, model, extractor = made(tmp_path / "model", name)
     assert result.manifest.preprocessing is not None
     assert any("sounds became the same" in note for note in result.notes)
-    rate, draw, rows, wanted = extractor.sampling_rate, np.random.default_rng(1), [], []
+    rate, draw = extractor.sampling_rate, np.random.default_rng(1)
+    rows, wanted = list[Any](), list[list[int]]()
     for number, own in enumerate((rate, 22050, 48000)):
         path = tmp_path / f"{own}.wav"
         time = np.arange(int((0.4 + 0.13 * number) * own)) / own
@@ -80,7 +81,8 @@ def test_files_give_the_tokens_that_transformers_generates(tmp_path: Path, name:
     assert tokens_of(translator, rows, max_length=TOKENS) == wanted
     assert len({tuple(each) for each in wanted}) > 1
     samples, own = soundfile.read(path)
-    assert tokens_of(translator, [{"audio": (samples, own)}], max_length=TOKENS) == wanted[-1:]
+    rows = [{"audio": (samples, own)}]
+    assert tokens_of(translator, rows, max_length=TOKENS) == wanted[-1:]
 
 
 @pytest.mark.parametrize(
