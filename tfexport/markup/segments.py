@@ -266,6 +266,8 @@ class _Builder:
         self.text = stripped
         for node in self._waiting:
             node.spaces = (node.spaces[0], True)
+            if node.shown and node.spaces[0]:  # which is written before it
+                self.trailing = ""
         found = placeholders.find(stripped)
         if len(found) + self._count > MOST_NODES:
             raise InputError(f"a paragraph has more than {MOST_NODES} tags and placeholders")

@@ -44,7 +44,10 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
         and not options.return_alternatives
         and options.callback is None
         and all(
-            row.candidates is None and row.inputs is None and len(row.prefix) < options.max_length
+            row.candidates is None
+            and row.inputs is None
+            and row.required is None  # decoded by two searches, one after the other
+            and len(row.prefix) < options.max_length
             for row in requests
         )
     )

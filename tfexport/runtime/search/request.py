@@ -12,6 +12,7 @@ from tfexport.errors import InputError, Message, Option
 from tfexport.graph_io import INPUT_IDS
 from tfexport.runtime.model.interface import Ids, Source
 from tfexport.runtime.options import DecodingOptions, changed_options
+from tfexport.runtime.search.required import Required
 from tfexport.runtime.text.codec import PLAIN, Framing
 
 
@@ -28,6 +29,7 @@ class Request:
         sample: number of the first sample of this row; also part of the seed.
         inputs: inputs of a user's module by name, instead of ids.
         group: rows of equal groups may share a batch.
+        required: phrases that the target has to contain; None for none.
     """
 
     ids: list[int]
@@ -37,6 +39,7 @@ class Request:
     sample: int = 0
     inputs: Mapping[str, NDArray[Any]] | None = None
     group: tuple[Any, ...] = ()
+    required: Required | None = None
 
     @classmethod
     def of(cls, source: Source, number: int) -> "Request":
