@@ -75,6 +75,7 @@ def test_files_give_the_tokens_that_transformers_generates(tmp_path: Path, name:
         rows.append({"audio": path if number else path.read_bytes()})
         mono = transformers.audio_utils.load_audio(str(path), rate, backend="soundfile")
         given = extractor(mono, sampling_rate=rate, return_tensors="np")
+        assert result.manifest.module_io is not None
         names = [each.name for each in result.manifest.module_io.inputs]
         wanted.append(generate(model, {key: given[key][0] for key in names}, max_length=TOKENS + 1))
     translator = Translator(result.path)
