@@ -34,6 +34,8 @@ from tfexport.json_checks import (
 )
 from tfexport.languages import LANGUAGES, Languages
 from tfexport.languages import find_contradictions as find_wrong_languages
+from tfexport.speech import SPEECH, Speech
+from tfexport.speech import find_contradictions as find_wrong_speech
 
 SEARCH_RULES = ("tfexport", "transformers")
 
@@ -223,6 +225,7 @@ _KEYS: dict[str, Check] = {
     "reads": or_null(one_of("texts")),
     "origins": every(_TEXT),
     "parameters": every(list_of(_TEXT)),
+    "speech": or_null(SPEECH),
 }
 _transformer = record({**_KEYS, "config": _CONFIG, "module": or_null(MODULE)})
 _module = record({**_KEYS, "config": record(_FRAMING), "module": MODULE})
@@ -304,6 +307,10 @@ def _wrong_decoding(values: Mapping[str, Any]) -> Iterator[str]:
     yield from find_foreign_ids(values["generation"], sizes["target"])
     if values["languages"] is not None:
         yield from find_wrong_languages(values["languages"], sizes)
+    if values["speech"] is not None:
+        inputs = (values["module"] or {}).get("inputs", [])
+        eos = values["special_ids"]["eos"]
+        yield from find_wrong_speech(values["speech"], sizes["target"], eos, inputs)
 
 
 def _wrong_tensors(module: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[str]:
@@ -443,6 +450,7 @@ class Manifest:
             a user's module.
         parameters: of a module that was recognised: each of its parameters to the weights that have
             its values, as ``compact_report`` shortens them; else empty.
+        speech: what Whisper's way of decoding needs to know; None for every other model.
     """
 
     tfexport_version: str
@@ -463,13 +471,15 @@ class Manifest:
     reads: str | None = None
     origins: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, list[str]] = field(default_factory=dict)
+    speech: Speech | None = None
 
     @property
     def hidden_ids(self) -> tuple[int, ...]:
         """The ids that text does not show."""
         special = self.special_ids
         languages = () if self.languages is None else self.languages.ids.values()
-        return (special.pad, special.bos, special.eos, special.decoder_start, *languages)
+        of_speech = () if self.speech is None else self.speech.ids
+        return (special.pad, special.bos, special.eos, special.decoder_start, *languages, *of_speech)
 
     @property
     def module_io(self) -> ModuleIO | None:
@@ -542,6 +552,8 @@ class Manifest:
         values["limits"] = Limits(**values["limits"])
         if values["languages"] is not None:
             values["languages"] = Languages(**values["languages"])
+        if values["speech"] is not None:
+            values["speech"] = Speech(**values["speech"])
         return cls(**values)
 
 

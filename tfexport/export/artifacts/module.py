@@ -337,6 +337,7 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         generation=dict(contents.generation.defaults),
         languages=contents.tokenizers.languages,
         origins=dict(contents.generation.origins),
+        speech=contents.generation.speech,
         graphs={form.name: form.filename for form in graphs},
         module=build.found.io.to_dict() | _found_in(contents) | _decoder_in(build),
         parameters={} if build.decoder is None else build.decoder.parameters,
