@@ -12,6 +12,7 @@ from tests.support.paths import VERSION_1
 from tfexport import bundle
 from tfexport.bundle import (
     MANIFEST,
+    MAX_MANIFEST_BYTES,
     SpecialIds,
     check_output,
     is_bundle,
@@ -291,7 +292,9 @@ def test_a_noted_file_is_not_read_again_until_it_changes(
         pass
 
 
-@pytest.mark.parametrize("note", ["", "[]", '{"weights.bin": null}', "{"])
+@pytest.mark.parametrize(
+    "note", ["", "[]", '{"weights.bin": null}', "{", "[" * 100_000, " " * (MAX_MANIFEST_BYTES + 1)]
+)
 def test_a_damaged_note_is_none(note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "_LARGE", 0)
     monkeypatch.setattr(sys, "platform", "win32")  # where times do not tell of changes
@@ -301,4 +304,13 @@ def test_a_damaged_note_is_none(note: str, tmp_path: Path, monkeypatch: pytest.M
     for name in manifest.files:
         (folder / name).write_bytes(b"y" * manifest.files[name].size)
     with pytest.raises(BundleError, match="its sha256 is not"), opening_bundle(folder):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_named_pipe_instead_of_a_note_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "a.bundle"
+    write(folder)
+    os.mkfifo(bundle.note_file(folder))
+    with opening_bundle(folder):  # without waiting for somebody to write
         pass

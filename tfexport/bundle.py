@@ -164,7 +164,7 @@ def _in_thread(call: Callable[[], list[str]]) -> "Future[list[str]]":
 
 
 def _problem(folder: Path, name: str, entry: FileEntry) -> list[str]:
-    """What is wrong with a file; nothing, if it is the manifest's."""
+    """The problems of a file; none if it is the one of the manifest."""
     path = folder / name
     try:
         if not path.is_file():
@@ -218,14 +218,16 @@ def write_note(folder: Path) -> None:
 def read_note(folder: Path) -> dict[str, Any]:
     """The note of ``write_note``; empty if there is none, or if it cannot be read."""
     try:
-        found = json.loads(note_file(folder).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open_file(note_file(folder)) as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        found = json.loads(content) if len(content) <= MAX_MANIFEST_BYTES else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _note_of(path: Path, sha256: str) -> list[Any] | None:
-    """What is noted of a file; None where the system tells no time of the last change."""
+    """The note of a file: its digest and stamps; None if the system has no time of changes."""
     found = _stamp(path)
     if found is None or sys.platform == "win32":
         return None

@@ -7,7 +7,7 @@ import numpy as np
 
 from tfexport.markup.alignment import Tokens
 from tfexport.markup.document import Markup, Row
-from tfexport.markup.sentences import split_text
+from tfexport.runtime.text.sentences import split_text
 
 Order = Callable[[int, random.Random], list[int]]
 

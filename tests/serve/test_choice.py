@@ -9,7 +9,7 @@ import pytest
 
 from tests.serve.servers import Server, serving
 from tfexport.languages import Languages
-from tfexport.markup.language_codes import ModelLanguages
+from tfexport.runtime.text.language_codes import ModelLanguages
 
 
 @pytest.fixture(scope="module", name="several")

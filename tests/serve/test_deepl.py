@@ -98,6 +98,6 @@ def test_usage_counts_characters(server: Server) -> None:
 
 
 def test_paths_that_are_not_there_have_its_form(server: Server) -> None:
-    answer = server.ask("GET", "/v2/glossaries")
+    answer = server.ask("GET", "/v2/document")
     assert answer.status == 404
-    assert "/v2/glossaries" in answer.json["message"]
+    assert "/v2/document" in answer.json["message"]

@@ -15,7 +15,7 @@ from tests.support.paths import REPOSITORY
 from tfexport.markup.document import Markup, escape
 from tfexport.runtime import Translator
 from tfexport.serve.failures import RequestError
-from tfexport.serve.texts import Asked, _documents
+from tfexport.serve.rows import Asked, _documents
 
 DEMO = REPOSITORY / "examples" / "de-en.bundle"
 TEXT = "<p>Tom liest ein <a href='x'>Buch</a>. <b>Maria schläft.</b></p>\n<pre>1 &lt; 2</pre>"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tfexport.errors import DeadlineError
-from tfexport.markup.sentences import split_text
+from tfexport.runtime.text.sentences import split_text
 from tfexport.serve import Service, Settings, middleware, request_log
 from tfexport.serve.app import make_app
 from tfexport.serve.bodies import FREE, BodyMemory
@@ -21,7 +21,8 @@ from tfexport.serve.failures import RequestError
 from tfexport.serve.middleware import RequestMiddleware
 from tfexport.serve.protocols import own
 from tfexport.serve.protocols.own import answer, translation
-from tfexport.serve.texts import Asked, Made, Rows, Translated, outcome, prepare
+from tfexport.serve.rows import Asked, Made, Rows, Translated, prepare
+from tfexport.serve.texts import outcome
 
 Answer = tuple[int, Any]
 

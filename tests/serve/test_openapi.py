@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from tfexport.serve.protocols.response_models import ANSWERS
 TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["w4"]}
 EVERYTHING = {"beam_size": 2, "num_hypotheses": 2, "return_attention": True,
               "return_token_scores": True}  # fmt: skip
+PAIR = {"source_lang": "de", "target_lang": "en"}
+DICTIONARY = {**PAIR, "entries": "w4\tw9"}
 CALLS: dict[tuple[str, str], list[Any]] = {
     ("post", "/v1/translate"): [{"texts": ["w4 w5\nw6", ""]}, {"texts": ["w4 w5\nw6", "w4"],
                                                              "options": EVERYTHING}],
@@ -28,15 +31,39 @@ CALLS: dict[tuple[str, str], list[Any]] = {
     ("post", "/v2/translate"): [{"text": ["w4"], "target_lang": "EN-GB"}],
     ("get", "/v2/languages"): [None],
     ("get", "/v2/usage"): [None],
+    ("get", "/v2/glossary-language-pairs"): [None],
+    ("post", "/v2/glossaries"): [{"name": "n", **DICTIONARY}],
+    ("get", "/v2/glossaries"): [None],
+    ("get", "/v2/glossaries/{glossary}"): [None],
+    ("post", "/v3/glossaries"): [{"name": "n", "dictionaries": [DICTIONARY]}],
+    ("get", "/v3/glossaries"): [None],
+    ("get", "/v3/glossaries/{glossary}"): [None],
+    ("patch", "/v3/glossaries/{glossary}"): [{"name": "m"}],
+    ("get", "/v3/glossaries/{glossary}/entries"): [None],
+    ("put", "/v3/glossaries/{glossary}/dictionaries"): [DICTIONARY],
     ("post", "/v2/models/{name}/infer"): [{"inputs": [TENSOR], "id": "5"}],
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", name="keeping")
+def _keeping(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("keeping")
+    options = ("--languages", "tiny=de-en", "--glossaries", folder / "stored")
+    with serving(folder, tiny_bundle, *options) as running:
+        yield running
+
+
 @pytest.mark.parametrize("call", ANSWERS, ids=" ".join)
-def test_answers_are_as_described(server: Server, call: tuple[str, str]) -> None:
+def test_answers_are_as_described(keeping: Server, call: tuple[str, str]) -> None:
+    made = ""
+    if "{glossary}" in call[1]:
+        made = keeping.post("/v2/glossaries", {"name": "n", **DICTIONARY}).json["glossary_id"]
+    path = call[1].replace("{name}", "tiny").replace("{glossary}", made)
+    if path.endswith("/entries"):
+        path += "?source_lang=de&target_lang=EN-GB"
     for body in CALLS[call]:
-        answer = server.ask(call[0].upper(), call[1].replace("{name}", "tiny"), body)
-        assert answer.status == 200
+        answer = keeping.ask(call[0].upper(), path, body)
+        assert answer.status == (201 if call[0] == "post" and "glossaries" in path else 200)
         ANSWERS[call].model_validate(answer.json, strict=True)
 
 

@@ -14,11 +14,11 @@ from tests.serve.servers import Server, serving
 from tests.support.manifests import rewrite
 from tfexport.languages import Languages
 from tfexport.markup.document import has_words
-from tfexport.markup.sentences import split_text
 from tfexport.runtime import Translator
-from tfexport.serve import texts
+from tfexport.runtime.text.sentences import split_text
+from tfexport.serve import rows
 from tfexport.serve.protocols.libretranslate import _others
-from tfexport.serve.texts import _divided, _marked
+from tfexport.serve.rows import _divided, _marked
 
 TEXT = "w4 w5\nw6 w4\nw7"
 MARKS = Languages({"fr": 10, "de": 11}, None, "source", None, None)
@@ -112,7 +112,7 @@ def test_the_operator_can_say_otherwise(folder: Path, tmp_path: Path) -> None:
 
 
 def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "_requests", lambda *_: ([], []))
+    monkeypatch.setattr(rows, "_requests", lambda *_: ([], []))
     for languages, second in ((MARKS, ">>fra<< Oui!"), (None, "Oui!")):
         model: Any = SimpleNamespace(
             split="lines", join=lambda target: "spaces", max_tokens=8,
@@ -121,7 +121,7 @@ def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.Monk
             observer=SimpleNamespace(unknown=lambda tokens: None),
             engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
         )  # fmt: skip
-        (parts,) = texts.prepare(model, texts.Asked([">>fra<< Bon. Oui!"])).split_texts
+        (parts,) = rows.prepare(model, rows.Asked([">>fra<< Bon. Oui!"])).split_texts
         assert parts.sentences == [">>fra<< Bon.", second]
 
 

@@ -80,6 +80,9 @@ def _in_file(option: click.Parameter) -> bool:
               "of open files if that is lower; others wait to be accepted.")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
               help="Accept only requests with a key from FILE, one key per line.")  # fmt: skip
+@click.option("--glossaries", type=click.Path(), metavar="FOLDER",
+              help="Let callers store glossaries in FOLDER, by DeepL's protocol. Several servers "
+              "may share it.")  # fmt: skip
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model, "
               "if its bundle and name do not contain them, or to restrict the ones it serves; "
               "several as de,fr-en. Repeatable.")  # fmt: skip
@@ -136,11 +139,12 @@ def serve(
     host, port, uds = (values.pop(name) for name in ("host", "port", "uds"))
     request_log.keep(values.pop("log_level"))
     decoding = given({name: values.pop(name) for name in _DECODING})
-    key_file = values.pop("api_key_file")
+    key_file, glossaries = (values.pop(name) for name in ("api_key_file", "glossaries"))
     settings = Settings(
         models=_models(config, names, languages, split_sentences),
         decoding=decoding,
         key_file=None if key_file is None else Path(key_file),
+        glossaries=None if glossaries is None else Path(glossaries),
         **values,
     )
     bound = inherited() or (bind(host, port) if uds is None else bind_path(Path(uds)))

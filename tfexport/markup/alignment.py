@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.markup.sentences import UNSPACED
+from tfexport.runtime.text.sentences import UNSPACED
 
 _IN_WORDS = "'’-‑·_"
 _LOOKED_AHEAD = 80  # characters in which the text of a token is looked for

@@ -12,11 +12,11 @@ from tfexport.markup.markdown_reader import References, escape_markdown, read_in
 from tfexport.markup.placeholders import Placeholders, occurrences
 from tfexport.markup.placement import Placement
 from tfexport.markup.segments import Segment, Variant, make_segment
-from tfexport.markup.sentences import SplitText
 from tfexport.markup.tokens import TagRules, Token, split_runs
 from tfexport.markup.xml_reader import read_xml
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.text.codec import WORD_MARKS, TextCodec
+from tfexport.runtime.text.sentences import SplitText
 
 Format = Literal["text", "html", "xml"]
 FORMATS: tuple[Format, ...] = ("text", "html", "xml")
@@ -25,7 +25,7 @@ _LINE = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
 
 @dataclass(frozen=True)
 class Markup:
-    """What texts are made of.
+    """The format of texts, with their placeholders and rules for elements.
 
     Attributes:
         format: of the texts; "markdown" is that of a single paragraph, as ``read_file`` finds it.
@@ -132,7 +132,7 @@ class Document:
 
     @property
     def sentences(self) -> list[str]:
-        """What a model has to translate: every variant of every sentence, in order."""
+        """The rows for a model: every variant of every sentence, in order."""
         return [variant.text for variants in self._variants() for variant in variants]
 
     @property

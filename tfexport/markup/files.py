@@ -93,7 +93,7 @@ def _markdown(content: str, markup: Markup) -> TextFile:
 
 
 def _kept_breaks(place: Place, made: str) -> list[str]:
-    """What the document has in place of each line break that a translation has kept."""
+    """The document's own line breaks, for those that a translation has kept."""
     if made.count("\n") == len(place.breaks):
         return list(place.breaks)
     hard = re.finditer(r"(\\| {2,})?\n", place.text)

@@ -302,7 +302,7 @@ class _Walk:
         raise self._lost()
 
     def _target(self) -> str:
-        """What is after the brackets of a link: an address, a label or nothing."""
+        """The address or the label after the brackets of a link; empty if there is none."""
         following = self._text[self._place : self._place + 1]
         if following == "[":
             return self._bracketed()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from tfexport.errors import InputError
 from tfexport.markup.placeholders import Placeholders, stand_ins
 from tfexport.markup.placement import Node
-from tfexport.markup.sentences import SplitText
 from tfexport.markup.tokens import WHITE, Run, Token
+from tfexport.runtime.text.sentences import SplitText
 
 _SPACES = " \t\n\r\f"
 _LEADING = re.compile(r"[ \t\n\r\f]*")
@@ -19,7 +19,7 @@ MOST_LEVELS = 100  # of inline elements in one another
 
 @dataclass(frozen=True)
 class Variant:
-    """What a model reads of a sentence.
+    """A form of a sentence for the model: with placeholders, with names for them, or without.
 
     Attributes:
         text: the sentence.

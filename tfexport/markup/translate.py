@@ -8,13 +8,13 @@ from typing import Any
 from tfexport.errors import ConfigError, InputError, TooLongError
 from tfexport.markup.document import Document, Markup, Row, has_words, read_row
 from tfexport.markup.files import Text
-from tfexport.markup.language_codes import ModelLanguages
-from tfexport.markup.sentences import Split, SplitText, join_of, split_text
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import TranslationKeywords, naming_options
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.text.codec import LanguagePair, check_rows, check_text
+from tfexport.runtime.text.language_codes import ModelLanguages
+from tfexport.runtime.text.sentences import Split, SplitText, join_of, split_text
 from tfexport.runtime.translator import Translator
 from tfexport.typing import Unpack
 

@@ -29,6 +29,7 @@ from tfexport.runtime.parallel.workers import (
 from tfexport.runtime.resolve import Resolver, check_own
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import TextCodec
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
@@ -102,6 +103,7 @@ class Engine:
         options: ResolvedOptions,
         *,
         as_ids: bool,
+        terms: Terms | None = None,
     ) -> Request | None:
         """Check one input and make a request of it; None for a blank or empty one.
 
@@ -111,6 +113,7 @@ class Engine:
             prefix: the forced start of its target.
             options: how to decode it.
             as_ids: whether the source has to be ids, or a text.
+            terms: of a text; those that occur in it have to be met.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -127,6 +130,8 @@ class Engine:
         if not ids:
             return None
         prefix = options.with_first_token(prefix)
+        if terms is not None and terms.find(cast("str", source)):
+            raise InputError("terms are not supported yet")
         candidates = None
         if self._map is not None:
             candidates = self._map.candidates(ids, options.always_allowed)
@@ -254,7 +259,13 @@ class Engine:
             yield from _pairs(*waiting.popleft())
 
     def result(
-        self, text: str, ids: list[int], hypotheses: list[Hypothesis], options: ResolvedOptions
+        self,
+        text: str,
+        ids: list[int],
+        hypotheses: list[Hypothesis],
+        options: ResolvedOptions,
+        *,
+        terms: Terms | None = None,
     ) -> TranslationResult:
         """Detokenize hypotheses and make a result of them.
 
@@ -263,6 +274,7 @@ class Engine:
             ids: its tokens, special tokens included.
             hypotheses: best first.
             options: how they were decoded.
+            terms: see ``request``.
         """
         around = self.texts.num_special_tokens(options.framing) if ids else (0, 0)
         result = TranslationResult(None, hypotheses, ids, framing=around)
@@ -359,14 +371,27 @@ def requests_of(
     options: ResolvedOptions,
     *,
     as_ids: bool,
+    terms: Sequence[Terms | None] | None = None,
 ) -> list[Request | None]:
     """Make requests of texts or of rows of ids; see ``Engine.request``.
+
+    Args:
+        engine: an open bundle.
+        sources: texts, or rows of ids.
+        prefixes: of each row.
+        options: how to decode them.
+        as_ids: whether they have to be ids.
+        terms: of each row; None without any.
 
     Raises:
         InputError: naming everything that is wrong with any of them.
     """
     call, noun = ("generate", "row") if as_ids else ("translate", "text")
-    check = partial(engine.request, options=options, as_ids=as_ids)
+
+    def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
+        of_row = None if terms is None else terms[number]
+        return engine.request(source, number, prefix, options, as_ids=as_ids, terms=of_row)
+
     return _check_all(call, noun, sources, prefixes, check)
 
 

@@ -274,7 +274,7 @@ class Resolver:
 def _key_of(
     keywords: Mapping[str, Any], language_pair: LanguagePair, own_defaults: bool
 ) -> Hashable | None:
-    """What tells calls apart whose options are simple, so that they are checked once; else None."""
+    """A key of a call, so that equal options are checked once; None if they are not simple."""
     pair = {"source": language_pair.source, "target": language_pair.target}
     values = (*keywords.items(), *pair.items())
     # With types: True, 1 and 1.0 are equal, and not all of them are right.

@@ -2,10 +2,22 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Term(NamedTuple):
+    """A phrase of a source text, and target phrases of which one has to be in its translation.
+
+    Attributes:
+        source: the source phrase.
+        targets: the target phrases.
+    """
+
+    source: str
+    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -23,6 +35,8 @@ class Hypothesis:
             ``return_token_scores``.
         finished: whether an end token ended it, not ``max_length``, a callback or a lack of
             allowed tokens.
+        unmet: the required phrases of the row that are not in it, by their index; a phrase that
+            has to occur twice and occurs once is among them.
     """
 
     tokens: list[int]
@@ -30,6 +44,7 @@ class Hypothesis:
     attention: NDArray[np.float32] | None = field(default=None, compare=False)
     token_scores: list[float] | None = None
     finished: bool = True
+    unmet: tuple[int, ...] = ()
 
     def alignment(self, source: range | None = None) -> list[tuple[int, int]]:
         """For each token the source token that it attended to most, the first on a tie.
@@ -59,6 +74,8 @@ class Hypothesis:
         }
         if self.token_scores is not None:
             values["token_scores"] = self.token_scores
+        if self.unmet:
+            values["unmet"] = list(self.unmet)
         if self.attention is not None:
             values["attention"] = [[round(float(w), 6) for w in row] for row in self.attention]
         return values
@@ -78,6 +95,7 @@ class TranslationResult:
         unknown_tokens: how many of ``source_tokens`` are the unknown token: parts of the text that
             the tokenizer has no token for, such as another alphabet's, which the model cannot see.
             0 for tokenizers that write what they do not know as bytes.
+        unmet_terms: the terms of the source that ``text`` does not meet.
     """
 
     text: str | None
@@ -86,6 +104,7 @@ class TranslationResult:
     texts: list[str] = field(default_factory=list)
     framing: tuple[int, int] = (0, 0)
     unknown_tokens: int = 0
+    unmet_terms: tuple[Term, ...] = ()
 
     def alignment(self, hypothesis: int = 0) -> list[tuple[int, int]]:
         """Pair each target token with the source token it attended to most; see ``Hypothesis``.
@@ -101,7 +120,8 @@ class TranslationResult:
 
         ``text`` (None from ``generate``), ``tokens``, ``score`` and ``finished`` are those of the
         best hypothesis, with ``token_scores``, and with ``source_tokens``, ``attention`` and
-        ``alignment``, if they were requested; and ``unknown_tokens``, if there are any.
+        ``alignment``, if they were requested; and ``unknown_tokens`` and ``unmet_terms``, if there
+        are any.
 
         Args:
             hypotheses: whether to list all of them, in the same form, under ``hypotheses``; None
@@ -110,6 +130,10 @@ class TranslationResult:
         values = self._describe(0)
         if self.unknown_tokens:
             values["unknown_tokens"] = self.unknown_tokens
+        if self.unmet_terms:
+            values["unmet_terms"] = [
+                {"source": term.source, "targets": [*term.targets]} for term in self.unmet_terms
+            ]
         if hypotheses or (hypotheses is None and len(self.hypotheses) > 1):
             values["hypotheses"] = [self._describe(place) for place in range(len(self.hypotheses))]
         return values

@@ -36,6 +36,7 @@ from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import stream_text, streamed, translate_texts, unstreamable
+from tfexport.runtime.terms import GivenTerms, terms_of_rows
 from tfexport.runtime.text.codec import LanguagePair, TextCodec, check_rows
 from tfexport.typing import Unpack
 
@@ -105,6 +106,7 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        terms: GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: Literal[False] = False,
@@ -118,6 +120,7 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        terms: GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: Literal[True],
@@ -131,6 +134,7 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        terms: GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: bool = False,
@@ -142,6 +146,10 @@ class Translator:
         Args:
             texts: each gives one result, in the same order.
             target_prefix: the forced start of each target, as text or ids; None for none.
+            terms: pairs of a source phrase and its target phrase, or a list of these of which one
+                suffices: where the source phrase occurs, a target phrase has to. Or ``Terms``, made
+                of such pairs once; or a list of ``Terms`` and None, one for each text. Terms that
+                cannot be met are in the result's ``unmet_terms``.
             source_language: code of the language of the texts, for models with language tokens;
                 None for the bundle's default.
             target_language: code of the language to translate into, in the same way.
@@ -151,7 +159,7 @@ class Translator:
             **keywords: see ``DecodingOptions``.
 
         Raises:
-            InputError: naming every text that cannot be decoded.
+            InputError: naming every text that cannot be decoded, or terms that are wrong.
             ConfigError: unknown or contradictory options.
             TokenizerError: the bundle holds no tokenizer.
         """
@@ -162,12 +170,19 @@ class Translator:
         resolved, prefixes = resolver.resolve_rows(
             given, target_prefix, len(sources), language_pair=language_pair
         )
-        requests = requests_of(self.engine, sources, prefixes, resolved, as_ids=False)
+        row_terms = terms_of_rows(terms, len(sources))
+        requests = requests_of(
+            self.engine, sources, prefixes, resolved, as_ids=False, terms=row_terms
+        )
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
             return [
-                self.engine.result(text, request.ids if request else [], hypotheses, resolved)
-                for text, request, hypotheses in zip(sources, requests, found, strict=True)
+                self.engine.result(
+                    text, request.ids if request else [], hypotheses, resolved, terms=of_row
+                )
+                for text, request, hypotheses, of_row in zip(
+                    sources, requests, found, row_terms, strict=True
+                )
             ]
 
         return self._run(requests, resolved, assemble, asynchronous)

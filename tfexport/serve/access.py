@@ -55,7 +55,7 @@ def path_rules(path: str) -> PathRules:
     elif path in ("/v2", "/v2/") or folder.startswith(_KSERVE_PATHS):
         error_format = KSERVE
     else:
-        error_format = DEEPL if path.startswith("/v2/") else OWN
+        error_format = DEEPL if path.startswith(("/v2/", "/v3/")) else OWN
     is_open = path == "/" or folder.startswith(_OPEN_PATHS) or _MODEL_READY.fullmatch(path)
     return PathRules(error_format, not is_open, not folder.startswith(_PROBES))
 

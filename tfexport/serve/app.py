@@ -1,12 +1,10 @@
 """The web application: the routes of all protocols, of the page and of the probes."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -16,8 +14,15 @@ from tfexport.errors import TfexportError
 from tfexport.serve import openapi
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import RequestError, as_failure
-from tfexport.serve.middleware import FAULT, App, Receive, RequestMiddleware, Scope, Send
-from tfexport.serve.protocols import deepl, kserve, libretranslate, own, token_offsets
+from tfexport.serve.middleware import FAULT, App, RequestMiddleware
+from tfexport.serve.protocols import (
+    deepl,
+    deepl_glossaries,
+    kserve,
+    libretranslate,
+    own,
+    token_offsets,
+)
 from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
 from tfexport.serve.texts import UNFINISHED
@@ -38,11 +43,8 @@ def make_app(service: Service, *, local: bool = False) -> App:
     app = FastAPI(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    work = list[APIRoute]()
-    for protocol in (own, token_offsets, libretranslate, deepl, kserve):
-        router = protocol.routes(service)
-        app.include_router(router)
-        work += [route for route in router.routes if isinstance(route, APIRoute)]
+    for protocol in (own, token_offsets, libretranslate, deepl, deepl_glossaries, kserve):
+        app.include_router(protocol.routes(service))
     _add_pages(app)
     _add_probes(app, service)
     app.add_exception_handler(RequestError, _failed)
@@ -52,45 +54,13 @@ def make_app(service: Service, *, local: bool = False) -> App:
     hosts = service.settings.allowed_hosts if local else None
     document = app.openapi()
     openapi.complete(document, ANSWERS, keys=service.keys.needed)
-    middleware: App = RequestMiddleware(_Work(app, work), service, document["paths"], hosts)
+    middleware: App = RequestMiddleware(app, service, document["paths"], hosts)
     if service.settings.cors_origins:
         middleware = CORSMiddleware(
             middleware, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
             expose_headers=["X-Request-Id", "Retry-After", UNFINISHED],
         )  # fmt: skip
     return middleware
-
-
-class _Work:
-    """Calls the functions of paths that take a POST; FastAPI does everything else.
-
-    They read and check bodies themselves and return a response, so that FastAPI would only find
-    them: that takes it longer than everything else between a request and its rows. The middleware
-    answers for errors.
-    """
-
-    def __init__(self, app: App, routes: Sequence[APIRoute]) -> None:
-        """Take the routes in the order in which they are tried."""
-        self._app = app
-        self._routes = [route for route in routes if "POST" in (route.methods or ())]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] == "http" and scope["method"] == "POST":
-            for route in self._routes:
-                found = route.path_regex.match(scope["path"])
-                if found is not None:
-                    scope["path_params"], scope["route"] = found.groupdict(), route
-                    try:
-                        response = await route.endpoint(Request(scope, receive, send))
-                    except TfexportError as error:
-                        failure = as_failure(error)
-                        if failure is None:
-                            raise
-                        raise failure from error
-                    await response(scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
 
 
 class _PageFiles(StaticFiles):

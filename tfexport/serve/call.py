@@ -85,6 +85,14 @@ class Call:
         """
         if self.characters < LONG and len(self.body) < LONG_BODY:
             return work(*arguments)
+        return await self.aside(work, *arguments)
+
+    async def aside(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Run work in a thread, such as work on files.
+
+        Raises:
+            RequestError: the deadline passed before it was done.
+        """
 
         def checked() -> Result:
             self.check()

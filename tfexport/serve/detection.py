@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tfexport.markup.language_codes import Code
+from tfexport.runtime.text.language_codes import Code
 
 LIBRARY = "py3langid"
 LOOKED_AT = 2000  # characters of a text that are used; more do not change the result

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
-from tfexport.markup.language_codes import UNKNOWN, ModelLanguages
-from tfexport.markup.sentences import Join, Split, join_of
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
@@ -18,6 +16,8 @@ from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.text.codec import LanguagePair
+from tfexport.runtime.text.language_codes import UNKNOWN, ModelLanguages
+from tfexport.runtime.text.sentences import Join, Split, join_of
 from tfexport.serve import request_log
 from tfexport.serve.call import Call
 from tfexport.serve.failures import RequestError, loggable, wrong

@@ -48,7 +48,8 @@ def complete(
             if (answer := answers.get((method, path))) is not None:
                 schema = answer.model_json_schema(ref_template=_REFERENCE)
                 schemas.update(schema.pop("$defs", {}))
-                responses["200"]["content"] = {JSON: {"schema": schema}}
+                done = next(status for status in responses if status.startswith("2"))
+                responses[done]["content"] = {JSON: {"schema": schema}}
             responses.pop("422", None)  # for parameters of paths, which are text here
             if rules.is_work:
                 responses.update(_errors(rules.error_format, keys and rules.needs_key))

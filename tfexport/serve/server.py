@@ -8,15 +8,15 @@ may read nothing.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
 
 from granian._granian import SocketHolder
 from granian.constants import HTTPModes, Interfaces
@@ -185,7 +185,10 @@ class Server:
         app = make_app(self._service, local=is_local(self._bound.getsockname()[0]))
         granian = _Granian(self._bound, app, self._service.settings.max_connections)
         self._ended = asyncio.Event()
-        with self._signals():
+        handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end}
+        if hasattr(signal, "SIGHUP"):
+            handlers[signal.SIGHUP] = self._reload
+        with handling_signals(handlers):
             serving = asyncio.ensure_future(granian.serve())
             ended = asyncio.ensure_future(self._ended.wait())
             await asyncio.sleep(0)
@@ -202,25 +205,6 @@ class Server:
                 request_log.write(
                     "dropped", level="warning", problem="clients have not read their responses"
                 )
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Handle signals while the server runs."""
-        loop = asyncio.get_running_loop()
-
-        def pass_on(handle: Callable[[int], None]) -> Callable[[int, FrameType | None], object]:
-            return lambda number, _: loop.call_soon_threadsafe(handle, number)
-
-        handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end}
-        if hasattr(signal, "SIGHUP"):
-            handlers[signal.SIGHUP] = self._reload
-        before = {number: signal.signal(number, pass_on(handle))
-                  for number, handle in handlers.items()}  # fmt: skip
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _end(self, number: int) -> None:
         """Take no more work and finish the running requests; the second time, stop at once."""
@@ -249,6 +233,26 @@ class Server:
             await self._service.reload()
 
         self._reloading = asyncio.ensure_future(reload())
+
+
+@contextlib.contextmanager
+def handling_signals(handlers: Mapping[signal.Signals, Callable[[int], None]]) -> Iterator[None]:
+    """Call handlers in the running event loop, each with its signal's number."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handle in handlers.items():
+        if sys.platform == "win32":
+            passed_on = functools.partial(loop.call_soon_threadsafe, handle)
+            signal.signal(number, lambda number, _, call=passed_on: call(number))
+        else:  # it wakes a loop that waits; ``signal.signal`` alone does not
+            loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if sys.platform != "win32":
+                loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def run(service: Service, bound: socket.socket, on_start: Callable[[], object]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from tfexport.serve.access import Keys
 from tfexport.serve.bodies import BodyMemory
 from tfexport.serve.call import Call
+from tfexport.serve.glossaries import Glossaries
 from tfexport.serve.metrics import Metrics, ModelObserver
 from tfexport.serve.models import Models
 from tfexport.serve.scoring import ScoringPool
@@ -20,6 +21,7 @@ class Service:
         keys: the keys of its callers.
         metrics: its metrics.
         models: by name.
+        glossaries: those that callers have stored.
         scoring: the threads in which targets are scored.
         bodies: the memory for bodies.
         stopping: whether new requests are refused.
@@ -36,6 +38,7 @@ class Service:
             OSError: the file of keys cannot be read.
         """
         self.settings, self.keys = settings, Keys.read(settings.key_file)
+        self.glossaries = Glossaries(settings.glossaries)
         self.metrics = Metrics(lambda: self.models.stats())
         self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
         self.scoring = ScoringPool(settings.max_queue)

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tfexport.errors import ConfigError, Problem, join_problems, join_some, nearest_name, shown
-from tfexport.markup.language_codes import PAIR
-from tfexport.markup.sentences import JOINS, SPLITS, Join, Split
 from tfexport.runtime.model.engine_name import ENGINES, EngineName
+from tfexport.runtime.text.language_codes import PAIR
+from tfexport.runtime.text.sentences import JOINS, SPLITS, Join, Split
 
 _MOST_BYTES_OF_A_CHARACTER = 12  # in JSON, as two escaped halves of a surrogate pair
 _BYTES_BESIDE_TEXTS = 64 << 10
@@ -85,6 +85,7 @@ class Settings:
         max_connections: connections that are open at a time, unless the system's limit is lower;
             each takes up to 25 KB.
         key_file: a file with one key a line; None for no keys.
+        glossaries: the folder in which callers store glossaries; None for none.
         cors_origins: whose pages may call the server from a browser.
         allowed_hosts: host names of a server that listens only to its own machine, besides
             "localhost".
@@ -102,6 +103,7 @@ class Settings:
     max_tokens: int = 1024
     max_connections: int = 16_384
     key_file: Path | None = None
+    glossaries: Path | None = None
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     engine: EngineName = "auto"
@@ -182,7 +184,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_PATHS = ("api_key_file",)  # next to the file, if they are not absolute
+_PATHS = ("api_key_file", "glossaries")  # next to the file, if they are not absolute
 _TABLES = ("decoding", "models")
 
 

@@ -123,7 +123,8 @@ struct Columns {
     INLINE Columns(const Packed& w, int column)
         : scales(load(w.scales + column)), sums(*(const I*)(w.sums + column)) {}
     INLINE F dequantized(Quantization how, I found) const {
-        if (!SYMMETRIC) found -= sums * how.zero;
+        // Sums of a damaged file may be any: without a sign they wrap.
+        if (!SYMMETRIC) found = (I)((U)found - (U)sums * (uint32_t)how.zero);
         return to_float(found) * (scales * how.scale);
     }
 };

@@ -16,6 +16,7 @@ constexpr int PANEL = LANES * VECTORS;
 static_assert(PANEL <= MOST_PANEL && CHUNK % PANEL == 0, "a chunk is whole panels");
 typedef float F __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t I __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t U __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t H __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 INLINE F load(const float* p) { return *(const F*)p; }

@@ -164,7 +164,7 @@ def _typed(tensors: Sequence[TensorSpec], prefix: str = "") -> str:
 
 
 def _prepare_text(size: int) -> str:
-    """What comes before the first step; V is ``size``."""
+    """The function that makes the state before the first step; V is ``size``."""
     return f"""
     prepare (double[batch, beams] sums, {_typed([_MOST, _ENOUGH, *_GIVEN])})
         => (int64[batch, beams] token, {_typed(STATE[1:])}, {_typed([SOURCE, *RECORD])},

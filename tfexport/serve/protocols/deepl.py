@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tfexport.markup.document import PLAIN, Markup
-from tfexport.markup.language_codes import UNKNOWN, Code, language_name
-from tfexport.markup.sentences import Split
 from tfexport.markup.tokens import TagRules
+from tfexport.runtime.text.language_codes import UNKNOWN, Code, language_name
+from tfexport.runtime.text.sentences import Split
 from tfexport.serve.bodies import (
     FORM,
     JSON,
@@ -116,7 +116,7 @@ class TranslateCall(Fields):
         return self
 
     def markup(self) -> Markup:
-        """What the texts are made of."""
+        """The markup of the texts, with the rules for its elements."""
         if self.tag_handling is None:
             return PLAIN
         rules = TagRules(

@@ -14,17 +14,18 @@ from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
 
 from tfexport import __version__
-from tfexport.markup.sentences import SPLITS
 from tfexport.runtime.engine import acts_on_text, requests_of
 from tfexport.runtime.text.codec import LanguagePair
+from tfexport.runtime.text.sentences import SPLITS
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
 from tfexport.serve.models import Model, choose_named
 from tfexport.serve.openapi import add_probe, describe
+from tfexport.serve.rows import Asked, Translated
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
-from tfexport.serve.texts import Asked, Translated, check_size, cut_headers, outcome, translate
+from tfexport.serve.texts import check_size, cut_headers, outcome, translate
 
 BYTES, INT64 = "BYTES", "INT64"
 _MOST_ELEMENTS = 1 << 24

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tfexport.markup.document import Markup
-from tfexport.markup.language_codes import UNKNOWN, language_name, listed_codes
-from tfexport.markup.sentences import Split
+from tfexport.runtime.text.language_codes import UNKNOWN, language_name, listed_codes
+from tfexport.runtime.text.sentences import Split
 from tfexport.serve.bodies import (
     FORM,
     JSON,

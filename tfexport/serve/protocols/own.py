@@ -14,14 +14,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from tfexport.errors import TfexportError
 from tfexport.markup.document import Format, Markup
-from tfexport.markup.language_codes import UNKNOWN
 from tfexport.markup.placeholders import Kind as PlaceholderKind
 from tfexport.markup.placeholders import Placeholders
-from tfexport.markup.sentences import Split
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.streaming import TextStream
+from tfexport.runtime.text.language_codes import UNKNOWN
+from tfexport.runtime.text.sentences import Split
 from tfexport.serve.bodies import (
     JSON,
     StrictFields,
@@ -35,19 +35,10 @@ from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model, ModelChoice, choose_named
 from tfexport.serve.openapi import describe
+from tfexport.serve.rows import Asked, Made, Rows, Translated, assemble
 from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.service import Service
-from tfexport.serve.texts import (
-    Asked,
-    Made,
-    Rows,
-    Translated,
-    assemble,
-    check_size,
-    outcome,
-    submit_texts,
-    translate,
-)
+from tfexport.serve.texts import check_size, outcome, submit_texts, translate
 
 _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if requested
 
@@ -303,7 +294,7 @@ class TranslateCall(CallBody):
     )
 
     def markup(self) -> Markup:
-        """What the texts are made of."""
+        """The markup and the placeholders of the texts."""
         kept = None if self.placeholders is None else Placeholders(tuple(self.placeholders))
         return Markup(self.format, kept)
 

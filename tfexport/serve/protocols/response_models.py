@@ -139,6 +139,65 @@ class Usage(Answer):
     character_limit: int
 
 
+class _GlossaryPair(Answer):
+    source_lang: str
+    target_lang: str
+
+
+class GlossaryPairs(Answer):
+    """The response of ``GET /v2/glossary-language-pairs``."""
+
+    supported_languages: list[_GlossaryPair]
+
+
+class SingleGlossary(_GlossaryPair):
+    """The response of ``POST /v2/glossaries``: a glossary of one pair of languages."""
+
+    glossary_id: str
+    name: str
+    ready: bool
+    creation_time: str
+    entry_count: int
+
+
+class SingleGlossaries(Answer):
+    """The response of ``GET /v2/glossaries``."""
+
+    glossaries: list[SingleGlossary]
+
+
+class GlossaryDictionary(_GlossaryPair):
+    """The response of ``PUT /v3/glossaries/{glossary}/dictionaries``."""
+
+    entry_count: int
+
+
+class Glossary(Answer):
+    """The response of ``POST /v3/glossaries``: a glossary of several pairs of languages."""
+
+    glossary_id: str
+    name: str
+    dictionaries: list[GlossaryDictionary]
+    creation_time: str
+
+
+class Glossaries(Answer):
+    """The response of ``GET /v3/glossaries``."""
+
+    glossaries: list[Glossary]
+
+
+class _EntriesOfPair(_GlossaryPair):
+    entries: str
+    entries_format: str
+
+
+class GlossaryEntries(Answer):
+    """The response of ``GET /v3/glossaries/{glossary}/entries``."""
+
+    dictionaries: list[_EntriesOfPair]
+
+
 class _Output(Answer):
     name: str
     shape: list[int]
@@ -167,5 +226,15 @@ ANSWERS: dict[tuple[str, str], type[pydantic.BaseModel]] = {
     ("post", "/v2/translate"): DeepLTranslations,
     ("get", "/v2/languages"): DeepLLanguages,
     ("get", "/v2/usage"): Usage,
+    ("get", "/v2/glossary-language-pairs"): GlossaryPairs,
+    ("post", "/v2/glossaries"): SingleGlossary,
+    ("get", "/v2/glossaries"): SingleGlossaries,
+    ("get", "/v2/glossaries/{glossary}"): SingleGlossary,
+    ("post", "/v3/glossaries"): Glossary,
+    ("get", "/v3/glossaries"): Glossaries,
+    ("get", "/v3/glossaries/{glossary}"): Glossary,
+    ("patch", "/v3/glossaries/{glossary}"): Glossary,
+    ("get", "/v3/glossaries/{glossary}/entries"): GlossaryEntries,
+    ("put", "/v3/glossaries/{glossary}/dictionaries"): GlossaryDictionary,
     ("post", "/v2/models/{name}/infer"): Inference,
 }

@@ -9,14 +9,15 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tfexport.errors import InputError
-from tfexport.markup.sentences import Split
+from tfexport.runtime.text.sentences import Split
 from tfexport.serve.bodies import JSON, First, StrictFields, check_media_type, read_json
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import spelled, wrong
 from tfexport.serve.models import ModelChoice, choose_named
 from tfexport.serve.openapi import describe
+from tfexport.serve.rows import Asked, prepare
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked, check_size, prepare
+from tfexport.serve.texts import check_size
 
 UNDECIDED = "\ufffd"  # from bytes that do not make a character yet
 WINDOW = 16  # tokens before one that affect its text

@@ -3,7 +3,7 @@
 import pytest
 
 from tfexport.languages import Languages
-from tfexport.markup.language_codes import (
+from tfexport.runtime.text.language_codes import (
     Code,
     ModelLanguages,
     language_name,

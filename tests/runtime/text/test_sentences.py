@@ -8,8 +8,8 @@ import sentencex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfexport.markup import sentences
-from tfexport.markup.sentences import WINDOW, SplitText, divide, join_of, split_text
+from tfexport.runtime.text import sentences
+from tfexport.runtime.text.sentences import WINDOW, SplitText, divide, join_of, split_text
 
 GERMAN = "Dr. Müller kam um 3.5 Uhr an. Er sagte: „Gut.“ Wirklich?  Ja!\n\nEine Zeile\nNoch eine. "
 

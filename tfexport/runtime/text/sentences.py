@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import sentencex
-
-from tfexport.markup.language_codes import splitting_code
+from tfexport.runtime.text.language_codes import splitting_code
 
 Split = Literal["lines", "punctuation", "none"]
 Join = Literal["auto", "spaces", "nothing", "source"]
@@ -180,6 +178,8 @@ def _sentences(plain: str, language: str, begin: int, stop: int) -> Iterator[tup
 
 def _ends(language: str, text: str) -> list[int]:
     """The ends of the sentences of a text."""
+    import sentencex  # noqa: PLC0415
+
     try:
         pieces = sentencex.segment(language, text)
     except BaseException as error:

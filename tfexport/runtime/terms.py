@@ -1,0 +1,260 @@
+"""Terms: phrases of a source text, and what their translation has to contain.
+
+docs/terms.md has the rules of matching.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tfexport.errors import InputError, join_problems, shown
+from tfexport.runtime.results import Term
+from tfexport.runtime.text.codec import check_text
+
+Pair = tuple[str, str | Sequence[str]]  # a source phrase, and its target phrases
+MOST_TERMS = 200_000
+MOST_CHARACTERS = 1000  # of a phrase
+MOST_ALTERNATIVES = 32  # of a term
+_SHOWN = 5  # problems that are listed
+_ENDS = frozenset(".!?…。！？")  # of sentences
+_JOINERS = frozenset("\u200c\u200d_")  # inside words, besides letters, marks and digits
+# Blocks of scripts that are written without spaces between words: each character counts as a word.
+_SPACELESS = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3040, 0x30FF),  # Hiragana, Katakana
+    (0x3400, 0x9FFF),  # Han
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+
+
+@lru_cache(4096)
+def _kind(character: str) -> str:
+    """Whether a character is a "word"'s, a "mark" on another, "spaceless", "space" or a "sign"."""
+    if character.isspace():
+        return "space"
+    category = unicodedata.category(character)
+    if category[0] == "M":
+        return "mark"
+    if any(first <= ord(character) <= last for first, last in _SPACELESS):
+        return "spaceless"
+    return "word" if category[0] in "LN" or character in _JOINERS else "sign"
+
+
+def joins(before: str, after: str) -> bool:
+    """Whether a word goes on from one text into the next."""
+    if not before or not after:
+        return False
+    return _kind(after[0]) == "mark" or (_kind(before[-1]), _kind(after[0])) in _JOINED
+
+
+_JOINED = {("word", "word"), ("mark", "word")}
+
+
+class Words(NamedTuple):
+    """The words and signs of a text, in Unicode's form NFC.
+
+    Attributes:
+        words: each a word, a sign, or a character of a script without spaces; a space before it,
+            if the text has any there.
+        begins: whether each is the first of a sentence.
+    """
+
+    words: list[str]
+    begins: list[bool]
+
+
+def split_words(text: str) -> Words:
+    """Split a text; white space is one space, whatever it is."""
+    words, begins = list[str](), list[bool]()
+    space, first = "", True
+    for character in unicodedata.normalize("NFC", text):
+        kind = _kind(character)
+        if kind == "space":
+            space = " "
+            first = first or character == "\n"
+        elif words and not space and joins(words[-1], character):
+            words[-1] += character
+        else:
+            words.append(space + character)
+            begins.append(first)
+            space = ""
+            # A quotation mark or bracket before a sentence's first word, or after its end.
+            first = character in _ENDS or (first and kind == "sign")
+    return Words(words, begins)
+
+
+def _key(words: Sequence[str]) -> tuple[str, ...]:
+    """What is compared: the words, without the space before the first."""
+    return (words[0].lstrip(" "), *words[1:])
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """Phrases that are found in texts, the longest first.
+
+    Attributes:
+        numbers: the words of each phrase, to its number.
+        lengths: the first word of phrases, to their lengths, longest first.
+    """
+
+    numbers: Mapping[tuple[str, ...], int]
+    lengths: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, phrases: Iterable[tuple[str, int]]) -> "Phrases":
+        """Phrases with their numbers; each has a word or a sign."""
+        numbers: dict[tuple[str, ...], int] = {}
+        lengths: dict[str, set[int]] = {}
+        for phrase, number in phrases:
+            key = _key(split_words(phrase).words)
+            numbers.setdefault(key, number)
+            lengths.setdefault(key[0], set()).add(len(key))
+        ordered = {word: tuple(sorted(found)[::-1]) for word, found in lengths.items()}
+        return cls(numbers, ordered)
+
+    def find(self, text: Words) -> list[int]:
+        """The number of each phrase that occurs, in order; occurrences do not overlap."""
+        found, place = list[int](), 0
+        while place < len(text.words):
+            number, length = self._at(text, place)
+            if length:
+                found.append(number)
+            place += length or 1
+        return found
+
+    def _at(self, text: Words, place: int) -> tuple[int, int]:
+        """The number and length of the longest phrase that begins at a word; length 0 for none."""
+        word = text.words[place].lstrip(" ")
+        starts = [word]
+        if text.begins[place] and (lower := _lower_first(word)) != word:
+            starts.append(lower)
+        choices = [(length, start) for start in starts for length in self.lengths.get(start, ())]
+        # Of equal length the one as it is written: sorting keeps the order.
+        for length, start in sorted(choices, key=lambda choice: -choice[0]):
+            key = (start, *text.words[place + 1 : place + length])
+            if len(key) == length and key in self.numbers:
+                return self.numbers[key], length
+        return 0, 0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A checked set of terms, for any number of calls; made by ``of``.
+
+    Attributes:
+        terms: the terms, in their order.
+    """
+
+    terms: tuple[Term, ...]
+    _sources: Phrases = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, pairs: "Iterable[Pair] | Terms") -> "Terms":
+        """Check pairs of a source phrase and its target phrase, or several of which one suffices.
+
+        A pair that is given twice counts once.
+
+        Raises:
+            InputError: naming pairs that are none, phrases that are empty or too long, and source
+                phrases with two different translations.
+        """
+        if isinstance(pairs, Terms):
+            return pairs
+        problems: list[str] = []
+        found: dict[tuple[str, ...], Term] = {}
+        if isinstance(pairs, str | bytes | Mapping) or not isinstance(pairs, Iterable):
+            raise InputError(f"terms: expected a list of pairs, found {shown(pairs)}")
+        for number, pair in enumerate(pairs):
+            if number == MOST_TERMS:
+                problems.append(f"more than {MOST_TERMS} terms")
+                break
+            try:
+                term = _check(pair)
+            except InputError as error:
+                problems.append(f"term {number}: {error}")
+                continue
+            known = found.setdefault(_key(split_words(term.source).words), term)
+            if known.targets != term.targets:
+                problems.append(
+                    f"term {number}: {term.source!r} is translated as {_listed(known)}, and as "
+                    f"{_listed(term)}; several translations of a phrase are one term: "
+                    "(source, [target, target])"
+                )
+        if problems:
+            more = len(problems) - _SHOWN
+            named = [*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+            raise InputError(join_problems("terms", named))
+        terms = tuple(found.values())
+        return cls(terms, Phrases.of((term.source, place) for place, term in enumerate(terms)))
+
+    def __len__(self) -> int:
+        """The number of terms."""
+        return len(self.terms)
+
+    def find(self, text: str) -> list[Term]:
+        """The term of each occurrence in a source text, in order."""
+        if not self.terms:
+            return []
+        return [self.terms[place] for place in self._sources.find(split_words(text))]
+
+
+def _check(pair: Any) -> Term:
+    if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
+        raise InputError(f"{shown(pair)} is not a pair of a source phrase and a target")
+    source, target = pair
+    if not isinstance(target, str) and not (isinstance(target, Sequence) and target):
+        raise InputError(f"{shown(target)} is neither a target phrase nor a list of them")
+    targets = (target,) if isinstance(target, str) else tuple(dict.fromkeys(target))
+    if len(targets) > MOST_ALTERNATIVES:
+        raise InputError(f"{len(targets)} target phrases; at most {MOST_ALTERNATIVES}")
+    for phrase in (source, *targets):
+        check_text(phrase)
+        if not phrase.strip():
+            raise InputError("an empty phrase")
+        if len(phrase) > MOST_CHARACTERS:
+            raise InputError(
+                f"a phrase of {len(phrase)} characters; at most {MOST_CHARACTERS}: "
+                f"{shown(phrase[:40])}"
+            )
+    return Term(source.strip(), tuple(phrase.strip() for phrase in targets))
+
+
+def _listed(term: Term) -> str:
+    return " or ".join(map(repr, term.targets))
+
+
+GivenTerms = Terms | Iterable[Pair] | Sequence[Terms | None] | None
+
+
+def terms_of_rows(given: GivenTerms, count: int) -> list[Terms | None]:
+    """The terms of each row of a call.
+
+    Args:
+        given: pairs or ``Terms`` for all rows, or a list of ``Terms`` and None, one for each row.
+        count: the number of rows.
+
+    Raises:
+        InputError: see ``Terms.of``; or there are not as many as rows.
+    """
+    if given is None or isinstance(given, Terms):
+        return [given or None] * count
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InputError(f"terms: expected a list of pairs, or Terms, found {shown(given)}")
+    listed: list[Any] = list(given)
+    if not any(each is None or isinstance(each, Terms) for each in listed):
+        return [Terms.of(listed) or None] * count
+    wrong = [each for each in listed if each is not None and not isinstance(each, Terms)]
+    if wrong:
+        raise InputError(f"terms: {shown(wrong[0])} is not Terms; they are one for each row here")
+    if len(listed) != count:
+        raise InputError(f"terms: holds {len(listed)} for {count} rows")
+    return [each or None for each in listed]
