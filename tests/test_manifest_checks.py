@@ -164,6 +164,13 @@ def test_every_key_is_written_and_needed(tmp_path: Path, name: str) -> None:
         open_bundle(tmp_path / "a.bundle")
 
 
+WAVEFORM = {
+    "kind": "waveform", "input": "samples", "sampling_rate": 16000, "do_normalize": False
+}  # fmt: skip
+LOG_MEL = {
+    "kind": "log_mel", "input": "samples", "sampling_rate": 16000, "feature_size": 80, "n_fft": 400,
+    "hop_length": 160, "num_samples": 480000, "padding_value": 0.0, "do_normalize": False,
+}  # fmt: skip
 IDS = {"pad": 0, "bos": 1, "eos": 2, "unk": None, "start": None}
 LANGUAGES = Languages({"de": 3, "en": 4}, "before", "first", "de", "en")
 
@@ -194,6 +201,14 @@ def test_what_a_model_says_about_decoding_is_read_back(
         ({"special_ids": {**IDS, "start": "1"}}, "start: '1' is not an integer"),
         ({"module": {}}, "module.inputs: missing"),
         ({"reads": "words"}, "reads: 'words' is not one of texts"),
+        ({"preprocessing": []}, r"preprocessing: \[\] is not an object"),
+        ({"preprocessing": {"kind": "smell"}}, "preprocessing.kind: 'smell' is not one of log_mel"),
+        ({"preprocessing": {**WAVEFORM, "sampling_rate": 0}}, "sampling_rate: 0 is not an integer"),
+        ({"preprocessing": {**WAVEFORM, "gain": 1}}, "preprocessing.gain: unknown key"),
+        ({"preprocessing": WAVEFORM}, "preprocessing.input: 'samples' is not an input of the"),
+        ({"preprocessing": {**LOG_MEL, "num_samples": 2**27}}, "from 1 to 134217728 values"),
+        ({"preprocessing": {**LOG_MEL, "num_samples": 200}}, "not more than half of n_fft"),
+        ({"preprocessing": {**LOG_MEL, "padding_value": 1e300}}, "padding_value: 1e.* is not from"),
         ({"origins": {"norm": 1}}, "origins.norm: 1 is not text"),
         ({"generation": {"callback": 1}}, "generation.callback: unknown key"),
         ({"generation": {"beam_size": True}}, "generation.beam_size: True is not an integer"),

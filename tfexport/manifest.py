@@ -34,6 +34,7 @@ from tfexport.json_checks import (
 )
 from tfexport.languages import LANGUAGES, Languages
 from tfexport.languages import find_contradictions as find_wrong_languages
+from tfexport.preprocessing import MEDIA, check_preprocessing
 from tfexport.speech import SPEECH, Speech
 from tfexport.speech import find_contradictions as find_wrong_speech
 
@@ -223,6 +224,7 @@ _KEYS: dict[str, Check] = {
     "generation": GENERATION,
     "languages": or_null(LANGUAGES),
     "reads": or_null(one_of("texts")),
+    "preprocessing": or_null(check_preprocessing),
     "origins": every(_TEXT),
     "parameters": every(list_of(_TEXT)),
     "speech": or_null(SPEECH),
@@ -247,6 +249,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"tokenizers.{shown(side)[1:-1]}: not one of {', '.join(SIDES)}"
     yield from _wrong_ids(values)
     yield from _wrong_decoding(values)
+    yield from _wrong_preprocessing(values["preprocessing"], values["module"])
     if values["module"] is not None:
         yield from _wrong_tensors(values["module"], values["limits"])
         if "decoder" in values["module"]:
@@ -311,6 +314,19 @@ def _wrong_decoding(values: Mapping[str, Any]) -> Iterator[str]:
         inputs = (values["module"] or {}).get("inputs", [])
         eos = values["special_ids"]["eos"]
         yield from find_wrong_speech(values["speech"], sizes["target"], eos, inputs)
+
+
+def _wrong_preprocessing(
+    preprocessing: Mapping[str, Any] | None, module: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Preprocessing of an input that the model does not have."""
+    if preprocessing is None:
+        return
+    inputs = [tensor["name"] for tensor in (module or {}).get("inputs", ())]
+    if preprocessing["input"] not in inputs:
+        yield f"preprocessing.input: {shown(preprocessing['input'])} is not an input of the model"
+    if (key := MEDIA[preprocessing["kind"]]) in inputs:
+        yield f"preprocessing: {shown(key)} is an input of the model"
 
 
 def _wrong_tensors(module: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[str]:
@@ -444,6 +460,8 @@ class Manifest:
         languages: the languages that have tokens; None if the model has no language tokens.
         reads: "texts" if the model reads several sentences at once, as for summaries; None if it
             reads sentences, or if that is unknown.
+        preprocessing: how sound or a picture becomes inputs of the model, see
+            ``tfexport.preprocessing``; None if the model's inputs are given as they are.
         origins: each setting of ``config`` that the weights do not show, with its origin: "assumed"
             (the layout's default), "settings", "module" or the name of a file; the same for
             ``max_length`` in ``generation``, TRANSFORMERS if the model's files name none. Empty for
@@ -469,6 +487,7 @@ class Manifest:
     generation: dict[str, Any] = field(default_factory=dict)
     languages: Languages | None = None
     reads: str | None = None
+    preprocessing: dict[str, Any] | None = None
     origins: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, list[str]] = field(default_factory=dict)
     speech: Speech | None = None
@@ -516,8 +535,14 @@ class Manifest:
         io = self.module_io
         if io is not None and not io.takes_ids:
             taken = ", ".join(tensor.name for tensor in io.inputs)
-            rows = "in Python generate_from, on the command line ", Option("inputs")
+            files = "" if self.media is None else f", or files ({self.media})"
+            rows = "in Python generate_from, on the command line ", Option("inputs"), files
             raise InputError(Message(f"the model takes {taken}, not ids or text: ", *rows))
+
+    @property
+    def media(self) -> str | None:
+        """The key of rows of files, "audio" or "image"; None if the bundle does not read files."""
+        return None if self.preprocessing is None else MEDIA[self.preprocessing["kind"]]
 
     @property
     def size(self) -> int:

@@ -7,15 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfexport.runtime.media.limits import MediaLimits
     from tfexport.runtime.options import DecodingOptions
     from tfexport.runtime.results import Hypothesis, TranslationResult
     from tfexport.runtime.translator import Translator
 
-__all__ = ["DecodingOptions", "Hypothesis", "TranslationResult", "Translator"]
+__all__ = ["DecodingOptions", "Hypothesis", "MediaLimits", "TranslationResult", "Translator"]
 
 _WHERE = {
     "DecodingOptions": "options",
     "Hypothesis": "results",
+    "MediaLimits": "media.limits",
     "TranslationResult": "results",
     "Translator": "translator",
 }

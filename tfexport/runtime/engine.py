@@ -15,6 +15,8 @@ from tfexport import graph_io
 from tfexport.bundle import opening_bundle
 from tfexport.errors import ForkError, InputError, Message, Option, Problem, join_problems
 from tfexport.module_rows import read_row, shape_key
+from tfexport.runtime.media.limits import MediaLimits
+from tfexport.runtime.media.preprocessor import Files, open_preprocessor
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.open_model import choose_engine, open_model
 from tfexport.runtime.parallel.cpu import ThreadLayout
@@ -56,6 +58,7 @@ class Engine:
         manifest: the manifest of the bundle.
         model: its graphs.
         texts: its tokenizers.
+        files: makes rows of files of sound or pictures.
         layout: the numbers of workers and threads.
         reason: why the native engine is not used; empty if it is.
         pool_size: threads of onnxruntime's pool, 0 for its own choice; or of a native call.
@@ -67,6 +70,7 @@ class Engine:
         layout: ThreadLayout | None = None,
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
         engine: EngineName = "auto",
+        media_limits: MediaLimits | None = None,
     ) -> None:
         """Check a bundle and open it; see ``Translator``."""
         self.path, self.layout = Path(bundle), layout or ThreadLayout()
@@ -81,9 +85,15 @@ class Engine:
             self.model = open_model(self.path, self.manifest, chosen, self.pool_size)
             self._io = self.manifest.module_io
             self.texts = TextCodec(self.path, self.manifest)
+            self.files = self._files(media_limits or MediaLimits())
             self._map = None
             if vocabulary_map is not None:
                 self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
+
+    def _files(self, limits: MediaLimits) -> Files:
+        inputs = graph_io.SOURCE_INPUTS if self._io is None else self._io.inputs
+        preprocessor = open_preprocessor(self.manifest.preprocessing, limits)
+        return Files(preprocessor, self.manifest.media, frozenset(each.name for each in inputs))
 
     @property
     def gives_text(self) -> bool:
@@ -145,6 +155,7 @@ class Engine:
 
         Args:
             row: input to array, without the batch axis; of a model that takes ids, ``input_ids``.
+                Of a bundle with preprocessing, "audio" or "image" and a file in their place.
             number: see ``request``.
             prefix: see ``request``.
             options: see ``request``.
@@ -154,7 +165,7 @@ class Engine:
             ForkError: see ``request``.
         """
         self._check_process()
-        io = self._io
+        io, row = self._io, self.files.prepare(row)
         if io is None:
             arrays, problems = read_row(graph_io.SOURCE_INPUTS, row)
         else:

@@ -21,6 +21,7 @@ from tfexport.runtime.engine import (
 )
 from tfexport.runtime.files.line_stream import LineFormat, LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
+from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
@@ -62,6 +63,7 @@ class Translator:
         queue_size: int | None = None,
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
         engine: EngineName = "auto",
+        media_limits: MediaLimits | None = None,
     ) -> None:
         """Check a bundle and load it.
 
@@ -76,6 +78,7 @@ class Translator:
                 a file, or a mapping of ids. docs/decoding.md has the format.
             engine: "onnxruntime"; "native", of the distribution tfexport-native; or "auto", the
                 native one if it is installed and covers the model.
+            media_limits: how long a sound, and how large a picture, ``generate_from`` reads.
 
         Raises:
             BundleError: it is missing, damaged or too new.
@@ -83,7 +86,7 @@ class Translator:
             InputError: the vocabulary map is malformed, or names unknown tokens.
         """
         layout = ThreadLayout(workers, threads, queue_size)
-        self.engine = Engine(bundle, layout, vocabulary_map, engine)
+        self.engine = Engine(bundle, layout, vocabulary_map, engine, media_limits)
 
     @property
     def path(self) -> Path:
@@ -271,7 +274,9 @@ class Translator:
 
         Args:
             rows: each maps an input to its array, without the batch axis, and gives one result, in
-                the same order. Rows of one shape are decoded together.
+                the same order. Rows of one shape are decoded together. A bundle with preprocessing
+                takes files too: ``{"audio": sound}`` or ``{"image": picture}``, each a path, the
+                bytes of a file, or samples and their rate ``(array, rate)``, or an array of pixels.
             target_prefix: the forced start of each target, as ids or text; None for none.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.

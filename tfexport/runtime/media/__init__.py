@@ -1,0 +1,1 @@
+"""Files of sound and pictures to inputs of a model, by numpy."""
