@@ -498,7 +498,14 @@ class Manifest:
         special = self.special_ids
         languages = () if self.languages is None else self.languages.ids.values()
         of_speech = () if self.speech is None else self.speech.ids
-        return (special.pad, special.bos, special.eos, special.decoder_start, *languages, *of_speech)
+        return (
+            special.pad,
+            special.bos,
+            special.eos,
+            special.decoder_start,
+            *languages,
+            *of_speech,
+        )
 
     @property
     def module_io(self) -> ModuleIO | None:

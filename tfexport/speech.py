@@ -40,7 +40,7 @@ def _pairs() -> Iterator[tuple[str, str]]:
 
 
 _CODES = {name: code for code, name in _pairs()}
-_NAME_OF = {code: name for code, name in reversed([*_pairs()])}
+_NAME_OF = dict(reversed([*_pairs()]))  # the first name of each
 
 
 def language_code(language: str) -> str:
@@ -161,7 +161,7 @@ def find_contradictions(
     if first >= size:
         yield f"speech.no_timestamps: {first - 1} leaves no timestamps in a vocabulary of {size}"
     if not 0 < eos < first:
-        yield f"special_ids.eos: {eos} is not between text and the timestamps, which begin at {first}"
+        yield f"special_ids.eos: {eos} is not between text and timestamps, which begin at {first}"
     named = {f"languages.{shown(k)[1:-1]}": v for k, v in values["languages"].items()}
     named |= {f"tasks.{shown(k)[1:-1]}": v for k, v in values["tasks"].items()}
     for name, number in {**named, "previous": values["previous"] or 0}.items():

@@ -96,9 +96,7 @@ def read_speech(
     return speech, ()
 
 
-def _reasons(
-    given: Mapping[str, Any], config: Mapping[str, Any], eos: int
-) -> Iterator[str]:
+def _reasons(given: Mapping[str, Any], config: Mapping[str, Any], eos: int) -> Iterator[str]:
     """Why sounds cannot be decoded as transformers' ``generate`` of the folder does it."""
     last, languages = given.get(_NO_TIMESTAMPS), given.get("lang_to_id")
     if not isinstance(last, int) or isinstance(last, bool):

@@ -44,7 +44,9 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
         and not options.return_alternatives
         and options.callback is None
         and all(
-            row.candidates is None and row.inputs is None and row.rule is None
+            row.candidates is None
+            and row.inputs is None
+            and row.rule is None
             and len(row.prefix) < options.max_length
             for row in requests
         )

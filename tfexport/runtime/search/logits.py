@@ -59,6 +59,10 @@ class LogitFilters:
         if options.suppress_first_tokens and length == self._first:
             logits[:, list(options.suppress_first_tokens)] = -np.inf
         self.keep_candidates(logits, requests)
+        self._apply_rules(logits, tokens, requests)
+
+    def _apply_rules(self, logits: Floats, tokens: Ids, requests: NDArray[np.intp]) -> None:
+        """Have the rules of rows act; see ``apply``."""
         for rule, ruled in self._rules:
             rows = np.flatnonzero(ruled[requests])
             if len(rows) == len(requests):

@@ -113,7 +113,9 @@ def split_window(
     single = stamps[-2:] == [False, True]
     cuts = [i + 1 for i in range(len(stamps) - 1) if stamps[i] and stamps[i + 1]]
     if not cuts:
-        return [Piece(offset, offset + _end(tokens, frames, begin) * TOKEN_SECONDS, (*tokens,))], frames
+        return [
+            Piece(offset, offset + _end(tokens, frames, begin) * TOKEN_SECONDS, (*tokens,))
+        ], frames
     if single:
         cuts.append(len(tokens))
     else:
@@ -122,8 +124,8 @@ def split_window(
     for cut in cuts:
         part = tuple(tokens[start:cut])
         last = part[-1] if single or cut != cuts[-1] else part[-2]
-        times = [offset + (stamp - begin) * TOKEN_SECONDS for stamp in (part[0], last)]
-        pieces.append(Piece(*times, part))
+        begins, ends = (offset + (stamp - begin) * TOKEN_SECONDS for stamp in (part[0], last))
+        pieces.append(Piece(begins, ends, part))
         start = cut
     if single:
         return pieces, frames

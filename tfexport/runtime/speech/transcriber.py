@@ -4,7 +4,7 @@ Source: ``generate`` of Whisper in transformers, with one sound at a time; Radfo
 section 3.8.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, shown
+from tfexport.preprocessing import AUDIO
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.media.sound_features import LogMel
 from tfexport.runtime.speech.rules import split_window
 from tfexport.runtime.speech.transcription import (
     SUBJECT,
@@ -31,9 +33,10 @@ from tfexport.runtime.speech.windows import (
 from tfexport.speech import FRAME_SECONDS, Speech
 
 Features = NDArray[np.float32]  # (mel bins, frames)
+MOST_SECONDS = 14_400.0  # of one sound; each hour takes 0.7 GB while it is read
 
 
-@dataclass
+@dataclass(eq=False)
 class _Sound:
     """A sound and how far it is.
 
@@ -61,14 +64,21 @@ class _Sound:
 
     @property
     def frames(self) -> int:
-        return self.features.shape[1]
+        return int(self.features.shape[1])
 
 
 class Transcriber:
     """Transcribes sounds with a bundle of a Whisper model."""
 
-    def __init__(self, engine: Engine, options: TranscriptionOptions) -> None:
+    def __init__(
+        self, engine: Engine, options: TranscriptionOptions, most_seconds: float = MOST_SECONDS
+    ) -> None:
         """Check options for a model.
+
+        Args:
+            engine: of an open bundle.
+            options: for all sounds.
+            most_seconds: of one sound.
 
         Raises:
             ConfigError: the bundle is of another model, or options do not fit it.
@@ -84,16 +94,25 @@ class Transcriber:
         self._speech: Speech = speech
         self._options = options.resolved(speech)
         (self._input,) = io.inputs
-        self.window_frames = int(self._input.axes[-1])
+        self.window_frames, self.most_seconds = int(self._input.axes[-1]), most_seconds
+        reader = engine.files.preprocessor
+        self._reader = reader if isinstance(reader, LogMel) else None
+        if self._reader is not None:
+            frames = self._reader.num_samples // self._reader.hop_length
+            if frames != self.window_frames:
+                raise ConfigError(
+                    f"{engine.path}: its preprocessing makes windows of {frames} frames, and the "
+                    f"model takes {self.window_frames}"
+                )
         self._prompt = self._prompt_ids(options.prompt)
         defaults = engine.manifest.generation
         self._longest = int(defaults.get("max_length", speech.positions - 1)) + 1
 
-    def transcribe(self, sounds: Sequence[tuple[Features, float]]) -> list[Transcription]:
+    def transcribe(self, sounds: Iterable[Any]) -> list[Transcription]:
         """Transcribe sounds.
 
         Args:
-            sounds: the features (mel bins, frames) of each, and its duration in seconds.
+            sounds: see ``features``.
 
         Raises:
             InputError: naming every sound that cannot be transcribed.
@@ -108,34 +127,70 @@ class Transcriber:
             raise InputError(join_problems(SUBJECT, problems))
         return [result for result in found if isinstance(result, Transcription)]
 
-    def stream(
-        self, sounds: Iterable[tuple[Features, float] | InputError]
-    ) -> Iterator[Transcription | Failed]:
+    def features(self, sound: Any) -> tuple[Features, float]:
+        """The features (mel bins, frames) of a sound, and its duration in seconds.
+
+        A sound that fits into a window is padded to it, as transformers does by default; of a
+        longer one the features have its own length.
+
+        Args:
+            sound: the path of a file, its bytes, or samples and their rate (array, rate); the same
+                as ``{"audio": sound}``; or the model's input by its name, of any number of frames.
+
+        Raises:
+            InputError: it cannot be read, or is too long.
+        """
+        name = self._input.name
+        if isinstance(sound, Mapping):
+            if {*sound} == {name}:
+                return as_features(sound, name)
+            if {*sound} != {AUDIO}:
+                raise InputError(
+                    f"has the keys {', '.join(map(shown, sound))}; either {AUDIO!r} or {name!r} is "
+                    "needed"
+                )
+            sound = sound[AUDIO]
+        if self._reader is None:
+            raise InputError(
+                f"the bundle reads no files: its manifest has no preprocessing of sound; the model "
+                f"takes {name}"
+            )
+        try:
+            samples = self._reader.read(sound, self.most_seconds)
+        except OSError as error:
+            raise InputError(str(error)) from None
+        seconds = len(samples) / self._reader.sampling_rate
+        if len(samples) <= self._reader.num_samples:
+            return self._reader.features(self._reader.padded(samples)), seconds
+        return self._reader.features(self._reader.normalized(samples)), seconds
+
+    def stream(self, sounds: Iterable[Any]) -> Iterator[Transcription | Failed]:
         """Transcribe any number of sounds, and give the results in their order.
 
-        Windows of ``batch_size`` sounds are decoded together. An error among the sounds, or of
-        one, is its result.
+        Windows of ``batch_size`` sounds are decoded together. The error of a sound is its result.
+
+        Args:
+            sounds: see ``features``.
         """
         waiting, running = enumerate(sounds), list[_Sound]()
         done: dict[int, Transcription | Failed] = {}
         following, more = 0, True
         while more or running:
-            entered = []
+            entered = list[_Sound]()
             while more and len(running) + len(entered) < self._given.batch_size:
                 number, given = next(waiting, (-1, None))
-                if given is None:
+                if number < 0:
                     more = False
-                elif isinstance(given, InputError):
-                    done[number] = Failed(given, number)
-                else:
-                    try:
-                        entered.append(self._enter(number, *given))
-                    except InputError as error:
-                        done[number] = Failed(error, number)
+                    break
+                try:
+                    entered.append(self._enter(number, *self.features(given)))
+                except InputError as error:
+                    done[number] = Failed(error, number)
             self._begin(entered)
             running += entered
-            if running:
-                self._step(running)
+            for sound, problem in self._step(running):
+                running.remove(sound)
+                done[sound.number] = Failed(problem, sound.number)
             for sound in [each for each in running if each.seek >= each.frames]:
                 running.remove(sound)
                 done[sound.number] = self._result(sound)
@@ -152,9 +207,7 @@ class Transcriber:
         bins = self._input.axes[1]
         array = np.asarray(features)
         if array.ndim != 2 or array.shape[0] != bins or not array.shape[1]:
-            raise InputError(
-                f"{self._input.name}: has shape {array.shape}, not ({bins}, frames)"
-            )
+            raise InputError(f"{self._input.name}: has shape {array.shape}, not ({bins}, frames)")
         if array.shape[1] > self.window_frames and not self._options.timestamps:
             raise InputError(Message(
                 f"{array.shape[1] * FRAME_SECONDS:.2f} s are more than a window of "
@@ -190,12 +243,20 @@ class Transcriber:
             part = np.pad(part, ((0, 0), (0, missing)))
         return {self._input.name: part}
 
-    def _step(self, sounds: Sequence[_Sound]) -> None:
-        """Decode one window of each sound."""
-        windows = {sound.number: self._window(sound) for sound in sounds}
+    def _step(self, sounds: Sequence[_Sound]) -> list[tuple[_Sound, InputError]]:
+        """Decode one window of each sound, and return those that have none."""
+        windows, failed = dict[int, Window](), list[tuple[_Sound, InputError]]()
+        for sound in sounds:
+            try:
+                windows[sound.number] = self._window(sound)
+            except InputError as error:
+                failed.append((sound, error))
         found: dict[int, Decoded] = {}
-        pending = [*sounds]
+        ready = [sound for sound in sounds if sound.number in windows]
+        pending = ready
         for temperature in self._options.temperatures:
+            if not pending:
+                break
             made = decode_windows(
                 self._engine, self._speech, [windows[sound.number] for sound in pending],
                 self._options, temperature, self._given.seed, self._given.batch_size,
@@ -204,10 +265,9 @@ class Transcriber:
             for sound in pending:
                 sound.conditioned = self._options.condition and temperature < 0.5
             pending = [each for each in pending if found[each.number].is_doubtful(self._options)]
-            if not pending:
-                break
-        for sound in sounds:
+        for sound in ready:
             self._add(sound, found[sound.number])
+        return failed
 
     def _window(self, sound: _Sound) -> Window:
         """The next window of a sound.
@@ -240,9 +300,7 @@ class Transcriber:
             text = [
                 token
                 for tokens in sound.texts
-                for token in (
-                    tokens[:-1] if len(tokens) > 2 and tokens[-2] >= begin else tokens
-                )
+                for token in (tokens[:-1] if len(tokens) > 2 and tokens[-2] >= begin else tokens)
             ]
             first = previous
             if self._given.prompt_every_window and prompt is not None:

@@ -1,8 +1,8 @@
 """How sounds are transcribed, and what comes of it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypedDict
 
 from tfexport.errors import ConfigError, InputError, Message, Option, Problem, join_problems, shown
 from tfexport.json_checks import Check, integer, list_of, of_type, one_of
@@ -11,7 +11,6 @@ from tfexport.speech import TASKS, Speech, language_code, language_name
 SUBJECT = "transcribe"
 _NUMBER = of_type("a number", int, float)
 _MOST = 1024  # temperatures, and rows of a batch
-_TIMES = ("language", "task", "prompt", "temperature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +147,39 @@ class TranscriptionOptions:
 def _is_temperature(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and 0 <= value <= 100
+
+
+class TranscriptionKeywords(TypedDict, total=False):
+    """The options of ``transcribe``; see ``TranscriptionOptions``."""
+
+    language: str | None
+    task: str | None
+    timestamps: bool | None
+    prompt: str | Sequence[int] | None
+    condition_on_previous: bool | None
+    prompt_every_window: bool
+    temperature: float | Sequence[float]
+    compression_ratio_threshold: float | None
+    logprob_threshold: float | None
+    no_speech_threshold: float | None
+    seed: int
+    batch_size: int
+
+
+def merge_options(
+    options: TranscriptionOptions | None, keywords: Mapping[str, Any]
+) -> TranscriptionOptions:
+    """Options and keywords of a call, which override them.
+
+    Raises:
+        ConfigError: unknown or invalid options.
+    """
+    known = [each.name for each in fields(TranscriptionOptions)]
+    unknown = [name for name in keywords if name not in known]
+    if unknown:
+        text = f"unknown option {shown(unknown[0])}; known: {', '.join(known)}"
+        raise ConfigError(join_problems(SUBJECT, [Problem(None, text)]))
+    return replace(options or TranscriptionOptions(), **keywords)
 
 
 @dataclass(frozen=True, kw_only=True)
