@@ -113,8 +113,8 @@ def align(
     target_spans = _target_spans(target, tokens)
     words = split_words(source, (), [start for start, end in source_spans if end > start])
     found = split_words(target, fixed, [start for start, _ in target_spans])
-    attended = _attended(words, source_spans, target_spans, tokens.attention, found)
-    marks = {place for place, (start, end) in enumerate(found) if _only_marks(target[start:end])}
+    attended = _attended(source, words, source_spans, target_spans, tokens.attention, found)
+    marks = {place for place, (start, end) in enumerate(found) if _is_pointed(target[start:end])}
     best = [None if place in marks else one for place, one in enumerate(attended)]
     for place, pair in _pair_names(source, words, target, found).items():
         best[place] = pair
@@ -129,6 +129,11 @@ def align(
 
 def _only_marks(text: str) -> bool:
     return all(map(is_mark, text))
+
+
+def _is_pointed(text: str) -> bool:
+    """Whether it is punctuation, which models align with anything; other signs may be words."""
+    return all(unicodedata.category(character)[0] == "P" for character in text)
 
 
 def _surface_spans(text: str, surfaces: Sequence[str]) -> list[tuple[int, int]]:
@@ -168,6 +173,7 @@ def _common(one: str, other: str) -> int:
 
 
 def _attended(
+    source: str,
     words: Sequence[tuple[int, int]],
     source_spans: Sequence[tuple[int, int]],
     target_spans: Sequence[tuple[int, int]],
@@ -178,7 +184,7 @@ def _attended(
     if not words:
         return [None] * len(found)
     columns = min(attention.shape[1], len(source_spans))
-    homes = _homes(source_spans[:columns], words)
+    homes = _homes(source, source_spans[:columns], words)
     pooled = np.zeros((len(attention), len(words)))
     np.add.at(pooled.T, homes, attention[:, :columns].T)
     best = list[int | None]()
@@ -195,15 +201,22 @@ def _attended(
     return best
 
 
-def _homes(spans: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
-    """The word of each token: the one that it shares most characters with, else the next one."""
+def _homes(
+    text: str, spans: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]
+) -> list[int]:
+    """The word of each token: the one that it shares most characters with, else the next one.
+
+    A token such as "(a" belongs to the word, not to the mark.
+    """
     homes, first = list[int](), 0
     for start, end in spans:
         while first < len(words) - 1 and words[first][1] <= start:
             first += 1
         best, most, place = first, 0, first
         while place < len(words) and words[place][0] < end:
-            shared = min(end, words[place][1]) - max(start, words[place][0])
+            shared = 2 * (min(end, words[place][1]) - max(start, words[place][0]))
+            if _only_marks(text[slice(*words[place])]):
+                shared = min(shared, 1)
             if shared > most:
                 best, most = place, shared
             place += 1

@@ -10,7 +10,7 @@ from tfexport.markup.alignment import Tokens, Unit, align, split_words
 from tfexport.markup.html_reader import NO_RULES, read_html
 from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
 from tfexport.markup.placeholders import Placeholders, occurrences
-from tfexport.markup.placement import Placement
+from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
 from tfexport.markup.tokens import TagRules, Token, split_runs
 from tfexport.markup.xml_reader import read_xml
@@ -209,6 +209,7 @@ def _translated(segment: Segment, found: Iterator[tuple[Variant, Row]]) -> str:
         text += row.text
     text += segment.split.gaps[-1]
     if segment.aligned:
+        units = divide_words(segment.text, text, units, segment.nodes)
         written = Placement(text, units, segment.escape).write(segment.nodes)
     else:
         written = segment.escape(text)

@@ -1,7 +1,7 @@
 """HTML as tokens. The parser is turbohtml's tokenizer, which follows the HTML standard."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tfexport.errors import missing_dependency
 from tfexport.markup.tokens import (
@@ -13,6 +13,7 @@ from tfexport.markup.tokens import (
     match_tags,
     too_many_tags,
 )
+from tfexport.runtime.text.sentences import UNSPACED
 
 
 def _names(text: str) -> frozenset[str]:
@@ -37,7 +38,7 @@ _KEPT = _names(
     "code kbd samp script style svg math template textarea var iframe xmp plaintext noframes "
     "canvas object noembed"
 )
-_HIDDEN = _names("script style template")
+_HIDDEN = _names("script style template wbr")
 # Elements that need no end tag, and the start tags that end them.
 _ENDED_BY = {
     "p": _BLOCKS - {"br", "button", "object", "iframe", "noscript", "video", "audio", "canvas",
@@ -74,9 +75,66 @@ def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
             raise too_many_tags()
         tokens.append(token)
     match_tags(tokens, _ENDED_BY)
-    folded = fold_kept(tokens)
+    folded = _apart(fold_kept(tokens))
+    match_tags(folded, _ENDED_BY)
+    folded = _fold_notes(folded)
     match_tags(folded, _ENDED_BY)
     return folded
+
+
+def _apart(tokens: Sequence[Token]) -> list[Token]:
+    """End a sentence between elements that touch, as links of a menu do: they are two words."""
+    made = list[Token]()
+    last, ended = "", False  # the last character of a text, and whether an element ended after it
+    place = 0  # of the start tag after that
+    for token in tokens:
+        if token.kind == "text" and token.text:
+            if place and _is_spaced(token.text[0]):
+                made.insert(place, Token("empty", "", "block"))
+            ended, place, last = False, 0, token.text[-1]
+        elif token.kind in ("open", "close") and token.flow == "inline":
+            if token.kind == "close":
+                ended, place = _is_spaced(last), 0
+            elif ended and not place:
+                place = len(made)
+        elif token.flow != "hidden":
+            ended, place, last = False, 0, ""
+        made.append(token)
+    return made
+
+
+def _is_spaced(character: str) -> bool:
+    """Whether it is of a word in a script with spaces."""
+    return character.isalnum() and not UNSPACED.match(character)
+
+
+def _fold_notes(tokens: Sequence[Token]) -> list[Token]:
+    """Keep a superscript after a word that has no letter, as the number of a note, as one tag."""
+    made, place, before = list[Token](), 0, ""
+    while place < len(tokens):
+        token = tokens[place]
+        inside = tokens[place : token.end] if token.name == "sup" and token.closed else ()
+        if inside and before.isalnum() and _is_note(inside, tokens[token.end : token.end + 1]):
+            made.append(Token("kept", "".join(one.raw for one in inside), "inline", token.name))
+            place, before = token.end, ""
+            continue
+        if token.kind == "text" and token.text:
+            before = token.text[-1]
+        elif token.kind not in ("open", "close"):
+            before = ""
+        made.append(token)
+        place += 1
+    return made
+
+
+def _is_note(inside: Sequence[Token], following: Sequence[Token]) -> bool:
+    joined = "".join(one.text for one in inside)
+    goes_on = any(one.kind == "text" and one.text[:1].isalnum() for one in following)
+    return (
+        not goes_on
+        and not any(map(str.isalpha, joined))
+        and all(one.flow != "block" for one in inside)
+    )
 
 
 def _tokens(text: str, rules: TagRules) -> Iterator[Token]:

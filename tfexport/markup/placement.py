@@ -1,8 +1,9 @@
 """Where tags and placeholders of a source go in its translation."""
 
+import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from tfexport.markup.alignment import Unit, is_mark
 
 # What a word adds to the range of an element: one of its own, of another element, and of none.
 _OWN, _OTHER, _NEUTRAL = 2, -4, -1
+_RAISED = re.compile(r"<su[bp]\b", re.IGNORECASE)
 
 
 @dataclass
@@ -188,7 +190,7 @@ class Placement:
             owner = owners[place - first]
             if owner == number:
                 total += _OWN
-                if best is None or total >= best[0]:
+                if best is None or (total, -begin) >= (best[0], -best[1]):
                     best = (total, begin, place + 1)
             elif owner is not None:
                 total += _OTHER
@@ -226,3 +228,71 @@ class Placement:
             return place
         start, end, number = taken[index]
         return start if node.start <= nodes[number].start else end
+
+
+def divide_words(
+    source: str, target: str, units: Sequence[Unit], nodes: Sequence[Node]
+) -> list[Unit]:
+    """Divide words of a translation for elements that are around a part of a word.
+
+    Where the translation has the part's own letters, as in ``H<sub>2</sub>O``, these become a word
+    of their own. Else the element gets all of the word's translation, unless it has no letters, or
+    is a subscript or a superscript.
+
+    Args:
+        source: the text that was translated.
+        target: its translation.
+        units: the words of the translation, in order.
+        nodes: the outermost nodes of the source.
+    """
+    found, waiting = list(units), [(nodes, node) for node in reversed(nodes)]
+    while waiting:
+        siblings, node = waiting.pop()
+        waiting += [(node.children, child) for child in reversed(node.children)]
+        if node.kept is None and _is_inside_word(source, node):
+            _divide_word(source, target, found, siblings, node)
+    return found
+
+
+def _is_inside_word(source: str, node: Node) -> bool:
+    """Whether an end of an element is between two letters or digits."""
+    return 0 <= node.start < node.end and any(
+        0 < end < len(source) and source[end - 1 : end + 1].isalnum()
+        for end in (node.start, node.end)
+    )
+
+
+def _divide_word(
+    source: str, target: str, units: list[Unit], siblings: Sequence[Node], node: Node
+) -> None:
+    starts = [unit.source for unit in units if unit.kept is None and unit.source is not None]
+    begin = max((start for start in starts if start <= node.start), default=None)
+    if begin is None or any(map(str.isspace, source[begin : node.end])):
+        return
+    places = [place for place, unit in enumerate(units) if unit.source == begin]
+    part = source[node.start : node.end].casefold()
+    matches = [
+        (place, at)
+        for place in places
+        if (at := _only(target[units[place].start : units[place].end].casefold(), part)) >= 0
+        and (at == 0 or begin < node.start)
+    ]
+    if len(matches) == 1:
+        place, at = matches[0]
+        unit = units[place]
+        start, end = unit.start + at, unit.start + at + node.end - node.start
+        pieces = ((unit.start, start, begin), (start, end, node.start), (end, unit.end, node.end))
+        units[place : place + 1] = [Unit(*piece) for piece in pieces if piece[0] < piece[1]]
+    elif (
+        begin < node.start
+        and any(map(str.isalpha, part))
+        and not _RAISED.match(node.opening)
+        and not any(other.start <= begin < other.end for other in siblings)
+    ):
+        for place in places:
+            units[place] = replace(units[place], source=node.start)
+
+
+def _only(text: str, part: str) -> int:
+    """Where a part occurs, if it does once; else -1."""
+    return text.find(part) if text.count(part) == 1 else -1

@@ -203,6 +203,7 @@ class _Builder:
         self.root = Node(0, 0, "")
         self.kept = list[tuple[int, int]]()
         self._parts, self._length, self._space = list[str](), 0, False
+        self._apart = False  # whether something that is seen, such as an image, is after the text
         self._stack = [self.root]
         self._count = 0
         self._waiting = list[Node]()  # whose white space after them is not known yet
@@ -236,6 +237,7 @@ class _Builder:
                 self.kept.append((node.start, node.end))
                 self._waiting.append(node)
             else:
+                self._apart = self._apart or seen
                 self._waiting.append(node)
 
     def _write(self, text: str, raw: str) -> None:
@@ -245,7 +247,10 @@ class _Builder:
             plain = plain.removeprefix(" ")
         elif self._space:
             plain = plain.removeprefix(" ")
+        elif self._apart and plain[:1].isalnum() and self._parts[-1][-1].isalnum():
+            plain = f" {plain}"  # an image between two letters is between two words
         if text:
+            self._apart = False
             for node in self._waiting:
                 node.spaces = (node.spaces[0], text[0] in _SPACES)
             self._waiting.clear()
