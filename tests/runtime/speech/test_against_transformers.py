@@ -1,6 +1,10 @@
 """Transcriptions beside transformers' ``generate`` of the same folder and settings."""
 
+import dataclasses
 import random
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,15 @@ from tests.support.whisper_folders import (
     NO_TIMESTAMPS,
     PREVIOUS,
     VOCABULARY,
+    EagerModel,
     write_whisper,
+    write_without_graphs,
 )
+from tfexport.bundle import read_manifest, write_manifest
 from tfexport.export import export
-from tfexport.runtime import Translator
+from tfexport.export.artifacts.transformers_source import read_transformers
+from tfexport.model_src.checkpoint.overrides import read_json
+from tfexport.runtime import Translator, engine
 from tfexport.runtime.search import stepwise
 from tfexport.runtime.speech.rules import WindowRule, compression_ratio, split_window
 from tfexport.speech import Speech
@@ -30,15 +39,49 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 Parts = list[tuple[float, float, list[int]]]
 
 
-def opened(folder: Path, **values: Any) -> tuple[Any, Translator]:
+def opened(folder: Path, bundle: Path | None, **values: Any) -> tuple[Any, Translator]:
+    """A folder's model and its bundle: the graphs of ``bundle``, which has the same weights."""
     model = write_whisper(folder, **values)
-    return model, Translator(export(folder, folder.with_suffix(".bundle"), verify="quick").path)
+    found, made = read_transformers(folder, read_json(folder / "config.json"), {}), folder / "made"
+    if bundle is None:
+        write_without_graphs(made, found)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "open_model", lambda *_: EagerModel(model))
+            return model, Translator(made, engine="onnxruntime")
+    shutil.copytree(bundle, made)
+    defaults, speech = {**found.generation.defaults}, found.generation.speech
+    manifest = dataclasses.replace(read_manifest(made), generation=defaults, speech=speech)
+    write_manifest(made, manifest)
+    return model, Translator(made)
 
 
-@pytest.fixture(scope="module", params=few_of([True, False], True), ids=["languages", "english"])
-def both(request: Any, tmp_path_factory: Any) -> tuple[Any, Translator]:
+KINDS = [(languages, graphs) for languages in (True, False) for graphs in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: Any) -> Callable[[], Path]:
+    """The bundle of the weights of all folders here, exported if a test asks for it."""
+
+    @cache
+    def make() -> Path:
+        folder = tmp_path_factory.mktemp("whisper") / "model"
+        write_whisper(folder)
+        return Path(export(folder, folder.with_suffix(".bundle"), verify="quick").path)
+
+    return make
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(each, marks=() if each == KINDS[0] else pytest.mark.exhaustive)
+        for each in KINDS
+    ],
+)
+def both(request: Any, graphs: Callable[[], Path], tmp_path_factory: Any) -> tuple[Any, Translator]:
+    languages, of_graphs = request.param
     folder = tmp_path_factory.mktemp("whisper") / "model"
-    return opened(folder, multilingual=request.param)
+    return opened(folder, graphs() if of_graphs else None, multilingual=languages)
 
 
 def theirs(model: Any, features: Any, **options: Any) -> list[Any]:
@@ -86,12 +129,12 @@ def draw_call(seed: int, multilingual: bool) -> tuple[Any, dict[str, Any], dict[
     return draw_features(seed, frames), their, our
 
 
-@pytest.mark.parametrize("start", few_of(range(0, 240, 12), 0))
+@pytest.mark.parametrize("start", few_of(range(0, 240, 6), 0))
 def test_segments_of_drawn_options(both: tuple[Any, Translator], start: int) -> None:
     model, translator = both
     speech = translator.manifest.speech
     assert speech is not None
-    for seed in range(start, start + 12):
+    for seed in range(start, start + 6):
         features, their, our = draw_call(seed, speech.multilingual)
         (found,) = translator.transcribe([{"input_features": features}], **our)
         wanted = parts(theirs(model, features, **their))
@@ -100,7 +143,7 @@ def test_segments_of_drawn_options(both: tuple[Any, Translator], start: int) -> 
 
 def test_sounds_together_are_those_of_each_alone(both: tuple[Any, Translator]) -> None:
     translator = both[1]
-    rows = [{"input_features": draw_features(i, n)} for i, n in enumerate((24, 131, 57, 100, 24))]
+    rows = [{"input_features": draw_features(i, n)} for i, n in enumerate((24, 131, 57, 24))]
     alone = [translator.transcribe([row])[0] for row in rows]
     for size in (2, 8):
         together = translator.transcribe(rows, batch_size=size)
@@ -122,10 +165,10 @@ def best_is_drawn(monkeypatch: Any) -> None:
 def test_figures_of_windows_and_temperatures_tried(both: tuple[Any, Translator]) -> None:
     model, translator = both
     tried = set()
-    for seed in range(6):
+    for seed in range(4):
         features = draw_features(seed + 50, 57)
         their: dict[str, Any] = {
-            "temperature": (0.0, 0.4, 0.9), "logprob_threshold": (-2.0, -1.6)[seed % 2],
+            "temperature": (0.0, 0.4, 0.9), "logprob_threshold": (-2.0, -0.4)[seed % 2],
             "no_speech_threshold": 0.9, "compression_ratio_threshold": 1.2,
         }  # fmt: skip
         task = {"task": "transcribe"} if model.generation_config.is_multilingual else {}
@@ -145,7 +188,7 @@ def test_figures_of_windows_and_temperatures_tried(both: tuple[Any, Translator])
             own = made[len(made) - len(scores) :]
             wanted = model._retrieve_avg_logprobs(scores, own, ours.temperature or 1.0)
             assert ours.avg_logprob == pytest.approx(float(wanted), abs=1e-4)
-    assert tried == {0.0, 0.9} or len(tried) > 1
+    assert len(tried) > 1
 
 
 def test_probability_of_silence(both: tuple[Any, Translator]) -> None:
@@ -187,7 +230,7 @@ def test_rule_of_timestamps(most: int | None) -> None:
 
 def test_windows_are_split_as_there() -> None:
     draw, judge = random.Random(1), transformers.WhisperForConditionalGeneration
-    for number in range(1500):
+    for number in range(1000):
         tokens = [
             draw.choice([draw.randrange(EOS), draw.randrange(40, VOCABULARY)])
             for _ in range(draw.randint(1, 9))
@@ -222,7 +265,7 @@ ODD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", few_of(ODD, ODD[0]), ids=lambda each: "-".join(each))
 def test_settings_of_the_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
-    model, translator = opened(tmp_path / "model", **settings)
+    model, translator = opened(tmp_path / "model", None, **settings)
     for seed, frames in ((1, FRAMES), (2, 131), (3, 260)):
         features = draw_features(seed, frames)
         their: dict[str, Any] = {"return_timestamps": True}
