@@ -55,6 +55,7 @@ class _Call:
     format: "FileFormat | None"
     placeholders: str | None
     placeholder_pattern: tuple[str, ...]
+    ignore_tags: str | None
     target_prefix: str | None
     target_prefix_file: str | None
     source_language: str | None
@@ -112,6 +113,8 @@ class _Call:
               "icu, number; an empty text for nothing.  [default: all but number]")  # fmt: skip
 @click.option("--placeholder-pattern", metavar="REGEX", multiple=True,
               help="With --format: a regular expression of what stays too.")  # fmt: skip
+@click.option("--ignore-tags", metavar="NAME,...",
+              help="With --format: elements of HTML and XML whose content stays.")  # fmt: skip
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
               help="File with the start of each line's translation.")  # fmt: skip
