@@ -208,7 +208,10 @@ def test_what_a_model_says_about_decoding_is_read_back(
         ({"preprocessing": {**WAVEFORM, "sampling_rate": 0}}, "sampling_rate: 0 is not an integer"),
         ({"preprocessing": {**WAVEFORM, "gain": 1}}, "preprocessing.gain: unknown key"),
         ({"preprocessing": WAVEFORM}, "preprocessing.input: 'samples' is not an input of the"),
-        ({"preprocessing": {**LOG_MEL, "hop_length": 1, "num_samples": 2**22}}, "to 134217728 val"),
+        (
+            {"preprocessing": {**LOG_MEL, "hop_length": 1, "num_samples": 2**22}},
+            "to 134217728 values",
+        ),
         ({"preprocessing": {**LOG_MEL, "num_samples": 200}}, "not more than half of n_fft"),
         ({"preprocessing": {**LOG_MEL, "padding_value": 1e300}}, "padding_value: 1e.* is not from"),
         ({"speech": {"no_timestamps": 1}}, "speech.positions: missing"),

@@ -75,6 +75,110 @@ msgstr "Fertig"
 #~ msgid "old"
 #~ msgstr ""
 """
+# What catalogs of programs have, in their own order, spacing and wrapping.
+CATALOG = """# A title.
+# Copyright (C) 2024
+#
+#, fuzzy
+msgid ""
+msgstr ""
+"Language: en\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\\n"
+
+#. Shown in the title
+#: src/main.c:12 src/main.c:40
+#, c-format
+msgid "File %s was not found, and this line is longer than most tools would write it today."
+msgstr ""
+
+#, python-format
+msgctxt "menu"
+msgid "Hello %(name)s!"
+msgstr ""
+""
+
+#, fuzzy, c-format
+#| msgid "This is old."
+msgid "This is new."
+msgstr "Das ist alt."
+
+#, c-format
+msgid "%d book"
+msgid_plural "%d books"
+msgstr[0] ""
+msgstr[1] ""
+
+msgid ""
+"One\\n"
+"  two \\"three\\"\\n"
+msgstr ""
+
+
+msgid "Yes"
+msgstr "Ja"
+
+#~| msgid "older"
+#~ msgid "old"
+#~ msgstr ""
+"""
+CATALOG_MADE = (
+    ('today."\nmsgstr ""', 'today."\nmsgstr ""\n"FILE %s WAS NOT FOUND, AND THIS LINE IS LONGER '
+     'THAN MOST TOOLS WOULD WRITE "\n"IT TODAY."'),
+    ('msgstr ""\n""', 'msgstr "HELLO %(name)s!"'),
+    ('msgstr[0] ""', 'msgstr[0] "%d BOOK"'),
+    ('msgstr[1] ""', 'msgstr[1] "%d BOOKS"'),
+    ('\\"\\n"\nmsgstr ""', '\\"\\n"\nmsgstr ""\n"ONE\\n"\n"  TWO \\"THREE\\"\\n"'),
+)  # fmt: skip
+# What subtitles of films have: gaps in the numbers, positions, sounds, speakers.
+FILM = """1
+00:00:01,000 --> 00:00:02,500  X1:40 X2:600 Y1:20 Y2:50
+{\\an8}One two
+three.
+
+3
+00:00:03,000 --> 00:00:04,000
+<font color="#ffff00">- One,
+two.</font>
+- Three?
+
+4
+00:00:05,000 --> 00:00:06,000
+
+5
+00:00:07,000 --> 00:00:08,000
+[one two]
+Three!
+- Four
+
+6
+00:00:09.000 --> 00:00:10.000
+♪ <i>one two
+three four</i> ♪"""
+FILM_MADE = """1
+00:00:01,000 --> 00:00:02,500  X1:40 X2:600 Y1:20 Y2:50
+{\\an8}ONE TWO
+THREE.
+
+3
+00:00:03,000 --> 00:00:04,000
+<font color="#ffff00">- ONE,
+TWO.</font>
+- THREE?
+
+4
+00:00:05,000 --> 00:00:06,000
+
+5
+00:00:07,000 --> 00:00:08,000
+[ONE TWO]
+THREE!
+- FOUR
+
+6
+00:00:09.000 --> 00:00:10.000
+♪ <i>ONE TWO
+THREE FOUR</i> ♪"""
 JSON = """{
   "one": "one {x} & two",  "list": ["a <b>b</b> &amp; c", 3, null, "…"],
     "more": {"key": "\\"a\\" \\n b", "key": ""}
@@ -99,6 +203,21 @@ def test_subtitles(newline: str) -> None:
     ):
         made = made.replace(part, shown)
     assert found == made.replace("\n", newline)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_subtitles_of_films(newline: str) -> None:
+    assert there_and_back(FILM.replace("\n", newline), "srt") == FILM_MADE.replace("\n", newline)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_catalogs_of_programs(newline: str) -> None:
+    made = CATALOG
+    for own, translation in CATALOG_MADE:
+        assert made.count(own) == 1
+        made = made.replace(own, translation)
+    assert there_and_back(CATALOG.replace("\n", newline), "po") == made.replace("\n", newline)
+    assert there_and_back(made, "po") == made
 
 
 def test_long_subtitles_are_divided_outside_of_tags() -> None:

@@ -77,9 +77,92 @@ SETEXT
 
 A [X][ref] AND [REF][ref]. ANOTHER LINE GOES ON.
 
-<div>html</div>
+<div>HTML</div>
 
     indented code
+"""
+
+
+# The shapes of READMEs: what GitHub and Sphinx read, and CommonMark does not have.
+README = """<h1 align="center">
+  <img src="a.png" alt="one"> one
+</h1>
+
+[![Build](https://x.org/a.svg)](https://x.org) [![b][badge]][page]
+
+> [!NOTE]
+> one
+> *two*
+
+- [One](#one "x")
+  1. two
+
+     three
+* [x] four :tada:
+* [ ] [five][page]
+
+One[^1] costs $5, $a_b + c$ or ![x *y*][badge] two.[^two]
+
+[^1]: A note
+[^two]: https://x.org
+[^3]: One more,
+    on two lines
+
+Term
+: its meaning
+
+<details>
+<summary>One</summary>
+
+two **three**
+
+</details>
+
+| a | b |
+|:--|--:|
+| `x\\|y` | one<br>*two* |
+
+[page]: https://x.org "One"
+[badge]: <b.svg>
+"""
+README_MADE = """<h1 align="center">
+  <img src="a.png" alt="one"> ONE
+</h1>
+
+[![Build](https://x.org/a.svg)](https://x.org) [![b][badge]][page]
+
+> [!NOTE]
+> ONE *TWO*
+
+- [ONE](#one "x")
+  1. TWO
+
+     THREE
+* [x] FOUR :tada:
+* [ ] [FIVE][page]
+
+ONE[^1] COSTS $5, $a_b + c$ OR ![x *y*][badge] TWO.[^two]
+
+[^1]: A NOTE
+[^two]: https://x.org
+[^3]: ONE MORE, ON TWO LINES
+
+TERM
+: ITS MEANING
+
+<details>
+<summary>ONE</summary>
+
+TWO **THREE**
+
+</details>
+
+| A | B |
+|:--|--:|
+| `x\\|y` | ONE<br>*TWO* |
+
+[page]: https://x.org "One"
+[badge]: <b.svg>
 """
 
 
@@ -91,6 +174,16 @@ def there_and_back(text: str, order: Order = same, word: Any = upper) -> str:
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_only_words_change(newline: str) -> None:
     assert there_and_back(TEXT.replace("\n", newline)) == MADE.replace("\n", newline)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_what_readmes_have_stays(newline: str) -> None:
+    text = README.replace("\n", newline)
+    assert there_and_back(text) == README_MADE.replace("\n", newline)
+    for order in (backwards, shuffled):
+        made = there_and_back(text, order)
+        for sign in ("[^1]", "[^two]", ":tada:", "$a_b + c$", "[x] ", "[!NOTE]", "](#one", "[^3]:"):
+            assert made.count(sign) == README.count(sign)
 
 
 @pytest.mark.parametrize(

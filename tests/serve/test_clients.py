@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,17 @@ def client(name: str) -> Any:
     return pytest.importorskip(name, reason=f"{name} is not installed; see `make optional`")
 
 
-def test_libretranslatepy(keyed: Server, server: Server, wanted: list[str]) -> None:
+def test_libretranslatepy(
+    keyed: Server, server: Server, translator: Translator, wanted: list[str]
+) -> None:
     api = client("libretranslatepy").LibreTranslateAPI
     for one in (api(server.url), api(keyed.url, api_key=KEY)):
         assert one.translate("w4 w5", "de", "en") == wanted[0]
         assert [found["code"] for found in one.languages()] == ["de", "en"]
+    # It has no option for a format: HTML comes as plain text, as LibreTranslate itself reads it.
+    html = "w4 <b> w5 </b>"
+    (plain,) = translator.translate([html])
+    assert api(server.url).translate(html, "de", "en") == plain.text
     error = importlib.import_module("urllib.error").HTTPError
     with pytest.raises(error, match="403") as raised:
         api(keyed.url, api_key="wrong").translate("w4", "de", "en")
@@ -76,6 +83,21 @@ def test_deepl(keyed: Server, wanted: list[str]) -> None:
                 splitting_tags=["p"], non_splitting_tags="b", outline_detection=False,
             )  # fmt: skip
             assert one.text == text.replace("w4 w5", wanted[0])
+        kept = [
+            "<p>w4 <b id='1'>w5</b></p>",
+            "<p translate='no'>w6</p> <i class='notranslate'>w7</i>",
+        ]
+        for kind, version in (("html", None), ("html", "v1"), ("xml", "v2")):
+            found = api.translate_text(
+                kept, target_lang="EN-US", tag_handling=kind, tag_handling_version=version,
+                ignore_tags="x,i",
+            )  # fmt: skip
+            first = found[0].text
+            assert re.findall("<[^>]*>", first) == ["<p>", "<b id='1'>", "</b>", "</p>"]
+            assert "".join(re.sub("<[^>]*>", "", first).split()) == wanted[0].replace(" ", "")
+            assert found[1].text == kept[1]
+        with pytest.raises(deepl.DeepLException, match="not well-formed XML"):
+            api.translate_text("<p>w4", target_lang="EN-US", tag_handling="xml")
         usage = api.get_usage()
         assert usage.character.count >= 7
         assert not usage.any_limit_reached

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 from tfexport.errors import InputError, missing_dependency
 from tfexport.markup.document import Markup
@@ -19,7 +19,11 @@ _TAG = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
 _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
-_DASH = re.compile(r"\s*[-–—]\s*(?=\S)")
+# How subtitles begin: where they are shown, and the dash of a speaker.
+_POSITION = re.compile(r"\s*(?:\{\\[^{}]*\}\s*)*")
+_DASH = re.compile(r"\s*(?:\{\\[^{}]*\}\s*|<[^<>]*>\s*)*[-–—]\s*(?=\S)")
+_HEARD = re.compile(r"\s*(?:\[[^\[\]]*\]|\([^()]*\))\s*")
+_ENDS = ".!?…\"'”»)]>♪"
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
     """Find the texts of a file.
 
     Args:
-        content: of the file.
+        content: of the file, without a byte order mark.
         kind: its format.
         markup: its placeholders, and rules for its elements.
 
@@ -75,6 +79,10 @@ def _markdown(content: str, markup: Markup) -> TextFile:
     def write(made: Sequence[str]) -> str:
         written, begin = list[str](), 0
         for place, text in zip(places, made, strict=True):
+            if place.html:
+                written += [content[begin : place.start], text]
+                begin = place.end
+                continue
             lines = iter(write_inline(text, place, references).split("\n"))
             # Line breaks that are left are those of the source.
             joined = next(lines)
@@ -88,7 +96,8 @@ def _markdown(content: str, markup: Markup) -> TextFile:
         return whole.replace("\n", newline)
 
     inline = replace(markup, format="markdown", references=references)
-    texts = [Text(place.text, inline) for place in places]
+    html = replace(markup, format="html")
+    texts = [Text(place.text, html if place.html else inline) for place in places]
     return TextFile(texts, write)
 
 
@@ -133,7 +142,7 @@ def _subtitles(content: str, cues: Sequence[str], markup: Markup) -> TextFile:
     """The lines of each cue, in their places in the file, of which all else stays as it is."""
     newline = "\r\n" if "\r\n" in content else "\n"
     pieces, texts, place = list[str](), list[Text](), 0
-    shapes = list[int | list[str]]()  # the number of lines, or the dash of each
+    shapes = list[list[tuple[str, int]]]()  # the start and the number of lines of each speech
     for cue in cues:
         written = cue.replace("\n", newline)
         begin = content.find("-->", place)
@@ -142,30 +151,44 @@ def _subtitles(content: str, cues: Sequence[str], markup: Markup) -> TextFile:
             raise InputError(f"the subtitle {cue[:60]!r} was not found in its own file")
         pieces.append(content[place:begin])
         place = begin + len(written)
-        spoken = _speeches(cue)
-        shapes.append([dash for dash, _ in spoken] if len(spoken) > 1 else cue.count("\n") + 1)
-        texts += [Text(part, replace(markup, format="html")) for _, part in spoken]
+        speeches = _speeches(cue)
+        shapes.append([(start, text.count("\n") + 1) for start, text in speeches])
+        texts += [Text(text, replace(markup, format="html")) for _, text in speeches]
 
     def write(made: Sequence[str]) -> str:
         found, written = iter(made), list[str]()
         for piece, shape in zip(pieces, shapes, strict=True):
-            if isinstance(shape, int):
-                lines = _wrapped(next(found), shape)
-            else:
-                lines = [dash + next(found) for dash in shape]
-            written += [piece, *newline.join(lines)]
+            lines = list[str]()
+            for start, count in shape:
+                first, *others = _wrapped(next(found), count)
+                lines += [start + first, *others]
+            written += [piece, newline.join(lines)]
         return "".join(written) + content[place:]
 
     return TextFile(texts, write)
 
 
 def _speeches(cue: str) -> list[tuple[str, str]]:
-    """The lines of several speakers, which begin with dashes; or all lines of one."""
+    """What each speaker says, with the dash and the tags before it, which are kept.
+
+    A speech begins with a dash after another one, or after the end of a sentence; a line in
+    brackets, which says what is heard, is on its own.
+    """
+    speeches, heard = list[tuple[str, str]](), False
     lines = cue.split("\n")
-    dashes = [found[0] if (found := _DASH.match(line)) else "" for line in lines]
-    if sum(map(bool, dashes)) < 2:
-        return [("", cue)]
-    return [(dash, line[len(dash) :]) for dash, line in zip(dashes, lines, strict=True)]
+    dashes = sum(map(bool, map(_DASH.match, lines)))
+    for line in lines:
+        dash, before = _DASH.match(line), speeches[-1][1] if speeches else "."
+        begins = dash and (dashes > 1 or before.rstrip()[-1:] in _ENDS)
+        was_heard, heard = heard, _HEARD.fullmatch(line) is not None
+        if not speeches or begins or heard or was_heard:
+            start = (dash if begins else _POSITION.match(line)) or None
+            length = start.end() if start else 0
+            speeches.append((line[:length], line[length:]))
+        else:
+            start_of, text = speeches[-1]
+            speeches[-1] = (start_of, f"{text}\n{line}")
+    return speeches
 
 
 def _wrapped(text: str, lines: int) -> list[str]:
@@ -201,26 +224,57 @@ def _po(content: str, markup: Markup) -> TextFile:
     # polib leaves out what it cannot read.
     if len(_MESSAGE.findall(content)) != len(catalog) + len(_HEADER.findall(content)):
         raise InputError("not a catalog of messages: some of them cannot be read")
-    entries = [entry for entry in catalog if not entry.obsolete and not entry.translated()]
+    entries = [entry for entry in catalog if not entry.obsolete and _is_empty(entry)]
     texts = list[Text]()
     for entry in entries:
         texts += [_message(one, markup) for one in (entry.msgid, entry.msgid_plural) if one]
 
     def write(made: Sequence[str]) -> str:
-        found = iter(made)
+        lines, found = content.splitlines(keepends=True), iter(made)
+        written, place = list[str](), 0
         for entry in entries:
-            single = next(found)
+            forms: dict[int | None, str] = {None: next(found)}
             if entry.msgid_plural:
                 several = next(found)
-                for number in entry.msgstr_plural or (0, 1):
-                    entry.msgstr_plural[number] = several if number else single
-            else:
-                entry.msgstr = single
-        # polib begins with an empty comment if there is none.
-        text = str(catalog) if content.startswith("#") else str(catalog).removeprefix("#\n")
-        return text if text.endswith("\n") else f"{text}\n"
+                forms = {n: several if n else forms[None] for n in entry.msgstr_plural or (0, 1)}
+            begin, end = _translation_lines(lines, max(place, entry.linenum - 1))
+            newline = "\r\n" if lines[begin].endswith("\r\n") else "\n"
+            made_lines = [line for n, text in forms.items() for line in _po_lines(n, text)]
+            written += ["".join(lines[place:begin]), *(f"{line}{newline}" for line in made_lines)]
+            place = end
+        whole = "".join(written) + "".join(lines[place:])
+        if [entry.msgid for entry in polib.pofile(whole)] != [entry.msgid for entry in catalog]:
+            raise InputError("its translation is read as other messages")
+        return whole
 
     return TextFile(texts, write)
+
+
+def _is_empty(entry: Any) -> bool:
+    """Whether nothing of a message is translated; drafts, which are marked as fuzzy, are kept."""
+    return not (entry.msgstr or any(entry.msgstr_plural.values()))
+
+
+def _translation_lines(lines: Sequence[str], start: int) -> tuple[int, int]:
+    """The lines of the translation of the message that is at a line or after it."""
+    begin = start
+    while not lines[begin].startswith("msgstr"):
+        begin += 1
+    end = begin + 1
+    while end < len(lines) and lines[end].lstrip().startswith(("msgstr", '"')):
+        end += 1
+    return begin, end
+
+
+def _po_lines(number: int | None, text: str) -> list[str]:
+    """A translation as a catalog writes it; ``number`` is that of a form of the plural."""
+    import polib
+
+    one = polib.POEntry(msgid="a", msgstr=text)
+    if number is not None:
+        one = polib.POEntry(msgid="a", msgid_plural="a", msgstr_plural={number: text})
+    lines = str(one).rstrip("\n").split("\n")
+    return lines[next(n for n, line in enumerate(lines) if line.startswith("msgstr")) :]
 
 
 def _json(content: str, markup: Markup) -> TextFile:

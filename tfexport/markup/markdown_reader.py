@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.tokens import Token, fold_kept, match_tags
+from tfexport.markup.tokens import Flow, Token, fold_kept, match_tags
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -32,6 +32,15 @@ _MARKS = {
     for place, (signs, element) in enumerate(zip(_DELIMITERS, _ELEMENTS, strict=True))
 }
 _ANY_MARK = re.compile(f"[{''.join(_MARKS)}]")
+# What READMEs have besides CommonMark: starts of lines that are no words, and parts of a line.
+_OWN_LINE = re.compile(r"\[!\w+\][+-]?\s*$")  # the kind of an alert
+_OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a definition
+_TASK = re.compile(r"\[[ xX]\]\s+")
+_PARTS = re.compile(
+    r"(?P<note>\[\^[^\]\s]+\])"
+    r"|(?P<sign>(?<![\w:]):[a-z0-9_+-]*[a-z][a-z0-9_+-]*:(?![\w:]))"
+    r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$]))"
+)
 _CELLS = ("td_open", "td_close", "th_open", "th_close")
 _BAR = re.compile(r"(?<!\\)\|")
 _IGNORED = ("text", "text_special", "softbreak")
@@ -48,6 +57,7 @@ class Place:
         text: its inline markup, without what its block writes before each line.
         breaks: for each line break of the text, what the document has in its place.
         cell: whether it is a cell of a table.
+        html: whether it is a block of HTML.
     """
 
     start: int
@@ -56,6 +66,7 @@ class Place:
     text: str
     breaks: tuple[str, ...]
     cell: bool = False
+    html: bool = False
 
 
 @cache
@@ -68,7 +79,7 @@ def _parser() -> "MarkdownIt":
 
 
 def find_texts(content: str) -> tuple[list[Place], References]:
-    """Find the texts of a document: paragraphs, headings, cells of tables.
+    """Find the texts of a document: paragraphs, headings, cells of tables, blocks of HTML.
 
     Returns:
         The texts in order, and the labels of links, which ``read_inline`` needs.
@@ -83,31 +94,81 @@ def find_texts(content: str) -> tuple[list[Place], References]:
     skipped = content[: front.end()] if front else ""
     # The front is made a comment of as many lines, which the parser keeps out.
     hidden = "\n" * skipped.count("\n")
-    lines = (hidden + content[len(skipped) :]).split("\n")
-    offsets, place = list[int](), 0
-    for line in content.split("\n"):
-        offsets.append(place)
-        place += len(line) + 1
-    found, cursor, cell = list[Place](), 0, False
+    finder = _Finder(content, (hidden + content[len(skipped) :]).split("\n"))
     env: dict[str, Any] = {}
-    for token in _parser().parse("\n".join(lines), env):
+    for token in _parser().parse("\n".join(finder.lines), env):
+        finder.add(token)
+    references = env.get("references", {})
+    # A footnote of one word looks as the address of a link.
+    return finder.places, {name: one for name, one in references.items() if name[:1] != "^"}
+
+
+class _Finder:
+    """Collects the texts of a document with their places, from the parser's tokens in order."""
+
+    def __init__(self, content: str, lines: Sequence[str]) -> None:
+        self.lines = lines
+        self.places = list[Place]()
+        self._content, self._cursor = content, 0
+        self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
+        self._cell = self._item = False  # whether a cell, or a list's item, has just begun
+
+    def add(self, token: "Found") -> None:
         if token.type in _CELLS:
-            cell = token.nesting > 0
-        if token.type != "inline" or token.map is None or not token.content.strip():
-            continue
-        first = token.map[0]
-        spans = list[tuple[int, int]]()
-        for number, part in enumerate(token.content.split("\n"), first):
-            if cell:  # where a "|" of the text is escaped
-                part = part if part in lines[number] else part.replace("|", "\\|")
-            start = content.find(part, max(cursor, offsets[number]))
-            if start < 0 or start > offsets[number] + len(lines[number]):
-                raise InputError(f"line {number + 1}: {part[:60]!r} was not found in it")
-            cursor = start + len(part)
-            spans.append((start, cursor))
-        breaks = [content[end:start] for (_, end), (start, _) in pairwise(spans)]
-        found.append(Place(spans[0][0], cursor, first + 1, token.content, tuple(breaks), cell))
-    return found, env.get("references", {})
+            self._cell = token.nesting > 0
+        if token.map is not None and token.content.strip():
+            if token.type == "html_block" and token.level == 0:
+                self._add_html(token.content.rstrip("\n"), token.map[0])
+            elif token.type == "inline":
+                self._add_lines(token.content.split("\n"), token.map[0])
+        if token.type != "paragraph_open":
+            self._item = token.type == "list_item_open"
+
+    def _add_html(self, text: str, first: int) -> None:
+        start = self._offsets[first]
+        if not self._content.startswith(text, start):
+            return  # the parser has replaced characters of it
+        self._cursor = start + len(text)
+        self.places.append(Place(start, self._cursor, first + 1, text, (), html=True))
+
+    def _add_lines(self, parts: Sequence[str], first: int) -> None:
+        spans = [self._span(part, number) for number, part in enumerate(parts, first)]
+        for begin, end in _groups(parts):
+            pattern = _TASK if self._item and begin == 0 else _OWN_START
+            found = pattern.match(parts[begin])
+            length = found.end() if found else 0
+            text = "\n".join(parts[begin:end])[length:]
+            breaks = [
+                self._content[one:other] for (_, one), (other, _) in pairwise(spans[begin:end])
+            ]
+            if text.strip():
+                start, stop = spans[begin][0] + length, spans[end - 1][1]
+                place = Place(start, stop, first + begin + 1, text, tuple(breaks), self._cell)
+                self.places.append(place)
+
+    def _span(self, part: str, number: int) -> tuple[int, int]:
+        """Where a line of a text is in the document."""
+        line, offset = self.lines[number], self._offsets[number]
+        if self._cell and part not in line:  # where a "|" of the text is escaped
+            part = part.replace("|", "\\|")
+        start = self._content.find(part, max(self._cursor, offset))
+        if start < 0 or start > offset + len(line):
+            raise InputError(f"line {number + 1}: {part[:60]!r} was not found in it")
+        self._cursor = start + len(part)
+        return start, self._cursor
+
+
+def _groups(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """The lines of a paragraph that are a text: a footnote, a definition, or what is before it."""
+    begin = 0
+    for number, line in enumerate(lines):
+        if number == 0 and _OWN_LINE.match(line):
+            begin = 1
+        elif number > begin and _OWN_START.match(line):
+            yield begin, number
+            begin = number
+    if begin < len(lines):
+        yield begin, len(lines)
 
 
 def read_inline(text: str, references: References) -> list[Token]:
@@ -218,7 +279,7 @@ class _Walk:
     def _token(self, found: "Found") -> Iterator[Token]:
         kind, _, end = found.type.rpartition("_")
         if found.type in ("text", "text_special"):
-            yield self._words(found.content)
+            yield from self._parts(found.content)
         elif found.type in ("softbreak", "hardbreak"):
             match = re.compile(r"(?:\\| *)\n *").match(self._text, self._place)
             if match is None:
@@ -266,6 +327,23 @@ class _Walk:
         target = self._expect("]") + self._target()
         return f"][{label}]" if target in ("]", "][]") else target
 
+    def _parts(self, content: str) -> Iterator[Token]:
+        """A text, with notes, formulas and names of signs as they are."""
+        place = 0
+        for part in _PARTS.finditer(content):
+            if not self._text.startswith(part[0], self._place + part.start() - place):
+                continue  # some of it is escaped
+            if part.start() > place:
+                yield self._words(content[place : part.start()])
+            if self._text.startswith(part[0], self._place):
+                text = part["formula"] or ""
+                yield Token("kept", self._take(len(part[0])), "inline", "sup", text)
+                place = part.end()
+            else:
+                place = part.start()
+        if place < len(content):
+            yield self._words(content[place:])
+
     def _words(self, content: str) -> Token:
         """The characters of a text, of which some are escaped or entities."""
         begin, place = self._place, 0
@@ -285,8 +363,8 @@ class _Walk:
     def _element(self, raw: str) -> Token:
         name = re.match(r"</?([A-Za-z][\w-]*)", raw)
         if name is None or raw.endswith("/>") or name[1].lower() in ("br", "img", "wbr", "hr"):
-            seen = name is not None and name[1].lower() != "wbr"
-            return Token("empty", raw, "inline" if seen else "hidden")
+            flows: dict[str, Flow] = {"": "hidden", "wbr": "hidden", "br": "block", "hr": "block"}
+            return Token("empty", raw, flows.get(name[1].lower() if name else "", "inline"))
         return Token("close" if raw.startswith("</") else "open", raw, "inline", name[1].lower())
 
     def _bracketed(self) -> str:

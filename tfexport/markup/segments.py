@@ -266,6 +266,8 @@ class _Builder:
         self.text = stripped
         for node in self._waiting:
             node.spaces = (node.spaces[0], True)
+            if node.shown and node.spaces[0]:  # which is written before it
+                self.trailing = ""
         found = placeholders.find(stripped)
         if len(found) + self._count > MOST_NODES:
             raise InputError(f"a paragraph has more than {MOST_NODES} tags and placeholders")
@@ -277,6 +279,9 @@ class _Builder:
         for node in _all(self.root.children):
             if node.kept is not None:
                 node.kept = numbers[node.start]
+                before = stripped[max(0, node.start - 1) : node.start]
+                after = stripped[node.end : node.end + 1]
+                node.joined = (before.isalnum(), after.isalnum())
 
     def _keep(self, text: str, start: int, end: int) -> None:
         """Add a placeholder, unless a tag is within it."""

@@ -13,7 +13,15 @@ from typing import Any, Protocol, TypeVar, cast
 
 from tfexport import graph_io
 from tfexport.bundle import opening_bundle
-from tfexport.errors import ForkError, InputError, Message, Option, Problem, join_problems
+from tfexport.errors import (
+    ForkError,
+    InputError,
+    Message,
+    Option,
+    Problem,
+    TooLongError,
+    join_problems,
+)
 from tfexport.module_rows import read_row, shape_key
 from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.media.preprocessor import Files, open_preprocessor
@@ -31,6 +39,8 @@ from tfexport.runtime.parallel.workers import (
 from tfexport.runtime.resolve import Resolver, check_own
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
+from tfexport.runtime.search.required import Required
+from tfexport.runtime.term_tokens import TermTokens, check_supported
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import TextCodec
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
@@ -105,6 +115,11 @@ class Engine:
         """Resolves options for this bundle."""
         return Resolver(self.manifest, self.texts)
 
+    @cached_property
+    def term_tokens(self) -> TermTokens:
+        """The tokens of terms."""
+        return TermTokens(self.manifest, self.texts)
+
     def request(
         self,
         source: str | Sequence[int],
@@ -114,6 +129,7 @@ class Engine:
         *,
         as_ids: bool,
         terms: Terms | None = None,
+        required: Required | None = None,
     ) -> Request | None:
         """Check one input and make a request of it; None for a blank or empty one.
 
@@ -124,6 +140,7 @@ class Engine:
             options: how to decode it.
             as_ids: whether the source has to be ids, or a text.
             terms: of a text; those that occur in it have to be met.
+            required: of a row of ids: what its target has to contain.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -140,13 +157,29 @@ class Engine:
         if not ids:
             return None
         prefix = options.with_first_token(prefix)
-        if terms is not None and terms.find(cast("str", source)):
-            raise InputError("terms are not supported yet")
+        if terms is not None:
+            required = self._required(cast("str", source), terms, options)
+        if required is not None:
+            check_supported(options)
         candidates = None
         if self._map is not None:
             candidates = self._map.candidates(ids, options.always_allowed)
         padded = self._io is None or self._io.padded
-        return Request(ids, number, prefix, candidates, group=() if padded else (len(ids),))
+        group = () if padded else (len(ids),)
+        return Request(ids, number, prefix, candidates, group=group, required=required)
+
+    def _required(self, source: str, terms: Terms, options: ResolvedOptions) -> Required | None:
+        """What the terms that occur in a text require; None for nothing."""
+        found = terms.find(source)
+        if not found:
+            return None
+        if options.truncate:
+            try:
+                self.texts.encode(source, False, options.max_input_length, options.framing)
+            except TooLongError as error:
+                text = ", and would be cut; terms need the whole text"
+                raise InputError(Message(error.message, text)) from None
+        return self.term_tokens.required(found, options)
 
     def request_from(
         self, row: Any, number: int, prefix: tuple[int, ...], options: ResolvedOptions
@@ -299,7 +332,8 @@ class Engine:
         if options.replace_unknowns and not options.return_attention:
             hypotheses = [replace(made, attention=None) for made in hypotheses]
         unknown = self.count_unknown(ids)
-        return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown)
+        unmet = self.term_tokens.unmet(terms.find(text), texts[0]) if terms and ids else ()
+        return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown, unmet)
 
     def count_unknown(self, ids: Sequence[int]) -> int:
         """How many source ids are the unknown token."""
@@ -383,6 +417,7 @@ def requests_of(
     *,
     as_ids: bool,
     terms: Sequence[Terms | None] | None = None,
+    required: Sequence[Required | None] | None = None,
 ) -> list[Request | None]:
     """Make requests of texts or of rows of ids; see ``Engine.request``.
 
@@ -392,7 +427,8 @@ def requests_of(
         prefixes: of each row.
         options: how to decode them.
         as_ids: whether they have to be ids.
-        terms: of each row; None without any.
+        terms: of each text; None without any.
+        required: of each row of ids; None without any.
 
     Raises:
         InputError: naming everything that is wrong with any of them.
@@ -400,8 +436,15 @@ def requests_of(
     call, noun = ("generate", "row") if as_ids else ("translate", "text")
 
     def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
-        of_row = None if terms is None else terms[number]
-        return engine.request(source, number, prefix, options, as_ids=as_ids, terms=of_row)
+        return engine.request(
+            source,
+            number,
+            prefix,
+            options,
+            as_ids=as_ids,
+            terms=None if terms is None else terms[number],
+            required=None if required is None else required[number],
+        )
 
     return _check_all(call, noun, sources, prefixes, check)
 

@@ -131,6 +131,21 @@ class Phrases:
             place += length or 1
         return found
 
+    def count(self, text: Words) -> int:
+        """The most occurrences of any of the phrases that do not overlap."""
+        found, free = 0, 0
+        lengths = sorted({len(key) for key in self.numbers})
+        for end in range(1, len(text.words) + 1):
+            starts = (end - length for length in lengths if end - length >= free)
+            if any(self._is_phrase(text, start, end) for start in starts):
+                found, free = found + 1, end
+        return found
+
+    def _is_phrase(self, text: Words, start: int, end: int) -> bool:
+        key = _key(text.words[start:end])
+        lower = (_lower_first(key[0]), *key[1:])
+        return key in self.numbers or (text.begins[start] and lower in self.numbers)
+
     def _at(self, text: Words, place: int) -> tuple[int, int]:
         """The number and length of the longest phrase that begins at a word; length 0 for none."""
         word = text.words[place].lstrip(" ")

@@ -44,6 +44,7 @@ from tfexport.runtime.speech.transcription import (
     merge_options,
 )
 from tfexport.runtime.streaming import stream_text, streamed, translate_texts, unstreamable
+from tfexport.runtime.term_tokens import GivenRequired, required_of_rows
 from tfexport.runtime.terms import GivenTerms, terms_of_rows
 from tfexport.runtime.text.codec import LanguagePair, TextCodec, check_rows
 from tfexport.typing import Unpack
@@ -203,6 +204,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        required: GivenRequired = None,
         target_language: str | None = None,
         asynchronous: Literal[False] = False,
         options: DecodingOptions | None = None,
@@ -215,6 +217,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        required: GivenRequired = None,
         target_language: str | None = None,
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
@@ -227,6 +230,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        required: GivenRequired = None,
         target_language: str | None = None,
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
@@ -237,6 +241,10 @@ class Translator:
         Args:
             ids: each row gives one result, in the same order; that of an empty row is empty.
             target_prefix: the forced start of each target, as ids or text; None for none.
+            required: for each row, what its target has to contain, or None: a list of
+                requirements, each a list of phrases of which one suffices, each a list of ids. One
+                that is listed twice has to be met twice. What cannot be met is in ``unmet`` of the
+                hypotheses, by its index.
             target_language: code of the language to translate into, for models whose decoder has a
                 token for it; None for the bundle's default.
             asynchronous: see ``translate``.
@@ -255,7 +263,9 @@ class Translator:
         resolved, prefixes = resolver.resolve_rows(
             given, target_prefix, len(rows), extra, language_pair
         )
-        requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
+        size = self.manifest.limits.target_vocab_size
+        of_rows = required_of_rows(required, len(rows), size, resolved)
+        requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True, required=of_rows)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
             given = [request.ids if request else [] for request in requests]

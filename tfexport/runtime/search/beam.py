@@ -295,25 +295,16 @@ class BeamChoice:
             logits: (R, V), changed in place.
             sources: (R,), index of the request of each row.
         """
-        options, length = self._options, beams.tokens.shape[-1]
-        rows = beams.rows.ravel()
-        tokens = np.zeros((len(logits), length), np.int64)
-        tokens[rows] = beams.tokens.reshape(len(rows), length)
-        if options.by_transformers:  # there penalties and bans act on log-probabilities
-            # A shortlist is no ban: probabilities are normalised over the row's candidates.
-            self._filters.keep_candidates(logits, sources)
-            logits -= self._normalizer(logits)[:, None].astype(logits.dtype)
-        self._filters.apply(logits, tokens, sources)
+        self._filter(beams, logits, sources)
         # Enough candidates that `width` remain after those that end, and those that earlier groups
         # have chosen.
+        options = self._options
         ends = len(options.end_tokens)
         wanted = self._width * (1 + ends)
         count = min(logits.shape[-1], wanted + (self._groups - 1) * (self._width + ends))
         ids, values = topk(logits, count)
         self._stuck = ~np.isfinite(values[:, 0])
-        left_as_is = options.by_transformers and not options.renormalize_logits
-        normalizer = np.zeros(len(logits)) if left_as_is else self._normalizer(logits)
-        scores = _log_probs(values, normalizer)
+        scores = _log_probs(values, self._normalize(logits))
         choices: list[GroupChoice] = []
         taken = np.full((len(self._sentences), 0), NO_TOKEN, np.int64)
         for group in range(self._groups):
@@ -324,6 +315,23 @@ class BeamChoice:
             choices.append(choice)
             taken = np.concatenate([taken, *_taken_by(choice, self._width)], axis=-1)
         return choices
+
+    def _filter(self, beams: Beams, logits: Floats, sources: Rows) -> None:
+        """Apply penalties and bans to logits, in place; see ``_choose``."""
+        options, length = self._options, beams.tokens.shape[-1]
+        rows = beams.rows.ravel()
+        tokens = np.zeros((len(logits), length), np.int64)
+        tokens[rows] = beams.tokens.reshape(len(rows), length)
+        if options.by_transformers:  # there penalties and bans act on log-probabilities
+            # A shortlist is no ban: probabilities are normalised over the row's candidates.
+            self._filters.keep_candidates(logits, sources)
+            logits -= self._normalizer(logits)[:, None].astype(logits.dtype)
+        self._filters.apply(logits, tokens, sources)
+
+    def _normalize(self, logits: Floats) -> Doubles:
+        """What is subtracted from filtered logits (R, V) for log-probabilities: (R,)."""
+        left_as_is = self._options.by_transformers and not self._options.renormalize_logits
+        return np.zeros(len(logits)) if left_as_is else self._normalizer(logits)
 
     def _rank(
         self, sums: Doubles, ids: Ids, scores: Doubles, penalties: Doubles, wanted: int

@@ -9,6 +9,7 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.alternatives import decode_alternatives
 from tfexport.runtime.search.batch import Choice, Prefixes
 from tfexport.runtime.search.beam import BeamChoice, BeamSearch
+from tfexport.runtime.search.constrained import decode_constrained
 from tfexport.runtime.search.graph_search import (
     beam_in_one_call,
     greedy_in_one_call,
@@ -28,7 +29,9 @@ def decode(
     Raises:
         AbandonedError: ``options.going`` returned false.
     """
-    if options.return_alternatives:
+    if any(request.required is not None for request in requests):
+        found = decode_constrained(model, requests, options, _search)
+    elif options.return_alternatives:
         found = decode_alternatives(model, requests, options, decode)
     else:
         found = _search(model, requests, options)

@@ -12,6 +12,7 @@ from tfexport.errors import InputError, Message, Option
 from tfexport.graph_io import INPUT_IDS
 from tfexport.runtime.model.interface import Floats, Ids, Source
 from tfexport.runtime.options import DecodingOptions, changed_options
+from tfexport.runtime.search.required import Required
 from tfexport.runtime.text.codec import PLAIN, Framing
 
 
@@ -41,6 +42,7 @@ class Request:
         inputs: inputs of a user's module by name, instead of ids.
         group: rows of equal groups may share a batch.
         rule: a rule on its tokens; None for none. Searches in one call have none.
+        required: phrases that the target has to contain; None for none.
     """
 
     ids: list[int]
@@ -51,6 +53,7 @@ class Request:
     inputs: Mapping[str, NDArray[Any]] | None = None
     group: tuple[Any, ...] = ()
     rule: LogitRule | None = None
+    required: Required | None = None
 
     @classmethod
     def of(cls, source: Source, number: int) -> "Request":

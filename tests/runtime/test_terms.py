@@ -1,0 +1,180 @@
+"""Terms: their matching in source texts, and translations that meet them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfexport.errors import ConfigError, InputError
+from tfexport.runtime import Translator
+from tfexport.runtime.scheduler import Scheduler
+from tfexport.runtime.terms import Terms
+
+DEMO = Path("examples/de-en.bundle")
+ROWS = [
+    "Mein Hund ist nicht so groß.",
+    "Wir sind auf Sie angewiesen.",
+    "Das Wetter ist schlecht.",
+    "Die Katze und die Katze schlafen.",
+]
+TERMS = [("Hund", "hound"), ("angewiesen", ("depend", "depends")), ("Katze", "tomcat")]
+
+
+@pytest.fixture(scope="module", params=["onnxruntime", "native"])
+def translator(request: pytest.FixtureRequest) -> Iterator[Translator]:
+    if request.param == "native":
+        pytest.importorskip("tfexport_native")
+    with Translator(DEMO, threads=1, engine=request.param) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("concat cat catalogue cat's (cat) cat-like", 4),
+        ("Cat. Cat, Cat CAT", 2),
+        ("A cat! “Cat”\nCat", 3),
+        ("New York, Old York", 2),
+        ("New\u00a0 York's", 1),
+        ("C ++, C++ and C+", 1),
+        ("私は東京が好き", 1),
+        ("cafe\u0301, café", 2),
+        ("hi\u0308", 0),
+    ],
+)
+def test_phrases_are_found_as_whole_words(text: str, found: int) -> None:
+    phrases = ["cat", "New York", "York", "C++", "東京", "café", "hi"]
+    terms = Terms.of([(phrase, f"<{phrase}>") for phrase in phrases])
+    assert len(terms.find(text)) == found
+
+
+def test_the_longest_phrase_is_found_first_and_none_overlap() -> None:
+    terms = Terms.of([("a b", "1"), ("a b c", "2"), ("c d", "3"), ("a", "4"), ("A", "5")])
+    assert [term.targets[0] for term in terms.find("a b c d, a b d. a A")] == ["2", "1", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ("Hund", "expected a list of pairs"),
+        ([("Hund",)], "not a pair"),
+        ([("Hund", "")], "empty phrase"),
+        ([("Hund", [])], "neither a target phrase nor"),
+        ([("Hund", "dog"), ("Hund", "hound")], "'Hund' is translated as 'dog', and as 'hound'"),
+        ([("x" * 1001, "dog")], "1001 characters"),
+        ([("Hund", ["dog"] * 2 + [str(i) for i in range(32)])], "33 target phrases"),
+    ],
+)
+def test_wrong_terms_are_refused(pairs: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Terms.of(pairs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_translations_have_the_terms_and_other_rows_stay(translator: Translator, beam: int) -> None:
+    plain = translator.translate(ROWS, beam_size=beam)
+    made = translator.translate(ROWS, beam_size=beam, terms=TERMS)
+    assert not any(result.unmet_terms for result in made)
+    texts = [result.text or "" for result in made]
+    assert "hound" in texts[0]
+    assert "depend" in texts[1]
+    assert made[2] == plain[2]
+    assert texts[3].lower().count("tomcat") >= 2
+    alone = [
+        translator.translate([row], beam_size=beam, terms=TERMS)[0].hypotheses[0].tokens
+        for row in ROWS
+    ]
+    assert [result.hypotheses[0].tokens for result in made] == alone
+
+
+def test_terms_that_a_translation_has_anyway_change_nothing(translator: Translator) -> None:
+    (plain,) = translator.translate(ROWS[2:3], beam_size=4)
+    (made,) = translator.translate(ROWS[2:3], beam_size=4, terms=[("ist", "is")])
+    assert " is " in (plain.text or "")
+    assert made == plain
+
+
+def test_each_row_has_its_own_terms(translator: Translator) -> None:
+    given = [Terms.of([("Hund", "hound")]), None]
+    made = translator.translate([ROWS[0]] * 2, terms=given)
+    assert ["hound" in (result.text or "") for result in made] == [True, False]
+
+
+def test_terms_without_room_are_reported(translator: Translator) -> None:
+    terms = [("Hund", "the big hound of the north")]
+    (made,) = translator.translate(ROWS[:1], terms=terms, max_length=3)
+    assert made.unmet_terms == Terms.of(terms).terms
+    assert made.to_dict()["unmet_terms"] == [{"source": "Hund", "targets": [terms[0][1]]}]
+
+
+def test_a_term_is_a_whole_word_of_the_translation(translator: Translator) -> None:
+    for word in ("car", "wolf"):
+        (made,) = translator.translate(ROWS[:1], terms=[("Hund", word)], beam_size=4)
+        assert word in (made.text or "").replace(".", " ").replace("?", " ").split()
+
+
+def test_required_ids_are_in_the_target(translator: Translator) -> None:
+    source = translator.encode(ROWS[0])
+    required = [[[7, 9]], [[11], [12, 13]], [[7, 9]]]
+    (made,) = translator.generate([source], required=[required], beam_size=2)
+    ids = made.hypotheses[0].tokens
+    assert sum(ids[i : i + 2] == [7, 9] for i in range(len(ids))) >= 2
+    assert 11 in ids or any(ids[i : i + 2] == [12, 13] for i in range(len(ids)))
+    (short,) = translator.generate([source], required=[required], max_length=4)
+    assert short.hypotheses[0].unmet == (1,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampling": True}, "sampling excludes"),
+        ({"return_alternatives": True}, "return_alternatives excludes"),
+        ({"beam_size": 4, "beam_groups": 2}, "beam_groups excludes"),
+        ({"callback": print}, "callback excludes"),
+    ],
+)
+def test_options_without_a_meaning_for_terms_are_refused(
+    translator: Translator, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        translator.translate(ROWS[:1], terms=TERMS, **options)
+
+
+def test_phrases_that_no_target_contains_are_refused(translator: Translator) -> None:
+    banned = translator.texts.encode_target("hound")
+    with pytest.raises(InputError, match=r"'hound' holds the token .* suppress_tokens"):
+        translator.translate(ROWS[:1], terms=TERMS, suppress_tokens=banned[:1])
+    with pytest.raises(InputError, match=r"'hound' holds the tokens .* suppress_sequences"):
+        translator.translate(ROWS[:1], terms=TERMS, suppress_sequences=["a hound", "hound"])
+    with pytest.raises(InputError, match="lacks"):
+        translator.translate(ROWS[:1], terms=[("Hund", "東京")])
+    with pytest.raises(InputError, match="terms need the whole text"):
+        translator.translate(ROWS[:1], terms=TERMS, truncate=True, max_input_length=3)
+    with pytest.raises(InputError, match="end token"):
+        translator.generate([[3, 4]], required=[[[[translator.manifest.special_ids.eos]]]])
+
+
+def test_a_prefix_counts(translator: Translator) -> None:
+    (made,) = translator.translate(ROWS[:1], terms=TERMS[:1], target_prefix=["My hound"])
+    (plain,) = translator.translate(ROWS[:1], target_prefix=["My hound"])
+    assert made == plain
+
+
+def test_the_scheduler_decodes_rows_with_terms_beside_others(translator: Translator) -> None:
+    engine = translator.engine
+    options, _ = engine.resolver.resolve({"beam_size": 2})
+    terms = Terms.of(TERMS)
+    requests = [
+        engine.request(row, i, (), options, as_ids=False, terms=terms) for i, row in enumerate(ROWS)
+    ]
+    expected = [made.hypotheses for made in translator.translate(ROWS, beam_size=2, terms=terms)]
+    scheduler = Scheduler(engine)
+    try:
+        submissions = [scheduler.submit([request], options) for request in requests]
+        found = [submission.future.result(60)[0] for submission in submissions]
+    finally:
+        scheduler.close()
+    assert [[made.tokens for made in row] for row in found] == [
+        [made.tokens for made in row] for row in expected
+    ]

@@ -1,0 +1,288 @@
+"""Terms as tokens of a bundle's target: what a search has to find, and what a text has met."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from tfexport.bundle import Manifest
+from tfexport.errors import ConfigError, InputError, Message, join_problems, shown
+from tfexport.runtime.options import SUBJECT
+from tfexport.runtime.results import Term
+from tfexport.runtime.search.constrained import unsupported, why_banned
+from tfexport.runtime.search.request import ResolvedOptions
+from tfexport.runtime.search.required import Required, Requirement
+from tfexport.runtime.terms import Phrases, joins, split_words
+from tfexport.runtime.text.codec import TextCodec, check_ids, check_rows
+from tfexport.runtime.text.tokenizer import Tokenizer
+
+_CACHED = 10_000  # phrases
+# Words before a phrase, to see how it is written inside a sentence; the first that the vocabulary
+# has is taken.
+_ANCHORS = ("a", "e", "и", "α", "ا", "の", "的", "1", ",")
+_AFTER = (".", ",", "?", "!", ":", ";", '"', "'", ")", "。", "、", "，")
+_UNDECIDED = "\ufffd"  # written by tokenizers for incomplete UTF-8 bytes
+MOST_REQUIRED = 64  # requirements of a row
+
+
+class _Written(NamedTuple):
+    """A target phrase.
+
+    Attributes:
+        inside: its tokens inside a sentence, in each way.
+        first: its tokens at the start of a text, in each way.
+        texts: the phrase, and as it is after tokenization and detokenization.
+    """
+
+    inside: tuple[tuple[int, ...], ...]
+    first: tuple[tuple[int, ...], ...]
+    texts: tuple[str, ...]
+
+
+class TermTokens:
+    """Makes requirements of terms, for one bundle."""
+
+    def __init__(self, manifest: Manifest, texts: TextCodec) -> None:
+        self._texts = texts
+        self._unk, self._size = manifest.special_ids.unk, manifest.limits.target_vocab_size
+        self._written = lru_cache(_CACHED)(self._write)
+        self._phrases = lru_cache(_CACHED)(self._find_phrases)
+
+    def required(self, found: Sequence[Term], options: ResolvedOptions) -> Required:
+        """What a target has to contain.
+
+        Args:
+            found: the term of each occurrence in the source.
+            options: how it is decoded.
+
+        Raises:
+            InputError: naming target phrases that the vocabulary lacks, or that options ban.
+        """
+        counts = Counter(term.targets for term in found)
+        if len(counts) > MOST_REQUIRED:
+            raise InputError(
+                f"holds {len(counts)} different terms; at most {MOST_REQUIRED}: split the text"
+            )
+        problems = list[Message]()
+        requirements = list[Requirement]()
+        for targets, count in counts.items():
+            inside, first = list[tuple[int, ...]](), list[tuple[int, ...]]()
+            for target in targets:
+                try:
+                    written = self._written(target)
+                except InputError as error:
+                    problems.append(Message(f"target phrase {target!r} ", error.message))
+                    continue
+                reason = why_banned(written.inside[0], options)
+                if reason is not None:
+                    problems.append(Message(f"target phrase {target!r} ", reason))
+                inside += written.inside
+                first += written.first
+            usable = _allowed(inside, options)
+            if usable:
+                number = len(requirements)
+                starting = _allowed(first, options)
+                requirements.append(Requirement(usable, starting, count, number))
+        if problems:
+            raise InputError(join_problems("terms", problems))
+        terms = tuple(counts.items())
+
+        def unmet_in(tokens: Sequence[int]) -> tuple[int, ...]:
+            return self._missing(terms, self._texts.decode(tokens))
+
+        return Required(tuple(requirements), self.boundaries, unmet_in)
+
+    def unmet(self, found: Sequence[Term], text: str) -> tuple[Term, ...]:
+        """The terms, of those found in a source, that its translation does not meet."""
+        counts = Counter(term.targets for term in found)
+        firsts = {term.targets: term for term in reversed(found)}
+        missing = self._missing(tuple(counts.items()), text)
+        return tuple(firsts[targets] for place, targets in enumerate(counts) if place in missing)
+
+    def _missing(self, counts: Iterable[tuple[tuple[str, ...], int]], text: str) -> tuple[int, ...]:
+        words = split_words(text)
+        return tuple(
+            place
+            for place, (targets, count) in enumerate(counts)
+            if self._phrases(targets).count(words) < count
+        )
+
+    def _find_phrases(self, targets: tuple[str, ...]) -> Phrases:
+        texts = [text for target in targets for text in self._written(target).texts]
+        return Phrases.of((text, 0) for text in texts)
+
+    @cached_property
+    def boundaries(self) -> "WordBoundaries | None":
+        """Where words begin and end; None if the vocabulary has no word to tell it by."""
+        tokenizer = self._texts.target
+        for word in _ANCHORS[:-2]:
+            try:
+                alone = tokenizer.encode(word)
+                inside = self._after(word, f" {word}")
+            except InputError:
+                continue
+            if alone and inside and self._unk not in (*alone, *inside):
+                return WordBoundaries(tokenizer, word, alone, inside[0])
+        return None
+
+    def _after(self, anchor: str, text: str) -> list[int]:
+        """The tokens of a text after an anchor; none if they cannot be told apart."""
+        before = self._texts.target.encode(anchor)
+        whole = self._texts.target.encode(anchor + text)
+        return whole[len(before) :] if whole[: len(before)] == before else []
+
+    def _write(self, phrase: str) -> _Written:
+        """The tokens of a phrase.
+
+        Raises:
+            InputError: the vocabulary lacks a part of it.
+        """
+        tokenizer, bounds = self._texts.target, self.boundaries
+        alone = tuple(tokenizer.encode(phrase))
+        if not alone or self._unk in alone or max(alone) >= self._size:
+            lacking = shown(self._lacking(alone))
+            raise InputError(f"has a part that the target's vocabulary lacks: {lacking}")
+        anchors = [each for each in _ANCHORS if self._unk not in tokenizer.encode(each)]
+        inside = [self._first_after(anchors, f" {phrase}") or alone]
+        if not joins(
+            "a", phrase
+        ):  # a sign, or a script without spaces: written without a space too
+            inside.append(self._first_after(anchors, phrase))
+        capital = phrase[:1].upper() + phrase[1:]
+        first = [alone, tuple(tokenizer.encode(capital))]
+        # Some vocabularies have words together with the sign after them, such as "▁big.".
+        for sign in _AFTER:
+            for written, known in ((f" {phrase}{sign}", inside), (f"{capital}{sign}", first)):
+                if known is inside:
+                    signed = self._first_after(anchors, written)
+                else:
+                    signed = tuple(tokenizer.encode(written))
+                if not any(each and each == signed[: len(each)] for each in known):
+                    known.append(signed)
+        usable = [each for each in inside if each and self._unk not in each]
+        starting = [each for each in usable if bounds is None or not bounds.continues(each[0])]
+        round_trip = self._texts.decode(alone)
+        texts = tuple(dict.fromkeys(text for text in (phrase, round_trip) if text.strip()))
+        begun = tuple(each for each in first if each and self._unk not in each)
+        return _Written(tuple(dict.fromkeys(starting or usable)), begun, texts)
+
+    def _first_after(self, anchors: Sequence[str], text: str) -> tuple[int, ...]:
+        return next((tuple(found) for each in anchors if (found := self._after(each, text))), ())
+
+    def _lacking(self, tokens: Sequence[int]) -> str:
+        return " ".join(self._texts.target.piece(token) for token in tokens)
+
+
+class WordBoundaries:
+    """See ``required.Boundaries``; found by detokenizing a token beside a word."""
+
+    def __init__(self, tokenizer: Tokenizer, word: str, alone: Sequence[int], inside: int) -> None:
+        """Take a word.
+
+        Args:
+            tokenizer: of the target.
+            word: the word.
+            alone: its tokens.
+            inside: the first of its tokens after another word.
+        """
+        self._tokenizer, self._alone, self._inside = tokenizer, list(alone), inside
+        self._word, self._shown = word, tokenizer.decode(alone)
+        self._known: dict[tuple[str, int], bool] = {}
+
+    def continues(self, token: int) -> bool:
+        """See ``Boundaries``."""
+        key = ("continues", token)
+        if key not in self._known:
+            text = self._tokenizer.decode([*self._alone, token])
+            after = text[len(self._shown) :] if text.startswith(self._shown) else ""
+            self._known[key] = joins(self._shown, after) or after.startswith(_UNDECIDED)
+        return self._known[key]
+
+    def opens(self, token: int) -> bool:
+        """See ``Boundaries``."""
+        key = ("opens", token)
+        if key not in self._known:
+            text = self._tokenizer.decode([token, self._inside])
+            last = self._tokenizer.decode([self._inside]).strip()
+            before = text[: len(text) - len(last)] if last and text.endswith(last) else ""
+            self._known[key] = joins(before, last)
+        return self._known[key]
+
+
+def _allowed(
+    phrases: Iterable[tuple[int, ...]], options: ResolvedOptions
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(dict.fromkeys(each for each in phrases if why_banned(each, options) is None))
+
+
+def check_supported(options: ResolvedOptions) -> None:
+    """Refuse options that have no meaning for rows with required phrases.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    if problems := unsupported(options):
+        raise ConfigError(join_problems(SUBJECT, problems))
+
+
+GivenRequired = Sequence[Sequence[Sequence[Sequence[int]]] | None] | None
+
+
+def required_of_rows(
+    given: GivenRequired, count: int, size: int, options: ResolvedOptions
+) -> list[Required | None]:
+    """The required phrases of each row of a call.
+
+    Args:
+        given: for each row its requirements or None; a requirement is a list of phrases, of which
+            one has to occur, and a phrase a list of ids. One that is given twice has to be met
+            twice.
+        count: the number of rows.
+        size: of the target's vocabulary.
+        options: how the rows are decoded.
+
+    Raises:
+        InputError: naming every row whose value is something else, or that options ban.
+    """
+    if given is None:
+        return [None] * count
+    rows = check_rows("required", given, "requirements, one for each row")
+    if len(rows) != count:
+        raise InputError(f"required: holds {len(rows)} for {count} rows")
+    problems, found = list[Message](), list[Required | None]()
+    for number, row in enumerate(rows):
+        try:
+            found.append(None if row is None else _read(row, size, options))
+        except InputError as error:
+            problems.append(Message(f"row {number}: ", error.message))
+    if problems:
+        raise InputError(join_problems("required", problems))
+    return found
+
+
+def _read(row: Any, size: int, options: ResolvedOptions) -> Required | None:
+    counts, numbers = Counter[tuple[tuple[int, ...], ...]](), list[int]()
+    listed = check_rows("required", row, "requirements")
+    if len(listed) > MOST_REQUIRED:
+        raise InputError(f"{len(listed)} requirements; at most {MOST_REQUIRED}")
+    for number, requirement in enumerate(listed):
+        phrases = [
+            tuple(check_ids(phrase, size))
+            for phrase in check_rows("required", requirement, "phrases of ids")
+        ]
+        if not phrases or not all(phrases):
+            raise InputError("an empty phrase, or a requirement without any")
+        banned = [why_banned(phrase, options) for phrase in phrases]
+        if None not in banned:
+            raise InputError(Message(f"phrase {list(phrases[0])} ", banned[0] or ""))
+        allowed = zip(phrases, banned, strict=True)
+        usable = tuple(sorted({phrase for phrase, reason in allowed if reason is None}))
+        if usable not in counts:
+            numbers.append(number)
+        counts[usable] += 1
+    if not counts:
+        return None
+    pairs = zip(counts.items(), numbers, strict=True)
+    return Required(tuple(
+        Requirement(phrases, count=count, number=number) for (phrases, count), number in pairs
+    ))  # fmt: skip
