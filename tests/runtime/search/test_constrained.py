@@ -15,7 +15,7 @@ from tfexport.runtime.search import Request
 from tfexport.runtime.search.required import Required, Requirement
 
 SIZE, LONGEST = 5, 5
-EVERY = 256  # hypotheses: more than there are sequences of four tokens
+EVERY = 352  # hypotheses; a quarter is more than sequences with an end token, of four tokens
 Phrases = tuple[tuple[int, ...], ...]
 
 
