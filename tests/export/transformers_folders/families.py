@@ -68,7 +68,7 @@ def _speech_to_text(**values: Any) -> Any:
 
 def _decoder(kind: str) -> Any:
     """The config of a decoder."""
-    from transformers import BertConfig, MBartConfig, TrOCRConfig
+    from transformers import BertConfig, GPT2Config, MBartConfig, TrOCRConfig
 
     more: dict[str, Any] = {"is_decoder": True, "add_cross_attention": True}
     if kind == "trocr":
@@ -79,6 +79,9 @@ def _decoder(kind: str) -> Any:
         )  # fmt: skip
     if kind == "mbart":
         return MBartConfig(**{**_BART, **more, "max_position_embeddings": 30})
+    if kind == "gpt2":
+        more |= {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 30}
+        return GPT2Config(vocab_size=VOCABULARY, bos_token_id=3, eos_token_id=4, **more)
     return BertConfig(**{**_BERT, **more})
 
 
@@ -93,14 +96,22 @@ def _joined(name: str, encoder: Any, decoder: Any, **values: Any) -> Any:
     return _made(f"{name}Model", config)
 
 
-def _trocr(**values: Any) -> Any:
+def _vit(decoder: str, width: int = 12, **values: Any) -> Any:
     from transformers import ViTConfig
 
     encoder = ViTConfig(
-        hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
+        hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
         image_size=12, patch_size=4, num_channels=3,
     )  # fmt: skip
-    return _joined("VisionEncoderDecoder", encoder, _decoder("trocr"), **values)
+    return _joined("VisionEncoderDecoder", encoder, _decoder(decoder), **values)
+
+
+def _trocr(**values: Any) -> Any:
+    return _vit("trocr", **values)
+
+
+def _gpt2(**values: Any) -> Any:
+    return _vit("gpt2", 16, **values)
 
 
 def _donut(**values: Any) -> Any:
@@ -113,7 +124,7 @@ def _donut(**values: Any) -> Any:
     return _joined("VisionEncoderDecoder", encoder, _decoder("mbart"), **values)
 
 
-def _pix2struct(**values: Any) -> Any:
+def _pix2struct(patch: int = 10, **values: Any) -> Any:
     from transformers import Pix2StructConfig
 
     text = {
@@ -121,7 +132,7 @@ def _pix2struct(**values: Any) -> Any:
         "num_heads": 2,
     }  # fmt: skip
     vision = {
-        "hidden_size": 16, "patch_embed_hidden_size": 10, "d_ff": 24, "d_kv": 4,
+        "hidden_size": 16, "patch_embed_hidden_size": patch, "d_ff": 24, "d_kv": 4,
         "num_hidden_layers": 2, "num_attention_heads": 4, "seq_len": 32,
     }  # fmt: skip
     config = Pix2StructConfig(text_config=text, vision_config=vision, **values)
@@ -235,6 +246,7 @@ FAMILIES: Mapping[str, Callable[..., Any]] = {
     "moonshine": _moonshine,
     "speech_to_text": _speech_to_text,
     "trocr": _trocr,
+    "gpt2": _gpt2,
     "donut": _donut,
     "pix2struct": _pix2struct,
     "bert2bert": _bert2bert,
@@ -279,7 +291,7 @@ def draw_inputs(family: str, count: int, seed: int = 0) -> list[Row]:
             rows.append({"input_values": floats(90 + 40 * number)})
         elif family == "speech_to_text":
             rows.append({"input_features": floats(length + 6, 5)})
-        elif family == "trocr":
+        elif family in ("trocr", "gpt2"):
             rows.append({"pixel_values": floats(3, 12, 12)})
         elif family == "donut":
             rows.append({"pixel_values": floats(3, 16, 24)})

@@ -22,7 +22,8 @@ REFUSED = ("prophetnet",)
 EXPORTED = [family for family in FAMILIES if family not in REFUSED]
 # Their decoders are recognised.
 DECODERS = (
-    "whisper", "trocr", "donut", "pix2struct", "led", "longt5", "longt5_global", "bigbird_pegasus",
+    "whisper", "trocr", "gpt2", "donut", "pix2struct", "led", "longt5", "longt5_global",
+    "bigbird_pegasus",
 )  # fmt: skip
 
 

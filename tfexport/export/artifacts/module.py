@@ -336,6 +336,7 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         limits=Limits(source, build.found.vocab_size, build.found.longest_source, build.max_length),
         generation=dict(contents.generation.defaults),
         languages=contents.tokenizers.languages,
+        preprocessing=contents.preprocessing,
         origins=dict(contents.generation.origins),
         graphs={form.name: form.filename for form in graphs},
         module=build.found.io.to_dict() | _found_in(contents) | _decoder_in(build),

@@ -43,12 +43,14 @@ class ModuleFacts:
         max_length: the maximum number of tokens of a row.
         generation: the decoding defaults of the model's files.
         tokenizers: of the model's files; None if there are none.
+        preprocessing: of the model's files, see ``Manifest``; None if there is none.
     """
 
     special: SpecialIds
     max_length: int
     generation: Generation = field(default_factory=Generation)
     tokenizers: ModelTokenizers | None = None
+    preprocessing: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, options: ExportKeywords) -> ModuleFacts:
@@ -94,6 +96,7 @@ class ModuleContents:
         level: how much is compared: "full", "quick", or "" for nothing.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
         generation: the decoding defaults of the model's files.
+        preprocessing: of the model's files, see ``Manifest``; None if there is none.
     """
 
     build: ModuleBuild
@@ -104,6 +107,7 @@ class ModuleContents:
     level: str = FULL
     reads: str | None = None
     generation: Generation = field(default_factory=Generation)
+    preprocessing: dict[str, Any] | None = None
 
     @property
     def eager(self) -> EagerModule:
@@ -194,8 +198,9 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
     check_expect(options, bool(level))
     reads = reads_texts(options, False)
     return ModuleContents(
-        build, call.graphs, tokenizers, framing, call.examples, level, reads, facts.generation
-    )
+        build, call.graphs, tokenizers, framing, call.examples, level, reads, facts.generation,
+        facts.preprocessing,
+    )  # fmt: skip
 
 
 def framing_of(options: ExportKeywords) -> dict[str, bool]:

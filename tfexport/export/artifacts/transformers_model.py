@@ -19,6 +19,7 @@ from tfexport.export.artifacts.option_rules import (
     TOKENIZERS,
     Output,
 )
+from tfexport.export.artifacts.preprocessing import Preprocessing, find_preprocessing
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.transformers_call import TransformersModel
 from tfexport.export.artifacts.transformers_source import find_tokenizer, read_transformers
@@ -56,7 +57,10 @@ def export_transformers(
     if output.kind != BUNDLE:
         check_greedy_defaults(found.name, found.generation.defaults)
     texts = None if output.kind != BUNDLE or _named(options) else find_tokenizer(found)
-    facts = ModuleFacts(found.special, found.max_length, found.generation)
+    before = find_preprocessing(found) if output.kind == BUNDLE else Preprocessing()
+    facts = ModuleFacts(
+        found.special, found.max_length, found.generation, preprocessing=before.part
+    )
     given = _as_module(found, options)
     if texts is not None:
         facts = dataclasses.replace(facts, tokenizers=texts.tokenizers)
@@ -64,7 +68,7 @@ def export_transformers(
             facts, framing = _framed(facts, texts)
             given |= framing
     made = export_known(found.model, facts, output, given)
-    return dataclasses.replace(made, notes=(*made.notes, *found.notes))
+    return dataclasses.replace(made, notes=(*made.notes, *found.notes, *before.notes))
 
 
 def _named(options: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tfexport.errors import InputError, Message, shown
 from tfexport.preprocessing import MEDIA
 from tfexport.runtime.media.limits import MediaLimits
+from tfexport.runtime.media.pictures import Picture
 from tfexport.runtime.media.sound_features import FilterBanks, LogMel, Waveform
 
 Inputs = Mapping[str, NDArray[Any]]
@@ -43,6 +44,7 @@ _KINDS: Mapping[str, type[Preprocessor]] = {
     "log_mel": LogMel,
     "waveform": Waveform,
     "filter_banks": FilterBanks,
+    "picture": Picture,
 }
 
 
