@@ -15,7 +15,6 @@ FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "jso
 FILE_FORMATS: tuple[FileFormat, ...] = (
     "text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings",
 )  # fmt: skip
-_MARK = "\ufeff"
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
@@ -57,7 +56,7 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
     """Find the texts of a file.
 
     Args:
-        content: of the file.
+        content: of the file, without a byte order mark.
         kind: its format.
         markup: its placeholders, and rules for its elements.
 
@@ -65,9 +64,6 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
         InputError: it is malformed.
         MissingDependencyError: its parser is not installed.
     """
-    if content.startswith(_MARK):  # of the order of bytes, which no parser expects
-        file = read_file(content.removeprefix(_MARK), kind, markup)
-        return TextFile(file.texts, lambda made: _MARK + file.write(made))
     if kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
         return TextFile([Text(content, whole)], lambda made: made[0])
@@ -173,7 +169,7 @@ def _subtitles(content: str, cues: Sequence[str], markup: Markup) -> TextFile:
 
 
 def _speeches(cue: str) -> list[tuple[str, str]]:
-    """What each speaker says, with the dash and the tags before it, which are kept.
+    """The speeches of a cue, each with the dash and the tags before it, which are kept.
 
     A speech begins with a dash after another one, or after the end of a sentence; a line in
     brackets, which says what is heard, is on its own.
@@ -262,8 +258,10 @@ def _is_empty(entry: Any) -> bool:
 def _translation_lines(lines: Sequence[str], start: int) -> tuple[int, int]:
     """The lines of the translation of the message that is at a line or after it."""
     begin = start
-    while not lines[begin].startswith("msgstr"):
+    while begin < len(lines) and not lines[begin].lstrip().startswith("msgstr"):
         begin += 1
+    if begin == len(lines):
+        raise InputError(f"line {start + 1}: a message without msgstr")
     end = begin + 1
     while end < len(lines) and lines[end].lstrip().startswith(("msgstr", '"')):
         end += 1
