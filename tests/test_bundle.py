@@ -292,6 +292,36 @@ def test_a_noted_file_is_not_read_again_until_it_changes(
         pass
 
 
+def test_files_are_read_once_ahead_and_refused_if_they_change_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "_LARGE", 0)
+    folder = tmp_path / "a.bundle"
+    bundle.check_ahead(folder)  # none is there yet, which the other call says
+    with pytest.raises(BundleError, match="no such file"), opening_bundle(folder):
+        pass
+    manifest = write(folder)
+    read, digest = list[Path](), bundle._sha256
+
+    def note(path: Path) -> str:
+        read.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(bundle, "_sha256", note)
+    bundle.check_ahead(folder)
+    for times in (1, 2):  # the second call reads again
+        with opening_bundle(folder) as found:
+            assert found == manifest
+        assert len(read) == times * len(manifest.files)
+    bundle.check_ahead(folder)
+    file = folder / next(iter(manifest.files))
+    other = tmp_path / "other"
+    other.write_bytes(file.read_bytes())
+    other.replace(file)
+    with pytest.raises(BundleError, match=r"was replaced or changed"), opening_bundle(folder):
+        pass
+
+
 @pytest.mark.parametrize(
     "note", ["", "[]", '{"weights.bin": null}', "{", "[" * 100_000, " " * (MAX_MANIFEST_BYTES + 1)]
 )

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from tfexport.manifest import TokenizerEntry as TokenizerEntry
 
 WEIGHTS = "weights.bin"
 _LARGE = 4 << 20  # bytes of a file whose sha256 takes longer than to start a thread
-_BLOCK = 4 << 20
+_BLOCK = 8 << 20  # a thread of digests waits for the interpreter between two of them
 _ROUNDING = 2.0  # seconds; to so much some file systems round times
 MAX_MANIFEST_BYTES = 4 << 20  # one of 10,000 parameters takes 1 MB
 
@@ -103,8 +103,9 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     Raises:
         BundleError: files are missing or were changed; all are listed.
     """
-    with _checking(Path(folder), {}) as manifest:
-        return manifest
+    check = _Check(Path(folder), {})
+    check.finish()
+    return check.manifest
 
 
 @contextlib.contextmanager
@@ -117,50 +118,70 @@ def opening_bundle(folder: str | os.PathLike[str]) -> Iterator[Manifest]:
     Raises:
         BundleError: files are missing or were changed; all are listed.
     """
-    with _checking(Path(folder), read_note(Path(folder))) as manifest:
-        yield manifest
-
-
-@contextlib.contextmanager
-def _checking(folder: Path, noted: dict[str, Any]) -> Iterator[Manifest]:
-    manifest = read_manifest(folder)
-    problems, large, unknown = list[str](), list[Path](), list[str]()
-    for name, entry in manifest.files.items():
-        # Sizes first: what is mapped must not end before its file does.
-        if entry.size <= _LARGE or _size(folder / name) != entry.size:
-            problems += _problem(folder, name, entry)
-            continue
-        large.append(folder / name)
-        known = _note_of(folder / name, entry.sha256)
-        if known is None or noted.get(name) != known:
-            unknown.append(name)
-
-    def check() -> list[str]:
-        return [text for name in unknown for text in _problem(folder, name, manifest.files[name])]
-
-    if problems:
-        raise BundleError(join_problems(str(folder), problems + check(), REEXPORT))
-    stamps, checked = FileStamps(*large), _in_thread(check)
+    folder = Path(folder)
+    check = _ahead.pop(folder.absolute(), None) or _Check(folder, read_note(folder))
     try:
-        yield manifest
+        yield check.manifest
     finally:
-        if problems := checked.result():
-            raise BundleError(join_problems(str(folder), problems, REEXPORT)) from None
-        stamps.check()
+        check.finish()
 
 
-def _in_thread(call: Callable[[], list[str]]) -> "Future[list[str]]":
-    """Call it in a thread of its own."""
-    future = Future[list[str]]()
+def check_ahead(folder: str | os.PathLike[str]) -> None:
+    """Start to check a bundle's large files, for the next ``opening_bundle`` of this folder.
 
-    def run() -> None:
+    For a program that knows the folder before it has imported what opens it. That call raises what
+    is wrong with the bundle.
+    """
+    folder = Path(folder)
+    with contextlib.suppress(BundleError):
+        _ahead[folder.absolute()] = _Check(folder, read_note(folder))
+
+
+class _Check:
+    """A check of a bundle's files: the small ones at once, the large ones in a thread.
+
+    Attributes:
+        manifest: the manifest of the bundle.
+    """
+
+    def __init__(self, folder: Path, noted: dict[str, Any]) -> None:
+        self.manifest, self._folder = read_manifest(folder), folder
+        problems, large, unknown = list[str](), list[Path](), list[str]()
+        for name, entry in self.manifest.files.items():
+            # Sizes first: what is mapped must not end before its file does.
+            if entry.size <= _LARGE or _size(folder / name) != entry.size:
+                problems += _problem(folder, name, entry)
+                continue
+            large.append(folder / name)
+            known = _note_of(folder / name, entry.sha256)
+            if known is None or noted.get(name) != known:
+                unknown.append(name)
+        if problems:
+            raise BundleError(join_problems(str(folder), problems + self._of(unknown), REEXPORT))
+        self._stamps, self._outcome = FileStamps(*large), Future[list[str]]()
+        # A daemon: those of an executor are joined when the interpreter ends, even after Ctrl-C.
+        threading.Thread(
+            target=self._run, args=(unknown,), name="tfexport-digests", daemon=True
+        ).start()
+
+    def _of(self, names: Iterable[str]) -> list[str]:
+        entries = self.manifest.files
+        return [text for name in names for text in _problem(self._folder, name, entries[name])]
+
+    def _run(self, names: Iterable[str]) -> None:
         try:
-            future.set_result(call())
+            self._outcome.set_result(self._of(names))
         except BaseException as error:
-            future.set_exception(error)
+            self._outcome.set_exception(error)
 
-    threading.Thread(target=run, name="tfexport-digests", daemon=True).start()
-    return future
+    def finish(self) -> None:
+        """Wait for the digests; raise what is wrong."""
+        if problems := self._outcome.result():
+            raise BundleError(join_problems(str(self._folder), problems, REEXPORT)) from None
+        self._stamps.check()
+
+
+_ahead: dict[Path, _Check] = {}
 
 
 def _problem(folder: Path, name: str, entry: FileEntry) -> list[str]:

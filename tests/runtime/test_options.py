@@ -117,6 +117,20 @@ def test_options_are_checked_once_a_call_and_none_not_at_all(
     assert checked == [{"beam_size": 2}]
 
 
+def test_the_last_options_stay_checked_after_many_different_ones(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver = Translator(translator.path).engine.resolver
+    for length in range(1, 2 * resolve._MOST_CHECKED):
+        resolver.resolve({"max_length": length})
+        resolver.resolve({"beam_size": 2})  # again and again
+    monkeypatch.setattr(resolve, "check_options", pytest.fail)
+    assert resolver.resolve({"beam_size": 2})[0].beam_size == 2
+    last = 2 * resolve._MOST_CHECKED - 1
+    assert resolver.resolve({"max_length": last})[0].given == {"max_length": last}
+    assert len(resolver._checked) == resolve._MOST_CHECKED
+
+
 def test_no_end_tokens_are_the_models_own(translator: Translator) -> None:
     own = translator.manifest.special_ids.eos
     assert translator.engine.resolver.resolve({"end_tokens": []})[0].end_tokens == (own,)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from tfexport.atomic import naming
+from tfexport.bundle import check_ahead
 from tfexport.cli.console import ProblemLines, cut_lines, file_bar, needs, spell, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
@@ -214,11 +215,12 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     tfexport translate de-en.bundle < german.txt > english.txt
     tfexport translate de-en.bundle page.html --format html -o english.html
     """
+    call = as_call(_Call, values)
+    check_ahead(call.bundle)  # while the following are imported
     from tfexport.cli.document_files import check_document_call, translate_document
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.resumable import check_output
 
-    call = as_call(_Call, values)
     check_document_call(call)
     if call.inputs is not None:
         check_inputs_call(call)

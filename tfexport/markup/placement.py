@@ -8,9 +8,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from tfexport.markup.alignment import Unit, is_mark
+from tfexport.runtime.text.sentences import UNSPACED
 
 # What a word adds to the range of an element: one of its own, of another element, and of none.
 _OWN, _OTHER, _NEUTRAL = 2, -4, -1
+_LONGEST_WORD = 100  # characters, of words that are divided
 _RAISED = re.compile(r"<su[bp]\b", re.IGNORECASE)
 
 
@@ -27,6 +29,7 @@ class Node:
         kept: the number of the placeholder that it is; None if it is none.
         seen: whether a reader sees something where it is.
         spaces: whether white space is before and after it in the source.
+        joined: whether a letter or a digit is before and after it in the source.
     """
 
     start: int
@@ -37,6 +40,7 @@ class Node:
     kept: int | None = None
     seen: bool = True
     spaces: tuple[bool, bool] = (False, False)
+    joined: tuple[bool, bool] = (False, False)
 
     @property
     def shown(self) -> bool:
@@ -109,8 +113,8 @@ class Placement:
         for last_node, node in pairwise(nodes):
             both = last_node.kept is not None and node.kept is not None
             text += (" " if both or (node.shown and node.spaces[0]) else "") + node.as_it_is()
-        before = nodes[0].spaces[0] or self._both_kept(nodes[0], place - 1, first, last)
-        after = nodes[-1].spaces[1] or self._both_kept(nodes[-1], place, first, last)
+        before = nodes[0].spaces[0] or self._would_join(nodes[0], place - 1, 0, first, last)
+        after = nodes[-1].spaces[1] or self._would_join(nodes[-1], place, 1, first, last)
         seen = any(node.shown for node in nodes)
         if space:
             if before:
@@ -122,11 +126,23 @@ class Placement:
             text = f"{text} "
         return text
 
-    def _both_kept(self, node: Node, place: int, first: int, last: int) -> bool:
-        """Whether a node and a word are placeholders, which are not written as one word."""
+    def _would_join(self, node: Node, place: int, side: int, first: int, last: int) -> bool:
+        """Whether a placeholder and the word beside it would become one word, which they were not.
+
+        Args:
+            node: the placeholder.
+            place: of the word.
+            side: 0 if the word is before the placeholder, 1 if it is after it.
+            first: the first word that may be beside it.
+            last: after the last one.
+        """
         if node.kept is None or not first <= place < last:
             return False
-        return self.units[place].kept is not None
+        unit = self.units[place]
+        letter = self.text[unit.start if side else unit.end - 1]
+        return unit.kept is not None or (
+            letter.isalnum() and not UNSPACED.match(letter) and not node.joined[side]
+        )
 
     def _assign(
         self, nodes: Sequence[Node], first: int, last: int
@@ -245,13 +261,14 @@ def divide_words(
         units: the words of the translation, in order.
         nodes: the outermost nodes of the source.
     """
-    found, waiting = list(units), [(nodes, node) for node in reversed(nodes)]
+    parted = _Parted(source, target, units)
+    waiting = [(nodes, node) for node in reversed(nodes)]
     while waiting:
         siblings, node = waiting.pop()
         waiting += [(node.children, child) for child in reversed(node.children)]
         if node.kept is None and _is_inside_word(source, node):
-            _divide_word(source, target, found, siblings, node)
-    return found
+            parted.divide(node, siblings)
+    return sorted(parted.units, key=lambda unit: unit.start)
 
 
 def _is_inside_word(source: str, node: Node) -> bool:
@@ -262,35 +279,65 @@ def _is_inside_word(source: str, node: Node) -> bool:
     )
 
 
-def _divide_word(
-    source: str, target: str, units: list[Unit], siblings: Sequence[Node], node: Node
-) -> None:
-    starts = [unit.source for unit in units if unit.kept is None and unit.source is not None]
-    begin = max((start for start in starts if start <= node.start), default=None)
-    if begin is None or any(map(str.isspace, source[begin : node.end])):
-        return
-    places = [place for place, unit in enumerate(units) if unit.source == begin]
-    part = source[node.start : node.end].casefold()
-    matches = [
-        (place, at)
-        for place in places
-        if (at := _only(target[units[place].start : units[place].end].casefold(), part)) >= 0
-        and (at == 0 or begin < node.start)
-    ]
-    if len(matches) == 1:
-        place, at = matches[0]
-        unit = units[place]
+class _Parted:
+    """The words of a translation, some of them in parts."""
+
+    def __init__(self, source: str, target: str, units: Sequence[Unit]) -> None:
+        self.units = list(units)
+        self._source, self._target = source, target
+        self._places: dict[int, list[int]] = {}  # of the words that came from a place
+        for place, unit in enumerate(units):
+            if unit.kept is None and unit.source is not None:
+                self._places.setdefault(unit.source, []).append(place)
+        self._starts = sorted(self._places)
+
+    def divide(self, node: Node, siblings: Sequence[Node]) -> None:
+        """Divide the words that came from the word that an element is a part of."""
+        index = bisect_right(self._starts, node.start) - 1
+        begin = self._starts[index] if index >= 0 else -_LONGEST_WORD
+        if node.end - begin > _LONGEST_WORD:
+            return
+        if any(map(str.isspace, self._source[begin : node.end])):
+            return
+        part = self._source[node.start : node.end].casefold()
+        matches = [
+            (place, at)
+            for place in self._places[begin]
+            if (at := _only(self._text(place).casefold(), part)) == 0
+            or (at > 0 and begin < node.start)
+        ]
+        if len(matches) == 1:
+            self._split(*matches[0], node, begin)
+        elif (
+            begin < node.start
+            and any(map(str.isalpha, part))
+            and not _RAISED.match(node.opening)
+            and not any(other.start <= begin < other.end for other in siblings)
+        ):
+            for place in self._places.pop(begin):
+                self._put(place, replace(self.units[place], source=node.start))
+            self._starts.remove(begin)
+
+    def _text(self, place: int) -> str:
+        return self._target[self.units[place].start : self.units[place].end]
+
+    def _split(self, place: int, at: int, node: Node, begin: int) -> None:
+        unit = self.units[place]
         start, end = unit.start + at, unit.start + at + node.end - node.start
         pieces = ((unit.start, start, begin), (start, end, node.start), (end, unit.end, node.end))
-        units[place : place + 1] = [Unit(*piece) for piece in pieces if piece[0] < piece[1]]
-    elif (
-        begin < node.start
-        and any(map(str.isalpha, part))
-        and not _RAISED.match(node.opening)
-        and not any(other.start <= begin < other.end for other in siblings)
-    ):
-        for place in places:
-            units[place] = replace(units[place], source=node.start)
+        self._places[begin].remove(place)
+        for piece in pieces:
+            if piece[0] < piece[1]:
+                self._put(place, Unit(*piece))
+                place = len(self.units)
+
+    def _put(self, place: int, unit: Unit) -> None:
+        """Write a word over another, or after all."""
+        self.units[place : place + 1] = [unit]
+        if unit.source is not None:
+            if unit.source not in self._places:
+                insort(self._starts, unit.source)
+            self._places.setdefault(unit.source, []).append(place)
 
 
 def _only(text: str, part: str) -> int:

@@ -279,6 +279,9 @@ class _Builder:
         for node in _all(self.root.children):
             if node.kept is not None:
                 node.kept = numbers[node.start]
+                before = stripped[max(0, node.start - 1) : node.start]
+                after = stripped[node.end : node.end + 1]
+                node.joined = (before.isalnum(), after.isalnum())
 
     def _keep(self, text: str, start: int, end: int) -> None:
         """Add a placeholder, unless a tag is within it."""

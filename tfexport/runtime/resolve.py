@@ -4,6 +4,8 @@ A bundle may have its own defaults; a caller's options override them. All proble
 message.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -73,7 +75,9 @@ class Resolver:
         self._defaults = manifest.generation if defaults is None else defaults
         self._graph_rules = GraphRules.of(manifest.generation)
         self._start, self._io = manifest.special_ids.decoder_start, manifest.module_io
-        self._checked: dict[Hashable, tuple[ResolvedOptions, list[Problem]]] = {}  # see _key_of
+        # See _key_of. The newest stay: a client that sends many different ones slows only itself.
+        self._checked = OrderedDict[Hashable, ResolvedOptions]()
+        self._keeping = threading.Lock()
 
     def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
         """Return a resolver with further defaults, which override the bundle's own.
@@ -109,14 +113,7 @@ class Resolver:
             ConfigError: naming every unknown option, bad value, contradiction, unknown token and
                 unknown language.
         """
-        key = _key_of(keywords, language_pair, own_defaults)
-        if key is not None and key in self._checked:
-            options, found = self._checked[key]
-        else:
-            defaults = self._defaults if own_defaults else {}
-            options, found = self._check(keywords, defaults, language_pair)
-            if key is not None and not found and len(self._checked) < _MOST_CHECKED:
-                self._checked[key] = options, found
+        options, found = self._check_once(keywords, language_pair, own_defaults)
         checked, bad_prefixes = self._check_prefixes(prefixes, options)
         problems = [*found, *bad_prefixes, *extra]
         if problems:
@@ -125,6 +122,25 @@ class Resolver:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
             options = replace(options, seed=seed)
         return options, checked
+
+    def _check_once(
+        self, keywords: Mapping[str, Any], language_pair: LanguagePair, own_defaults: bool
+    ) -> tuple[ResolvedOptions, list[Problem]]:
+        """``_check``, or what it found the last time; only what had no problems is kept."""
+        key = _key_of(keywords, language_pair, own_defaults)
+        with self._keeping:
+            if key is not None and key in self._checked:
+                self._checked.move_to_end(key)
+                return self._checked[key], []
+        options, problems = self._check(
+            keywords, self._defaults if own_defaults else {}, language_pair
+        )
+        if key is not None and not problems:
+            with self._keeping:
+                self._checked[key] = options
+                if len(self._checked) > _MOST_CHECKED:
+                    self._checked.popitem(last=False)
+        return options, problems
 
     def _check(
         self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], language_pair: LanguagePair
