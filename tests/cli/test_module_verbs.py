@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Once
 from tests.support.command import invoke
 from tests.support.user_files import RECOMPUTING, WITH_STATE, Methods, UserFile
 
@@ -32,10 +33,14 @@ def other():
 ROWS = [np.random.default_rng(i).normal(size=(4 + i % 2, 6)).astype(np.float32) for i in range(4)]
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def exported(once: Once) -> Path:
     """A folder with ``captioner.py``, rows of two lengths, and the module's bundle."""
-    folder = tmp_path_factory.mktemp("module")
+    return once("captioner", _export)
+
+
+def _export(folder: Path) -> None:
+    folder.mkdir()
     write(folder, WITH_STATE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -44,7 +49,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sys.modules.pop("captioner", None)
     assert found.exit_code == 0, found.output
     assert "equal to the code of Captioner" in found.output
-    return folder
 
 
 def write(folder: Path, methods: Methods) -> None:

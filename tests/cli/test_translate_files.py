@@ -44,6 +44,7 @@ def test_a_file_is_written_with_its_line_breaks_and_mark(tmp_path: Path) -> None
     ("options", "said"),
     [
         (("--placeholders", "url"), ["--placeholders needs --format"]),
+        (("--ignore-tags", "x"), ["--ignore-tags needs --format"]),
         (("--format", "srt", "--jsonl", "--beam-size", "2", "--num-hypotheses", "2"),
          ["--jsonl applies to lines, not to --format srt", "--num-hypotheses adds to lines"]),
         (("--format", "html", "--placeholders", "xx"), ["'xx' is not one of url, email"]),
@@ -96,3 +97,9 @@ def test_numbers_are_placeholders_on_request() -> None:
     assert kept.stdout.count("12:30") == 1
     plain = invoke("translate", DEMO, "--format", "text", "--placeholders", "", stdin=text)
     assert plain.stdout == translated(text)[0]
+
+
+def test_elements_are_kept_on_request() -> None:
+    text = '<?xml version="1.0"?>\n<d><p>Tom liest ein Buch.</p><ui>Tom liest</ui></d>\n'
+    made = invoke("translate", DEMO, "--format", "xml", "--ignore-tags", "ui, key", stdin=text)
+    assert made.stdout == text.replace("Tom liest ein Buch.", "Tom is reading a book.")

@@ -8,7 +8,9 @@ import pytest
 
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import Translator
+from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.scheduler import Scheduler
+from tfexport.runtime.term_tokens import WordBoundaries
 from tfexport.runtime.terms import Terms
 
 DEMO = Path("examples/de-en.bundle")
@@ -153,6 +155,63 @@ def test_phrases_that_no_target_contains_are_refused(translator: Translator) -> 
         translator.translate(ROWS[:1], terms=TERMS, truncate=True, max_input_length=3)
     with pytest.raises(InputError, match="end token"):
         translator.generate([[3, 4]], required=[[[[translator.manifest.special_ids.eos]]]])
+
+
+@pytest.mark.parametrize("rules", ["tfexport", "transformers"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "native"])
+def test_a_drawn_model_gives_the_best_of_all_sequences(
+    tiny_bundle: Path, engine: EngineName, rules: str
+) -> None:
+    if engine == "native":
+        pytest.importorskip("tfexport_native")
+    source, required = [5, 9, 7], [[[8], [6, 10]]]
+    with Translator(tiny_bundle, threads=1, engine=engine) as opened:
+        end, size = opened.manifest.special_ids.eos, opened.manifest.limits.target_vocab_size
+        others = [token for token in range(size) if token != end]
+        targets = [[8], *([a, b] for a in others for b in others if 8 in (a, b)), [6, 10]]
+        known = opened.score([source] * len(targets), targets, return_token_scores=True)
+        # A hypothesis of two tokens is cut there, without an end token.
+        means = [sum(made.token_scores[:2]) / 2 for made in known if made.token_scores is not None]
+        best = sorted(zip(means, targets, strict=True), key=lambda pair: -pair[0])[:3]
+        (made,) = opened.generate(
+            [source], required=[required], beam_size=400, num_hypotheses=3, max_length=2,
+            search_rules=rules,
+        )  # fmt: skip
+    assert [each.tokens for each in made.hypotheses] == [tokens for _, tokens in best]
+    scores = [each.score for each in made.hypotheses]
+    assert scores == pytest.approx([score for score, _ in best], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("▁dog", "s", "▁cat", "."),
+        ("dog", "##s", "cat", "."),
+        ("dog", "@@s", "cat", "."),
+    ],
+    ids=["marked words", "marked parts", "unlike both"],
+)
+def test_boundaries_are_seen_in_text(pieces: tuple[str, ...]) -> None:
+    tokenizer = _Pieces(pieces)
+    bounds = WordBoundaries(tokenizer, "cat", [2], 2)  # type: ignore[arg-type]
+    text = tokenizer.decode([2, 1])
+    assert bounds.continues(1) == (text == "cats")
+    assert not bounds.continues(0)
+    assert not bounds.continues(3)
+    assert not bounds.opens(0)
+
+
+class _Pieces:
+    """Pieces that are joined by the marks of SentencePiece or of WordPiece."""
+
+    def __init__(self, pieces: tuple[str, ...]) -> None:
+        self._pieces = pieces
+
+    def decode(self, ids: list[int]) -> str:
+        text = "".join(
+            self._pieces[i] if self._pieces[0][0] == "▁" else " " + self._pieces[i] for i in ids
+        )
+        return text.replace("▁", " ").replace(" ##", "").replace(" .", ".").strip()
 
 
 def test_a_prefix_counts(translator: Translator) -> None:

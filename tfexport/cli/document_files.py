@@ -18,7 +18,9 @@ _OF_LINES = (
     "ids", "inputs", "resume", "jsonl", "alignment", "attention_plot", "target_prefix",
     "target_prefix_file",
 )  # fmt: skip
-_OF_FORMATS: tuple[str, ...] = ("placeholders", "placeholder_pattern")
+_OF_FORMATS: tuple[str, ...] = (
+    "placeholders", "placeholder_pattern", "ignore_tags",
+)  # fmt: skip
 _OF_RESULTS = (
     "return_attention", "return_token_scores", "return_end_token", "num_hypotheses",
     "return_alternatives",
@@ -60,19 +62,22 @@ def translate_document(call: Any, engine: Engine) -> None:
         from tfexport.markup.document import Markup
         from tfexport.markup.files import read_file
         from tfexport.markup.placeholders import USUAL, Placeholders
+        from tfexport.markup.tokens import TagRules
         from tfexport.markup.translate import translate_texts
 
     kinds = (
         USUAL if call.placeholders is None else tuple(filter(None, call.placeholders.split(",")))
     )
     placeholders = Placeholders(kinds, call.placeholder_pattern)
+    ignored = (name.strip() for name in (call.ignore_tags or "").split(","))
+    markup = Markup(placeholders=placeholders, rules=TagRules(frozenset(filter(None, ignored))))
     name = "stdin" if call.file == "-" else call.file
     content, mark = _content(call.file)
     keywords = given(call.decoding)
     keywords["return_scores"] = False
     language_pair = LanguagePair(call.source_language, call.target_language)
     try:
-        file = read_file(content, call.format, Markup(placeholders=placeholders))
+        file = read_file(content, call.format, markup)
         found = translate_texts(engine, file.texts, keywords, language_pair)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None

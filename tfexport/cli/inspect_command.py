@@ -437,10 +437,22 @@ def _bundle_facts(manifest: "Manifest") -> dict[str, str]:
     if manifest.module_io is not None:
         found = (manifest.module or {}).get("found")
         facts |= _module_facts(manifest.module_io, limits.max_target_length, found)
+    if manifest.preprocessing is not None:
+        facts["reads"] = _preprocessing(manifest.preprocessing, manifest.media)
     if manifest.states:
         axes = ", ".join(map(str, manifest.states[0].axes))
         facts["decoder"] = f"recognised, over states ({axes}) of states.onnx"
     return facts
+
+
+def _preprocessing(part: Mapping[str, Any], media: str | None) -> str:
+    """The files that a bundle reads, and what is made of them."""
+    rest = {key: value for key, value in part.items() if key not in ("kind", "input", "steps")}
+    values = ", ".join(f"{key} {value}" for key, value in rest.items())
+    lines = [f"{media} as {part['kind']} into {part['input']}"]
+    lines += [values] if values else []
+    lines += [", ".join(f"{k} {v}" for k, v in step.items()) for step in part.get("steps", ())]
+    return f"\n{'':<13}".join(lines)
 
 
 def _print_parameters(parameters: dict[str, list[str]]) -> None:

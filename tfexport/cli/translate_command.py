@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,7 +20,7 @@ from tfexport.cli.decoding_options import (
     language_options,
     without_effect,
 )
-from tfexport.errors import ConfigError, InputError, Problem, join_problems
+from tfexport.errors import ConfigError, InputError, Problem
 from tfexport.runtime.files.input_lines import read_numbers
 from tfexport.runtime.parallel.cpu import MOST_THREADS
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tfexport.markup.files import FileFormat
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.line_stream import LineResult, LineTask
+    from tfexport.runtime.media.limits import MediaLimits
     from tfexport.runtime.model.engine_name import EngineName
     from tfexport.runtime.parallel.cpu import ThreadLayout
     from tfexport.runtime.text.codec import TextCodec
@@ -35,93 +36,6 @@ if TYPE_CHECKING:
 
 # The formats of files that tfexport.markup.files reads, which needs an extra.
 FORMATS = ("text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings")
-# Options of lines of text that rows of arrays do not have.
-_OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file", "vocabulary_map")
-
-
-def check_inputs_call(call: Any) -> None:
-    """Refuse options that do not apply to ``--inputs``.
-
-    Raises:
-        ConfigError: there are any; all are listed.
-    """
-    problems = [
-        Problem(None, f"--{name.replace('_', '-')} applies to lines; --inputs reads rows of arrays")
-        for name in _OF_LINES
-        if getattr(call, name)
-    ]
-    if call.file != "-":
-        problems.append(Problem(None, f"{call.file}: give either a file of lines or --inputs"))
-    if call.decoding.get("replace_unknowns"):
-        problems.append(Problem(None, "--replace-unknowns applies to text, not to arrays"))
-    texts = without_effect({**call.decoding, "force": call.force}, {
-        "force": call.output != "-", "return_token_scores": call.jsonl,
-        "return_attention": call.jsonl,
-    })  # fmt: skip
-    problems += [Problem(None, text) for text in texts]
-    if problems:
-        raise ConfigError(join_problems("translate", problems))
-
-
-def translate_inputs(call: Any, engine: "Engine") -> int:
-    """Decode the rows of ``call.inputs``; return how many could not be decoded."""
-    from tfexport.atomic import new_file
-    from tfexport.runtime.files.array_rows import read_array_rows
-    from tfexport.runtime.files.line_stream import LineFormat
-    from tfexport.runtime.text.codec import LanguagePair
-
-    io = engine.manifest.module_io
-    if io is None:
-        raise ConfigError(
-            f"{call.bundle}: takes text or ids, not arrays: --inputs is for a custom module."
-        )
-    keywords = given(call.decoding, ids=not engine.gives_text)
-    keywords["return_scores"] = call.jsonl
-    prefix = call.target_prefix
-    if prefix is not None and not engine.gives_text:
-        from tfexport.runtime.files.input_lines import read_numbers
-
-        prefix = read_numbers(prefix)
-    language_pair = LanguagePair(call.source_language, call.target_language, as_ids=True)
-    options, (start,) = engine.resolver.resolve(keywords, [prefix], language_pair=language_pair)
-    rows = read_array_rows(call.inputs, io.inputs)
-    line_format = LineFormat(
-        call.jsonl, False, not engine.gives_text, options.num_hypotheses, spell
-    )
-
-    def write(file: TextIO) -> int:
-        return _write(call, engine, rows, options, start, line_format.write, file)
-
-    if call.output == "-":
-        return write(sys.stdout)
-    with (
-        new_file(call.output, call.force) as path,
-        Path(path).open("w", encoding="utf-8", newline="\n") as file,
-    ):
-        return write(file)
-
-
-def _write(
-    call: Any,
-    engine: "Engine",
-    rows: list[dict[str, Any]],
-    options: Any,
-    prefix: tuple[int, ...],
-    lines: Callable[[Any], list[str]],
-    file: TextIO,
-) -> int:
-    from tfexport.runtime.files.array_rows import decode_rows
-
-    bad, problems = 0, ProblemLines(call.inputs, " row ")
-    for result in decode_rows(engine, rows, options, prefix):
-        if result.problem is not None:
-            bad += 1
-            problem = result.problem.spelled(spell)
-            problems.add(result.number, problem)
-        for line in lines(result):
-            file.write(line + "\n")
-    problems.end()
-    return bad
 
 
 @dataclass(frozen=True)
@@ -129,7 +43,7 @@ class _Call:
     """Arguments and options of the command; ``decoding`` has those of ``DecodingOptions``."""
 
     bundle: str
-    file: str
+    files: tuple[str, ...]
     inputs: str | None
     output: str
     force: bool
@@ -141,6 +55,7 @@ class _Call:
     format: "FileFormat | None"
     placeholders: str | None
     placeholder_pattern: tuple[str, ...]
+    ignore_tags: str | None
     target_prefix: str | None
     target_prefix_file: str | None
     source_language: str | None
@@ -149,7 +64,13 @@ class _Call:
     threads: int | None
     workers: int | None
     engine: "EngineName"
+    max_seconds: float | None
     decoding: dict[str, Any]
+
+    @property
+    def file(self) -> str:
+        """The file of lines."""
+        return self.files[0] if self.files else "-"
 
 
 @click.command(
@@ -157,7 +78,7 @@ class _Call:
     short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.",
 )
 @click.argument("bundle", type=click.Path())
-@click.argument("file", type=click.Path(), default="-")
+@click.argument("files", type=click.Path(), nargs=-1, metavar="[FILE]...")
 @click.option(
     "-o", "--output", type=click.Path(), default="-", help="File to write. Default: stdout."
 )
@@ -174,8 +95,11 @@ class _Call:
     type=click.Path(),
     metavar="ROWS.npz",
     help="Instead of FILE: arrays, for a bundle of a custom module. One array per input, with the "
-    "rows on the first axis, or one per row: NAME/0, NAME/1, ...",
+    "rows on the first axis, or one per row: NAME/0, NAME/1, ... For a bundle that reads sound or "
+    "pictures also a text file, with the path of a file on each line.",
 )
+@click.option("--max-seconds", type=click.FloatRange(0, 86_400, min_open=True),
+              help="The longest sound that is read.  [default: 60]")  # fmt: skip
 @click.option("--jsonl", is_flag=True, help="Write one JSON object per line: text, tokens, score.")
 @click.option("--alignment", is_flag=True, help="Write 'text ||| 0-0 1-2': source and target "
               "positions.")  # fmt: skip
@@ -189,6 +113,8 @@ class _Call:
               "icu, number; an empty text for nothing.  [default: all but number]")  # fmt: skip
 @click.option("--placeholder-pattern", metavar="REGEX", multiple=True,
               help="With --format: a regular expression of what stays too.")  # fmt: skip
+@click.option("--ignore-tags", metavar="NAME,...",
+              help="With --format: elements of HTML and XML whose content stays.")  # fmt: skip
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
               help="File with the start of each line's translation.")  # fmt: skip
@@ -207,6 +133,8 @@ class _Call:
 def translate(ctx: click.Context, /, **values: Any) -> None:
     """Translate FILE (default: stdin) line by line, in UTF-8.
 
+    Of a bundle that reads sound or pictures, each FILE is one, and gives one line.
+
     An empty line stays empty. A line that cannot be decoded is reported with its number, its
     output line stays empty, and the exit status is 1.
 
@@ -214,10 +142,12 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     tfexport translate de-en.bundle german.txt -o english.txt --beam-size 4
     tfexport translate de-en.bundle < german.txt > english.txt
     tfexport translate de-en.bundle page.html --format html -o english.html
+    tfexport translate speech.bundle one.wav two.flac --jsonl
     """
     call = as_call(_Call, values)
     check_ahead(call.bundle)  # while the following are imported
     from tfexport.cli.document_files import check_document_call, translate_document
+    from tfexport.cli.input_rows import check_files, check_inputs_call, read_rows, translate_rows
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.resumable import check_output
 
@@ -227,9 +157,13 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     if call.output != "-":
         source = None if call.file == "-" else Path(call.file)
         check_output(source, Path(call.output), call.force, call.resume)
-    engine = Engine(call.bundle, _layout(call), call.vocabulary_map, call.engine)
-    if call.inputs is not None:
-        if bad := translate_inputs(call, engine):
+    engine = Engine(
+        call.bundle, _layout(call), call.vocabulary_map, call.engine, _media_limits(call)
+    )
+    check_files(call, engine.manifest.media)
+    rows = read_rows(call, engine)
+    if rows is not None:
+        if bad := translate_rows(call, engine, rows):
             click.echo(f"{bad} rows could not be decoded; their output is empty.", err=True)
             ctx.exit(1)
         return
@@ -252,6 +186,12 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     if bad:
         click.echo(f"{bad} lines could not be decoded; their output lines are empty.", err=True)
         ctx.exit(1)
+
+
+def _media_limits(call: _Call) -> "MediaLimits | None":
+    from tfexport.runtime.media.limits import MediaLimits
+
+    return None if call.max_seconds is None else MediaLimits(seconds=call.max_seconds)
 
 
 def _layout(call: _Call) -> "ThreadLayout":

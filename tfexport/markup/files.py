@@ -15,7 +15,6 @@ FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "jso
 FILE_FORMATS: tuple[FileFormat, ...] = (
     "text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings",
 )  # fmt: skip
-_MARK = "\ufeff"
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
@@ -57,7 +56,7 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
     """Find the texts of a file.
 
     Args:
-        content: of the file.
+        content: of the file, without a byte order mark.
         kind: its format.
         markup: its placeholders, and rules for its elements.
 
@@ -65,9 +64,6 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
         InputError: it is malformed.
         MissingDependencyError: its parser is not installed.
     """
-    if content.startswith(_MARK):  # of the order of bytes, which no parser expects
-        file = read_file(content.removeprefix(_MARK), kind, markup)
-        return TextFile(file.texts, lambda made: _MARK + file.write(made))
     if kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
         return TextFile([Text(content, whole)], lambda made: made[0])

@@ -116,20 +116,23 @@ class TermTokens:
         """Where words begin and end; None if the vocabulary has no word to tell it by."""
         tokenizer = self._texts.target
         for word in _ANCHORS[:-2]:
-            try:
-                alone = tokenizer.encode(word)
-                inside = self._after(word, f" {word}")
-            except InputError:
-                continue
-            if alone and inside and self._unk not in (*alone, *inside):
+            alone, inside = self._encode(word), self._after(word, f" {word}")
+            if alone and inside:
                 return WordBoundaries(tokenizer, word, alone, inside[0])
         return None
 
     def _after(self, anchor: str, text: str) -> list[int]:
         """The tokens of a text after an anchor; none if they cannot be told apart."""
-        before = self._texts.target.encode(anchor)
-        whole = self._texts.target.encode(anchor + text)
+        before, whole = self._encode(anchor), self._encode(anchor + text)
         return whole[len(before) :] if whole[: len(before)] == before else []
+
+    def _encode(self, text: str) -> list[int]:
+        """The tokens of a text; none if the vocabulary lacks a part of it."""
+        try:
+            found = self._texts.target.encode(text)
+        except InputError:
+            return []
+        return [] if self._unk in found else found
 
     def _write(self, phrase: str) -> _Written:
         """The tokens of a phrase.
@@ -142,28 +145,28 @@ class TermTokens:
         if not alone or self._unk in alone or max(alone) >= self._size:
             lacking = shown(self._lacking(alone))
             raise InputError(f"has a part that the target's vocabulary lacks: {lacking}")
-        anchors = [each for each in _ANCHORS if self._unk not in tokenizer.encode(each)]
+        anchors = [each for each in _ANCHORS if self._encode(each)]
         inside = [self._first_after(anchors, f" {phrase}") or alone]
         if not joins(
             "a", phrase
         ):  # a sign, or a script without spaces: written without a space too
             inside.append(self._first_after(anchors, phrase))
         capital = phrase[:1].upper() + phrase[1:]
-        first = [alone, tuple(tokenizer.encode(capital))]
+        first = [alone, tuple(self._encode(capital))]
         # Some vocabularies have words together with the sign after them, such as "▁big.".
         for sign in _AFTER:
             for written, known in ((f" {phrase}{sign}", inside), (f"{capital}{sign}", first)):
                 if known is inside:
                     signed = self._first_after(anchors, written)
                 else:
-                    signed = tuple(tokenizer.encode(written))
-                if not any(each and each == signed[: len(each)] for each in known):
+                    signed = tuple(self._encode(written))
+                if signed and not any(each == signed[: len(each)] for each in known if each):
                     known.append(signed)
-        usable = [each for each in inside if each and self._unk not in each]
-        starting = [each for each in usable if bounds is None or not bounds.continues(each[0])]
+        usable = [each for each in inside if each]
+        starting = [each for each in usable if bounds is None or not bounds.continue_with(each)]
         round_trip = self._texts.decode(alone)
         texts = tuple(dict.fromkeys(text for text in (phrase, round_trip) if text.strip()))
-        begun = tuple(each for each in first if each and self._unk not in each)
+        begun = tuple(each for each in first if each)
         return _Written(tuple(dict.fromkeys(starting or usable)), begun, texts)
 
     def _first_after(self, anchors: Sequence[str], text: str) -> tuple[int, ...]:
@@ -193,10 +196,14 @@ class WordBoundaries:
         """See ``Boundaries``."""
         key = ("continues", token)
         if key not in self._known:
-            text = self._tokenizer.decode([*self._alone, token])
-            after = text[len(self._shown) :] if text.startswith(self._shown) else ""
-            self._known[key] = joins(self._shown, after) or after.startswith(_UNDECIDED)
+            self._known[key] = self.continue_with((token,))
         return self._known[key]
+
+    def continue_with(self, tokens: Sequence[int]) -> bool:
+        """Whether tokens, after a word, begin within that word."""
+        text = self._tokenizer.decode([*self._alone, *tokens])
+        after = text[len(self._shown) :] if text.startswith(self._shown) else ""
+        return joins(self._shown, after) or after.startswith(_UNDECIDED)
 
     def opens(self, token: int) -> bool:
         """See ``Boundaries``."""

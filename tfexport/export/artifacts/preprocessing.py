@@ -74,7 +74,7 @@ def _feature_extractor(folder: Path) -> Any:
 
     try:
         with quiet():
-            return transformers.AutoFeatureExtractor.from_pretrained(
+            return transformers.AutoFeatureExtractor.from_pretrained(  # type: ignore[no-untyped-call]
                 folder, local_files_only=True, trust_remote_code=False
             )
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfexport.errors import ConfigError, join_problems
+from tfexport.errors import ConfigError
 
 # Class of transformers to what is made of it.
 KNOWN = ("WhisperFeatureExtractor", "Wav2Vec2FeatureExtractor", "Speech2TextFeatureExtractor")
@@ -32,7 +32,7 @@ def sound_part(extractor: Any, name: str) -> dict[str, Any]:
     makers = dict(zip(KNOWN, (_log_mel, _waveform, _filter_banks), strict=True))
     part, others = makers[kind](extractor)
     if problems := [*problems, *others]:
-        raise ConfigError(join_problems(kind, problems).rstrip("."))
+        raise ConfigError(f"{kind}: {'; '.join(problems)}")
     return {"kind": part.pop("kind"), "input": name, **part}
 
 

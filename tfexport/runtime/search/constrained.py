@@ -23,11 +23,14 @@ from tfexport.runtime.search.beam import BeamChoice, Beams, Candidates, Doubles,
 from tfexport.runtime.search.logits import log_normalizer, topk
 from tfexport.runtime.search.ranking import best_first
 from tfexport.runtime.search.request import Request, ResolvedOptions
-from tfexport.runtime.search.required import Progress, Required
+from tfexport.runtime.search.required import Required
 
 # Hypotheses of a search with fewer, by the tokens of the required phrases: (tokens, hypotheses).
 _WIDTHS = ((3, 4), (7, 8))
 _WIDEST = 16
+# Of these places of the beam as many have to be finished before it stops early: a mean of
+# log-probabilities favours a hypothesis that goes on and on, and here more of them do.
+_PATIENCE = 0.25
 _NONE = -1
 
 Search = Callable[[Model, Sequence[Request], ResolvedOptions], list[list[Hypothesis]]]
@@ -62,7 +65,8 @@ def decode_constrained(
                 open_rows.setdefault(_width(reachable, options), []).append(place)
     for width, places in open_rows.items():
         chosen = [rows[place] for place in places]
-        wider = dataclasses.replace(options, beam_size=width)
+        patience = options.patience * _PATIENCE
+        wider = dataclasses.replace(options, beam_size=width, patience=patience)
         made = _run(model, chosen, wider)
         for place, hypotheses in zip(places, made, strict=True):
             required = requests[place].required
@@ -137,7 +141,7 @@ def _within(request: Request, options: ResolvedOptions) -> Required | None:
     assert required is not None
     room = _room(request, options)
     while required.requirements:
-        progress = Progress(required)
+        progress = required.progress
         state = progress.after(_counted(request, options))
         if progress.fits(state, room):
             return required if progress.missing[state] else None
@@ -191,7 +195,7 @@ class ConstrainedChoice(BeamChoice):
     ) -> None:
         """Start after the prefixes; every request has ``required``."""
         super().__init__(requests, options, prefixes, normalizer)
-        self._progress = [Progress(row.required) for row in requests if row.required is not None]
+        self._progress = [row.required.progress for row in requests if row.required is not None]
         starts = [
             progress.after(_counted(row, options))
             for progress, row in zip(self._progress, requests, strict=True)

@@ -6,7 +6,7 @@ Source of the automaton: Aho and Corasick 1975, "Efficient string matching".
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Protocol
 
 Tokens = tuple[int, ...]
@@ -61,6 +61,11 @@ class Required:
     requirements: tuple[Requirement, ...]
     boundaries: Boundaries | None = None
     unmet_in: Callable[[Sequence[int]], Tokens] | None = field(default=None, compare=False)
+
+    @cached_property
+    def progress(self) -> "Progress":
+        """How far tokens meet all requirements."""
+        return Progress(self)
 
     def unmet(self, tokens: Sequence[int]) -> Tokens:
         """The number of each requirement that tokens do not meet."""
