@@ -16,6 +16,7 @@ from tfexport.bundle import FORMAT_VERSION, MANIFEST, SpecialIds, open_bundle, r
 from tfexport.errors import BundleError
 from tfexport.languages import Languages
 from tfexport.manifest import Manifest
+from tfexport.speech import Speech
 
 
 def test_any_changed_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
@@ -171,6 +172,7 @@ LOG_MEL = {
     "kind": "log_mel", "input": "samples", "sampling_rate": 16000, "feature_size": 80, "n_fft": 400,
     "hop_length": 160, "num_samples": 480000, "padding_value": 0.0, "do_normalize": False,
 }  # fmt: skip
+SPEECH = dataclasses.asdict(Speech(no_timestamps=8, positions=30))
 IDS = {"pad": 0, "bos": 1, "eos": 2, "unk": None, "start": None}
 LANGUAGES = Languages({"de": 3, "en": 4}, "before", "first", "de", "en")
 
@@ -212,6 +214,15 @@ def test_what_a_model_says_about_decoding_is_read_back(
         ),
         ({"preprocessing": {**LOG_MEL, "num_samples": 200}}, "not more than half of n_fft"),
         ({"preprocessing": {**LOG_MEL, "padding_value": 1e300}}, "padding_value: 1e.* is not from"),
+        ({"speech": {"no_timestamps": 1}}, "speech.positions: missing"),
+        ({"speech": {**SPEECH, "no_timestamps": 12}}, "12 leaves no timestamps in a vocabulary"),
+        ({"speech": {**SPEECH, "languages": {"de": 13}}}, "languages.de: 13 is not an id of the"),
+        ({"speech": {**SPEECH, "languages": {"de": 4}}}, "speech.tasks: not those of a model of"),
+        ({"speech": {**SPEECH, "positions": 2**40}}, "positions: 1.* is not an integer from 4"),
+        ({"speech": {**SPEECH, "median_filter_width": 4}}, "median_filter_width: 4 is not odd"),
+        ({"speech": {**SPEECH, "alignment_heads": [[1]]}}, "a head is not a pair"),
+        ({"speech": {**SPEECH, "language": "de"}}, "language: 'de' is not one of the languages"),
+        ({"speech": SPEECH}, "does not take one input of frames of a fixed number"),
         ({"origins": {"norm": 1}}, "origins.norm: 1 is not text"),
         ({"generation": {"callback": 1}}, "generation.callback: unknown key"),
         ({"generation": {"beam_size": True}}, "generation.beam_size: True is not an integer"),

@@ -35,6 +35,8 @@ from tfexport.json_checks import (
 from tfexport.languages import LANGUAGES, Languages
 from tfexport.languages import find_contradictions as find_wrong_languages
 from tfexport.preprocessing import MEDIA, check_preprocessing
+from tfexport.speech import SPEECH, Speech
+from tfexport.speech import find_contradictions as find_wrong_speech
 
 SEARCH_RULES = ("tfexport", "transformers")
 
@@ -225,6 +227,7 @@ _KEYS: dict[str, Check] = {
     "preprocessing": or_null(check_preprocessing),
     "origins": every(_TEXT),
     "parameters": every(list_of(_TEXT)),
+    "speech": or_null(SPEECH),
 }
 _transformer = record({**_KEYS, "config": _CONFIG, "module": or_null(MODULE)})
 _module = record({**_KEYS, "config": record(_FRAMING), "module": MODULE})
@@ -307,6 +310,10 @@ def _wrong_decoding(values: Mapping[str, Any]) -> Iterator[str]:
     yield from find_foreign_ids(values["generation"], sizes["target"])
     if values["languages"] is not None:
         yield from find_wrong_languages(values["languages"], sizes)
+    if values["speech"] is not None:
+        inputs = (values["module"] or {}).get("inputs", [])
+        eos = values["special_ids"]["eos"]
+        yield from find_wrong_speech(values["speech"], sizes["target"], eos, inputs)
 
 
 def _wrong_preprocessing(
@@ -461,6 +468,7 @@ class Manifest:
             a user's module.
         parameters: of a module that was recognised: each of its parameters to the weights that have
             its values, as ``compact_report`` shortens them; else empty.
+        speech: what Whisper's way of decoding needs to know; None for every other model.
     """
 
     tfexport_version: str
@@ -482,13 +490,22 @@ class Manifest:
     preprocessing: dict[str, Any] | None = None
     origins: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, list[str]] = field(default_factory=dict)
+    speech: Speech | None = None
 
     @property
     def hidden_ids(self) -> tuple[int, ...]:
         """The ids that text does not show."""
         special = self.special_ids
         languages = () if self.languages is None else self.languages.ids.values()
-        return (special.pad, special.bos, special.eos, special.decoder_start, *languages)
+        of_speech = () if self.speech is None else self.speech.ids
+        return (
+            special.pad,
+            special.bos,
+            special.eos,
+            special.decoder_start,
+            *languages,
+            *of_speech,
+        )
 
     @property
     def module_io(self) -> ModuleIO | None:
@@ -567,6 +584,8 @@ class Manifest:
         values["limits"] = Limits(**values["limits"])
         if values["languages"] is not None:
             values["languages"] = Languages(**values["languages"])
+        if values["speech"] is not None:
+            values["speech"] = Speech(**values["speech"])
         return cls(**values)
 
 

@@ -36,8 +36,8 @@ def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> N
 
 # In the order of use, not of the alphabet. Each is a function of its own file.
 _COMMANDS = (
-    "onnx", "torchscript", "verify", "translate", "corpus", "serve", "score", "quantize",
-    "optimize", "bench", "inspect", "demo",
+    "onnx", "torchscript", "verify", "translate", "transcribe", "corpus", "serve", "score",
+    "quantize", "optimize", "bench", "inspect", "demo",
 )  # fmt: skip
 CLOSED_PIPE = 141
 TERMINATED = 143

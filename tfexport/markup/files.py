@@ -169,7 +169,7 @@ def _subtitles(content: str, cues: Sequence[str], markup: Markup) -> TextFile:
 
 
 def _speeches(cue: str) -> list[tuple[str, str]]:
-    """What each speaker says, with the dash and the tags before it, which are kept.
+    """The speeches of a cue, each with the dash and the tags before it, which are kept.
 
     A speech begins with a dash after another one, or after the end of a sentence; a line in
     brackets, which says what is heard, is on its own.
@@ -258,8 +258,10 @@ def _is_empty(entry: Any) -> bool:
 def _translation_lines(lines: Sequence[str], start: int) -> tuple[int, int]:
     """The lines of the translation of the message that is at a line or after it."""
     begin = start
-    while not lines[begin].startswith("msgstr"):
+    while begin < len(lines) and not lines[begin].lstrip().startswith("msgstr"):
         begin += 1
+    if begin == len(lines):
+        raise InputError(f"line {start + 1}: a message without msgstr")
     end = begin + 1
     while end < len(lines) and lines[end].lstrip().startswith(("msgstr", '"')):
         end += 1

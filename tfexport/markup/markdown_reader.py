@@ -37,8 +37,8 @@ _OWN_LINE = re.compile(r"\[!\w+\][+-]?\s*$")  # the kind of an alert
 _OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a definition
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _PARTS = re.compile(
-    r"(?P<note>\[\^[^\]\s]+\])"
-    r"|(?P<sign>(?<![\w:]):[a-z0-9_+-]*[a-z][a-z0-9_+-]*:(?![\w:]))"
+    r"(?P<note>\[\^[^\]\s]{1,100}\])"
+    r"|(?P<sign>(?<![\w:]):(?=[0-9_+-]{0,40}[a-z])[a-z0-9_+-]{1,40}:(?![\w:]))"
     r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$]))"
 )
 _CELLS = ("td_open", "td_close", "th_open", "th_close")

@@ -10,14 +10,21 @@ if TYPE_CHECKING:
     from tfexport.runtime.media.limits import MediaLimits
     from tfexport.runtime.options import DecodingOptions
     from tfexport.runtime.results import Hypothesis, TranslationResult
+    from tfexport.runtime.speech.transcription import Segment, Transcription, TranscriptionOptions
     from tfexport.runtime.translator import Translator
 
-__all__ = ["DecodingOptions", "Hypothesis", "MediaLimits", "TranslationResult", "Translator"]
+__all__ = [
+    "DecodingOptions", "Hypothesis", "MediaLimits", "Segment", "Transcription",
+    "TranscriptionOptions", "TranslationResult", "Translator",
+]  # fmt: skip
 
 _WHERE = {
     "DecodingOptions": "options",
     "Hypothesis": "results",
     "MediaLimits": "media.limits",
+    "Segment": "speech.transcription",
+    "Transcription": "speech.transcription",
+    "TranscriptionOptions": "speech.transcription",
     "TranslationResult": "results",
     "Translator": "translator",
 }

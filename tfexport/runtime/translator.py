@@ -36,6 +36,13 @@ from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.speech.transcriber import MOST_SECONDS, Transcriber
+from tfexport.runtime.speech.transcription import (
+    Transcription,
+    TranscriptionKeywords,
+    TranscriptionOptions,
+    merge_options,
+)
 from tfexport.runtime.streaming import stream_text, streamed, translate_texts, unstreamable
 from tfexport.runtime.term_tokens import GivenRequired, required_of_rows
 from tfexport.runtime.terms import GivenTerms, terms_of_rows
@@ -306,6 +313,30 @@ class Translator:
         if not self.engine.gives_text:
             return [TranslationResult(None, hypotheses) for hypotheses in found]
         return [self.engine.result("", [], hypotheses, resolved) for hypotheses in found]
+
+    def transcribe(
+        self,
+        sounds: Iterable[Any],
+        *,
+        options: TranscriptionOptions | None = None,
+        most_seconds: float = MOST_SECONDS,
+        **keywords: Unpack[TranscriptionKeywords],
+    ) -> list[Transcription]:
+        """Transcribe sounds of any length with a Whisper model, as transformers' ``generate`` does.
+
+        Args:
+            sounds: each the path of a file, its bytes, or samples and their rate ``(array, rate)``.
+            options: options as one value; keywords override it.
+            most_seconds: of one sound.
+            **keywords: see ``TranscriptionOptions``.
+
+        Raises:
+            InputError: naming every sound that cannot be transcribed.
+            ConfigError: the bundle is of another model, or options are unknown or contradictory.
+        """
+        chosen = merge_options(options, keywords)
+        listed = check_rows("sounds", sounds, "sounds")
+        return Transcriber(self.engine, chosen, most_seconds).transcribe(listed)
 
     @naming_options(ScoringKeywords)
     def score(

@@ -59,58 +59,121 @@ private:
 };
 
 // Sums of up to 32 rows and one panel.
-INLINE void tiles_of(const Packed& w, const uint8_t* rows, size_t ld, bool both, int panel,
-                     int32_t (*sums)[PANEL]) {
-    const int8_t* at = w.int8 + (size_t)panel * w.k * PANEL;
+struct Tiled {
+    int row, count, panel;
+    alignas(64) int32_t sums[PAIR][PANEL];
+};
+
+// Weights that are fetched meanwhile: so many bytes from `at` on at each step of k.
+struct Ahead {
+    const int8_t* at;
+    int bytes;
+};
+
+// Meanwhile between(step, steps) does what is left of the block before. SEVERAL: other rows meet
+// the same weights, which are fetched into the second cache: the first one holds rows as well.
+template <bool SEVERAL, class Between>
+INLINE void tiles_of(const Packed& w, const Input& x, Ahead ahead, Tiled& block,
+                     Between&& between) {
+    const int8_t* at = w.int8 + (size_t)block.panel * w.k * PANEL;
+    const size_t ld = x.ldq;
+    const uint8_t* rows = (const uint8_t*)x.quantized + block.row * ld;
+    const bool both = block.count > TILE;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int k = 0; k < w.k; k += DEPTH, at += DEPTH * PANEL) {
-        for (int i = 0; i < DEPTH * PANEL; i += 64)
-            __builtin_prefetch((const char*)at + 2 * AHEAD + i);
-        _tile_loadd(4, rows + k, ld);
+    const int steps = w.k / DEPTH;
+    for (int step = 0; step < steps; step++, rows += DEPTH, at += DEPTH * PANEL) {
+        for (int i = 0; i < ahead.bytes; i += 64)
+            __builtin_prefetch(ahead.at + i, 0, SEVERAL ? 2 : 3);
+        ahead.at += ahead.bytes;
+        _tile_loadd(4, rows, ld);
         _tile_loadd(6, at, PANEL * GROUP);
         _tile_loadd(7, at + TILE * GROUP, PANEL * GROUP);
         _tile_dpbusd(0, 4, 6);
         _tile_dpbusd(1, 4, 7);
-        if (!both) continue;
-        _tile_loadd(5, rows + TILE * ld + k, ld);
-        _tile_dpbusd(2, 5, 6);
-        _tile_dpbusd(3, 5, 7);
+        if (both) {
+            _tile_loadd(5, rows + TILE * ld, ld);
+            _tile_dpbusd(2, 5, 6);
+            _tile_dpbusd(3, 5, 7);
+            between(step + 1, steps);
+        }
     }
-    _tile_stored(0, sums[0], sizeof sums[0]);
-    _tile_stored(1, sums[0] + TILE, sizeof sums[0]);
+    _tile_stored(0, block.sums[0], sizeof block.sums[0]);
+    _tile_stored(1, block.sums[0] + TILE, sizeof block.sums[0]);
     if (!both) return;
-    _tile_stored(2, sums[TILE], sizeof sums[0]);
-    _tile_stored(3, sums[TILE] + TILE, sizeof sums[0]);
+    _tile_stored(2, block.sums[TILE], sizeof block.sums[0]);
+    _tile_stored(3, block.sums[TILE] + TILE, sizeof block.sums[0]);
 }
 
+// Sums of many rows are given out while the next tiles are multiplied: what tiles stored cannot be
+// read at once. A few rows wait for their weights instead.
 template <class Out>
 void tiled_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
-    alignas(64) int32_t sums[PAIR][PANEL];
-    alignas(64) float values[PAIR][PANEL];
+    constexpr int GIVEN = 8;          // rows that are given out between two steps, or a multiple
+    constexpr int LONG = 8 * DEPTH;   // K, from which that is faster
+    constexpr int STAY = 512 * 1024;  // bytes of rows that stay in the second cache
+    Tiled blocks[2];
+    alignas(64) float values[TILE][PANEL];
     Tiles tiles;
-    auto pairs = [&](int from, int to) {
-        for (int panel = first; panel < last; panel++)
-            for (int row = from; row < to; row += PAIR) {
-                const int count = to - row < PAIR ? to - row : PAIR;
-                tiles.shape(count);
-                tiles_of(w, (const uint8_t*)x.quantized + row * x.ldq, x.ldq, count > TILE, panel,
-                         sums);
-                for (int r = 0; r < count; r++)
-                    for (int i = 0; i < PANEL; i += LANES)
-                        store(values[r] + i,
-                              Columns(w, panel * PANEL + i)
-                                  .dequantized(x.rows[row + r], *(const I*)(sums[r] + i)));
-                out(Sums{row, count, panel * PANEL, PANEL, values[0], PANEL});
+    const auto give = [&](const Tiled& block, int from, int to) __attribute__((always_inline)) {
+        static_assert(PANEL == 2 * LANES, "a row's sums are two vectors");
+        const int column = block.panel * PANEL;
+        const Columns low(w, column), high(w, column + LANES);
+        for (int row = from; row < to; row += TILE) {
+            const int count = to - row < TILE ? to - row : TILE;
+            for (int r = 0; r < count; r++) {
+                const Quantization how = x.rows[block.row + row + r];
+                const int32_t* sums = block.sums[row + r];
+                store(values[r], low.dequantized(how, *(const I*)sums));
+                store(values[r] + LANES, high.dequantized(how, *(const I*)(sums + LANES)));
             }
+            out(Sums{block.row + row, count, column, PANEL, values[0], PANEL});
+        }
+    };
+    const auto give_part = [&](const Tiled& block, int from, int to)
+                               __attribute__((noinline)) { give(block, from, to); };
+    const auto pairs_of = [&](int from, int to) {
+        const int pairs = (to - from + PAIR - 1) / PAIR;
+        const Tiled* before = nullptr;
+        int turn = 0;
+        for (int panel = first; panel < last; panel++)
+            for (int pair = 0; pair < pairs; pair++, turn ^= 1) {
+                Tiled& block = blocks[turn];
+                block.row = from + pair * PAIR;
+                block.count = to - block.row < PAIR ? to - block.row : PAIR;
+                block.panel = panel;
+                tiles.shape(block.count);
+                int done = 0;
+                const auto between = [&](int step, int steps) __attribute__((always_inline)) {
+                    if (!before) return;
+                    const int part = before->count * step / steps / GIVEN * GIVEN;
+                    const int end = step == steps ? before->count : part;
+                    if (end > done) give_part(*before, done, end);
+                    done = end > done ? end : done;
+                };
+                const int8_t* weights = w.int8 + (size_t)panel * w.k * PANEL;
+                if (pairs == 1) {
+                    tiles_of<false>(w, x, {weights + 2 * AHEAD, DEPTH * PANEL}, block, between);
+                } else {  // each fetches a part of the next panel
+                    const int part = (DEPTH * PANEL / pairs + 63) / 64 * 64;
+                    weights += (size_t)w.k * PANEL + (size_t)pair * part * (w.k / DEPTH);
+                    tiles_of<true>(w, x, {weights, part}, block, between);
+                }
+                before = &block;
+                if (block.count > TILE && w.k >= LONG) continue;
+                give(block, 0, block.count);
+                before = nullptr;
+            }
+        if (before) give_part(*before, 0, before->count);
     };
     // Rows that fill no pair of tiles come last: a change of shape for each panel would be dear.
-    const int whole = rows / PAIR * PAIR;
-    for (int row = 0; row < whole; row += ROWS_AT_ONCE)
-        pairs(row, row + ROWS_AT_ONCE < whole ? row + ROWS_AT_ONCE : whole);
-    if (whole < rows) pairs(whole, rows);
+    const int most = w.k * PAIR < STAY ? STAY / w.k / PAIR * PAIR : PAIR,
+              whole = rows / PAIR * PAIR;
+    for (int row = 0; row < whole; row += most)
+        pairs_of(row, row + most < whole ? row + most : whole);
+    if (whole < rows) pairs_of(whole, rows);
 }
 
 bool runs_here() { return cpu::amx(); }

@@ -338,6 +338,7 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         languages=contents.tokenizers.languages,
         preprocessing=contents.preprocessing,
         origins=dict(contents.generation.origins),
+        speech=contents.generation.speech,
         graphs={form.name: form.filename for form in graphs},
         module=build.found.io.to_dict() | _found_in(contents) | _decoder_in(build),
         parameters={} if build.decoder is None else build.decoder.parameters,

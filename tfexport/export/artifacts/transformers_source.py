@@ -35,11 +35,11 @@ from tfexport.export.artifacts.transformers_call import (
     first_line,
     size_limits,
 )
+from tfexport.export.artifacts.whisper_settings import read_speech, without_prefix
 from tfexport.export.quiet import quiet
 from tfexport.export.text.model_tokenizers import InstalledTokenizer, find_installed_tokenizer
 from tfexport.model_src.checkpoint.generation_config import (
     GENERATION_FILE,
-    REMEDY,
     Generation,
     read_generation,
 )
@@ -125,6 +125,7 @@ def read_transformers(
         generation, notes = _generation(loaded, size)
         special = _special_ids(loaded, generation, size)
         max_length = tried.longest(settings.get("max_length"), generation)
+    speech, of_speech = read_speech(loaded.config, loaded.generation, special.eos, max_length)
     if "encoder_no_repeat_ngram_size" in generation.defaults and inputs[0].name != "input_ids":
         raise ConfigError(
             f"{name}: encoder_no_repeat_ngram_size is not supported: the source is not ids. "
@@ -136,8 +137,8 @@ def read_transformers(
         defaults["min_length"] = min(defaults["min_length"], defaults["max_length"])
     return dataclasses.replace(
         described, special=special, max_length=max_length,
-        generation=dataclasses.replace(generation, defaults=defaults),
-        notes=(*loaded.notes, *generation.notes, *notes), examples=examples,
+        generation=dataclasses.replace(generation, defaults=defaults, speech=speech),
+        notes=(*loaded.notes, *generation.notes, *notes, *of_speech), examples=examples,
         encodes_once=once,
     )  # fmt: skip
 
@@ -313,23 +314,10 @@ def _ids_of(loaded: _Loaded, *names: str) -> Iterator[int]:
                 yield value
 
 
-_FROM_CONFIG = "_from_model_config"  # without keys that its GenerationConfig does not declare
-# Keys of Whisper's generation_config.json, which its own ``generate`` makes a prefix of.
-_OF_PREFIX = (
-    "lang_to_id", "task_to_id", "language", "task", "is_multilingual", "forced_decoder_ids",
-)  # fmt: skip
-_NO_TIMESTAMPS = "no_timestamps_token_id"
-# Those that change no token without timestamps, and of words' times.
-_OF_TIMESTAMPS = (
-    "max_initial_timestamp_index", "alignment_heads", "median_filter_width", "prev_sot_token_id",
-    "return_timestamps", "return_segments",
-)  # fmt: skip
-
-
 def _generation(loaded: _Loaded, size: int) -> tuple[Generation, tuple[str, ...]]:
     """The decoding defaults, and remarks on what a bundle leaves to the caller."""
     given = {key: value for key, value in loaded.generation.items() if value is not None}
-    given, notes = _without_prefix(given)
+    given, notes = without_prefix(given)
     table = getattr(decoder_config(loaded.model.config), "max_position_embeddings", None)
     own = {
         **loaded.config, "vocab_size": size, "max_position_embeddings": table,
@@ -339,33 +327,6 @@ def _generation(loaded: _Loaded, size: int) -> tuple[Generation, tuple[str, ...]
     if start is not None:
         given.setdefault("decoder_start_token_id", start)
     return read_generation(own, given), notes
-
-
-def _without_prefix(given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The generation settings of Whisper without those that its own ``generate`` reads."""
-    last = given.get(_NO_TIMESTAMPS)
-    if not isinstance(last, int):
-        return {**given}, ()
-    read = (_NO_TIMESTAMPS, *_OF_PREFIX, *_OF_TIMESTAMPS)
-    kept = {key: value for key, value in given.items() if key not in read}
-    if given.get(_FROM_CONFIG):  # then transformers does not read them
-        return kept, ()
-    languages, tasks = given.get("lang_to_id"), given.get("task_to_id")
-    if given.get("return_timestamps") is True:
-        raise ConfigError(
-            f"{GENERATION_FILE}: return_timestamps: true is not supported: there is no rule for "
-            f"the order of timestamps. {REMEDY}"
-        )
-    if not languages or not isinstance(languages, Mapping):
-        return {**kept, "forced_bos_token_id": last}, ()
-    code, number = next(iter(languages.items()))
-    task = next(iter(tasks.values())) if isinstance(tasks, Mapping) and tasks else None
-    prefix = [each for each in (number, task, last) if each is not None]
-    return kept, (
-        "transformers' generate starts a row with tokens for its language, which it detects, its "
-        f"task and no timestamps; a bundle takes them as target_prefix, such as {prefix} for "
-        f"{code}",
-    )
 
 
 def _special_ids(loaded: _Loaded, generation: Generation, size: int) -> SpecialIds:

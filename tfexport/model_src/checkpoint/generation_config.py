@@ -9,6 +9,7 @@ from typing import Any
 
 from tfexport.errors import ConfigError, join_problems, shown
 from tfexport.manifest import TRANSFORMERS
+from tfexport.speech import Speech
 
 # Source of the keys: GenerationConfig of transformers.
 
@@ -195,12 +196,14 @@ class Generation:
         start_id: the token that decoding starts from; None if the files have none.
         notes: remarks for the user.
         origins: the origin of defaults, for the manifest; only of ``max_length``.
+        speech: of a model that is decoded as Whisper is; else None.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     start_id: int | None = None
     notes: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
+    speech: Speech | None = None
 
 
 def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Generation:

@@ -60,8 +60,12 @@ class LogMel:
     def padded(self, samples: Samples) -> Samples:
         """Samples (N,) of at most one window as a whole one, normalised if the model wants it."""
         filled = np.full(self.num_samples, self.padding_value, np.float32)
-        filled[: len(samples)] = _normalized(samples) if self.do_normalize else samples
+        filled[: len(samples)] = self.normalized(samples)
         return filled
+
+    def normalized(self, samples: Samples) -> Samples:
+        """Samples (N,), normalised if the model wants it."""
+        return _normalized(samples) if self.do_normalize else samples
 
     def features(self, samples: Samples) -> Floats:
         """The features (M, F) of samples of any length, F being N / ``hop_length``.

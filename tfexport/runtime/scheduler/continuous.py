@@ -46,6 +46,7 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
         and all(
             row.candidates is None
             and row.inputs is None
+            and row.rule is None
             and row.required is None  # decoded by two searches, one after the other
             and len(row.prefix) < options.max_length
             for row in requests

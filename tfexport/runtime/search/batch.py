@@ -44,10 +44,12 @@ class Prefilled(Prefixes):
     Attributes:
         state: the state of the decoder, after the start token and the prefix.
         logits: (B, V) of the position after the prefix; None if it has ``max_length`` tokens.
+        watched: (B, V), unfiltered, of the position that was asked for.
     """
 
     state: Rows
     logits: Floats | None
+    watched: Floats | None = None
 
 
 def prefill(
@@ -56,6 +58,7 @@ def prefill(
     options: ResolvedOptions,
     *,
     full_vocabulary: bool = False,
+    watch: int | None = None,
 ) -> Prefilled:
     """Encode rows whose prefixes are equally long, and run the decoder over these.
 
@@ -64,6 +67,7 @@ def prefill(
         requests: the rows.
         options: how to decode them.
         full_vocabulary: compute all logits, not only those of the rows' candidates.
+        watch: of the start token and the prefix, the place whose logits are kept too.
     """
     state = model.encode([request.source for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
@@ -90,7 +94,8 @@ def prefill(
     if length and options.first_token is not None:
         scores[prefix[:, 0] == options.first_token, 0] = 0  # a forced token is certain
     newest = None if full else logits[:, -1]
-    return Prefilled(prefix, scores, attention, state=state, logits=newest)
+    watched = None if watch is None else logits[:, watch].copy()  # ``newest`` is written to
+    return Prefilled(prefix, scores, attention, state=state, logits=newest, watched=watched)
 
 
 def advance(

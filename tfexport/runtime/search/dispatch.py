@@ -51,9 +51,11 @@ def make_choice(
 def _search(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
 ) -> list[list[Hypothesis]]:
-    # Searches in one call take no shortlists and no prefixes, except for a forced first token.
+    # Searches in one call take no shortlists, rules and prefixes, except for a forced first token.
     own = ((), (options.first_token,))
-    unconstrained = all(row.prefix in own and row.candidates is None for row in requests)
+    unconstrained = all(
+        row.prefix in own and row.candidates is None and row.rule is None for row in requests
+    )
     if options.beam_size > 1:
         found = _beam_in_one_call(model, requests, options) if unconstrained else None
         return BeamSearch(model, requests, options).run() if found is None else found

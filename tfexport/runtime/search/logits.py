@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tfexport.runtime.model.interface import Floats, Ids
-from tfexport.runtime.search.request import Request, ResolvedOptions
+from tfexport.runtime.search.request import LogitRule, Request, ResolvedOptions
 
 
 class LogitFilters:
@@ -23,6 +23,7 @@ class LogitFilters:
         self._limited = any(candidates is not None for candidates in self._candidates)
         self._first = len(requests[0].prefix) if requests else 0  # prefixes are equally long
         size = options.encoder_no_repeat_ngram_size
+        self._rules = _rows_of_rules(requests)
         self._of_source = [continuations(row.source_ids, size) for row in requests] if size else []
 
     def apply(self, logits: Floats, tokens: Ids, requests: NDArray[np.intp]) -> None:
@@ -58,6 +59,18 @@ class LogitFilters:
         if options.suppress_first_tokens and length == self._first:
             logits[:, list(options.suppress_first_tokens)] = -np.inf
         self.keep_candidates(logits, requests)
+        self._apply_rules(logits, tokens, requests)
+
+    def _apply_rules(self, logits: Floats, tokens: Ids, requests: NDArray[np.intp]) -> None:
+        """Have the rules of rows act; see ``apply``."""
+        for rule, ruled in self._rules:
+            rows = np.flatnonzero(ruled[requests])
+            if len(rows) == len(requests):
+                rule(logits, tokens)
+            elif len(rows):
+                part = logits[rows]
+                rule(part, tokens[rows])
+                logits[rows] = part
 
     def _ban_of_source(self, logits: Floats, seen: Ids, requests: NDArray[np.intp]) -> None:
         """Ban tokens that would complete an n-gram of the row's source."""
@@ -80,6 +93,15 @@ class LogitFilters:
                 kept = logits[row, candidates]
                 logits[row] = -np.inf
                 logits[row, candidates] = kept
+
+
+def _rows_of_rules(requests: Sequence[Request]) -> list[tuple[LogitRule, NDArray[np.bool_]]]:
+    """Each rule, and which requests have it."""
+    rules: list[LogitRule] = []
+    for request in requests:
+        if request.rule is not None and request.rule not in rules:
+            rules.append(request.rule)
+    return [(rule, np.array([request.rule == rule for request in requests])) for rule in rules]
 
 
 def continuations(ids: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:

@@ -3,17 +3,29 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.errors import InputError, Message, Option
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.model.interface import Ids, Source
+from tfexport.runtime.model.interface import Floats, Ids, Source
 from tfexport.runtime.options import DecodingOptions, changed_options
 from tfexport.runtime.search.required import Required
 from tfexport.runtime.text.codec import PLAIN, Framing
+
+
+class LogitRule(Protocol):
+    """A rule on the next tokens of rows, which acts after all options."""
+
+    def __call__(self, logits: Floats, tokens: Ids) -> None:
+        """Change logits (R, V) in place; a token that is banned gets -inf.
+
+        Args:
+            logits: (R, V).
+            tokens: (R, T), tokens so far, without the start token.
+        """
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,7 @@ class Request:
         sample: number of the first sample of this row; also part of the seed.
         inputs: inputs of a user's module by name, instead of ids.
         group: rows of equal groups may share a batch.
+        rule: a rule on its tokens; None for none. Searches in one call have none.
         required: phrases that the target has to contain; None for none.
     """
 
@@ -39,6 +52,7 @@ class Request:
     sample: int = 0
     inputs: Mapping[str, NDArray[Any]] | None = None
     group: tuple[Any, ...] = ()
+    rule: LogitRule | None = None
     required: Required | None = None
 
     @classmethod

@@ -1,0 +1,379 @@
+"""Transcription of sounds of any length, window by window.
+
+Source: ``generate`` of Whisper in transformers, with one sound at a time; Radford et al. 2022,
+section 3.8.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, shown
+from tfexport.preprocessing import AUDIO
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.media.sound_features import LogMel
+from tfexport.runtime.speech.rules import split_window
+from tfexport.runtime.speech.transcription import (
+    SUBJECT,
+    Failed,
+    Segment,
+    Transcription,
+    TranscriptionOptions,
+)
+from tfexport.runtime.speech.windows import (
+    Decoded,
+    Window,
+    decode_windows,
+    detect_languages,
+    task_tokens,
+)
+from tfexport.speech import FRAME_SECONDS, Speech
+
+Features = NDArray[np.float32]  # (mel bins, frames)
+MOST_SECONDS = 14_400.0  # of one sound; each hour takes 0.7 GB while it is read
+
+
+@dataclass(eq=False)
+class _Sound:
+    """A sound and how far it is.
+
+    Attributes:
+        number: its place among all.
+        features: (mel bins, frames).
+        duration: in seconds.
+        longest: the most tokens of a window, which grows with what is given, as in transformers.
+        conditioned: whether the next window sees the text before it.
+        texts: the tokens of a prompt and of all segments so far.
+        given: the tokens for language, task and no timestamps.
+    """
+
+    number: int
+    features: Features
+    duration: float
+    longest: int
+    conditioned: bool
+    texts: list[tuple[int, ...]]
+    seek: int = 0
+    given: list[int] = field(default_factory=list)
+    language: str | None = None
+    language_probability: float | None = None
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def frames(self) -> int:
+        return int(self.features.shape[1])
+
+
+class Transcriber:
+    """Transcribes sounds with a bundle of a Whisper model."""
+
+    def __init__(
+        self, engine: Engine, options: TranscriptionOptions, most_seconds: float = MOST_SECONDS
+    ) -> None:
+        """Check options for a model.
+
+        Args:
+            engine: of an open bundle.
+            options: for all sounds.
+            most_seconds: of one sound.
+
+        Raises:
+            ConfigError: the bundle is of another model, or options do not fit it.
+        """
+        self._engine, self._given = engine, options
+        speech = engine.manifest.speech
+        io = engine.manifest.module_io
+        if speech is None or io is None:
+            raise ConfigError(
+                f"{engine.path}: is not decoded as Whisper is: its model's files have no settings "
+                "for it"
+            )
+        self._speech: Speech = speech
+        self._options = options.resolved(speech)
+        (self._input,) = io.inputs
+        self.window_frames, self.most_seconds = int(self._input.axes[-1]), most_seconds
+        reader = engine.files.preprocessor
+        self._reader = reader if isinstance(reader, LogMel) else None
+        if self._reader is not None:
+            frames = self._reader.num_samples // self._reader.hop_length
+            if frames != self.window_frames:
+                raise ConfigError(
+                    f"{engine.path}: its preprocessing makes windows of {frames} frames, and the "
+                    f"model takes {self.window_frames}"
+                )
+        self._prompt = self._prompt_ids(options.prompt)
+        defaults = engine.manifest.generation
+        self._longest = int(defaults.get("max_length", speech.positions - 1)) + 1
+
+    def transcribe(self, sounds: Iterable[Any]) -> list[Transcription]:
+        """Transcribe sounds.
+
+        Args:
+            sounds: see ``features``.
+
+        Raises:
+            InputError: naming every sound that cannot be transcribed.
+        """
+        found = [*self.stream(sounds)]
+        problems = [
+            Message(f"sound {result.number}: ", result.error.message)
+            for result in found
+            if isinstance(result, Failed)
+        ]
+        if problems:
+            raise InputError(join_problems(SUBJECT, problems))
+        return [result for result in found if isinstance(result, Transcription)]
+
+    def features(self, sound: Any) -> tuple[Features, float]:
+        """The features (mel bins, frames) of a sound, and its duration in seconds.
+
+        A sound that fits into a window is padded to it, as transformers does by default; of a
+        longer one the features have its own length.
+
+        Args:
+            sound: the path of a file, its bytes, or samples and their rate (array, rate); the same
+                as ``{"audio": sound}``; or the model's input by its name, of any number of frames.
+
+        Raises:
+            InputError: it cannot be read, or is too long.
+        """
+        name = self._input.name
+        if isinstance(sound, Mapping):
+            if {*sound} == {name}:
+                return as_features(sound, name)
+            if {*sound} != {AUDIO}:
+                raise InputError(
+                    f"has the keys {', '.join(map(shown, sound))}; either {AUDIO!r} or {name!r} is "
+                    "needed"
+                )
+            sound = sound[AUDIO]
+        if self._reader is None:
+            raise InputError(
+                f"the bundle reads no files: its manifest has no preprocessing of sound; the model "
+                f"takes {name}"
+            )
+        try:
+            samples = self._reader.read(sound, self.most_seconds)
+        except OSError as error:
+            raise InputError(str(error)) from None
+        seconds = len(samples) / self._reader.sampling_rate
+        if len(samples) <= self._reader.num_samples:
+            return self._reader.features(self._reader.padded(samples)), seconds
+        return self._reader.features(self._reader.normalized(samples)), seconds
+
+    def stream(self, sounds: Iterable[Any]) -> Iterator[Transcription | Failed]:
+        """Transcribe any number of sounds, and give the results in their order.
+
+        Windows of ``batch_size`` sounds are decoded together. The error of a sound is its result.
+
+        Args:
+            sounds: see ``features``.
+        """
+        waiting, running = enumerate(sounds), list[_Sound]()
+        done: dict[int, Transcription | Failed] = {}
+        following, more = 0, True
+        while more or running:
+            entered = list[_Sound]()
+            while more and len(running) + len(entered) < self._given.batch_size:
+                number, given = next(waiting, (-1, None))
+                if number < 0:
+                    more = False
+                    break
+                try:
+                    entered.append(self._enter(number, *self.features(given)))
+                except InputError as error:
+                    done[number] = Failed(error, number)
+            self._begin(entered)
+            running += entered
+            for sound, problem in self._step(running):
+                running.remove(sound)
+                done[sound.number] = Failed(problem, sound.number)
+            for sound in [each for each in running if each.seek >= each.frames]:
+                running.remove(sound)
+                done[sound.number] = self._result(sound)
+            while following in done:
+                yield done.pop(following)
+                following += 1
+
+    def _enter(self, number: int, features: Features, duration: float) -> _Sound:
+        """A sound before its first window.
+
+        Raises:
+            InputError: its features are not the model's, or it is too long for no timestamps.
+        """
+        bins = self._input.axes[1]
+        array = np.asarray(features)
+        if array.ndim != 2 or array.shape[0] != bins or not array.shape[1]:
+            raise InputError(f"{self._input.name}: has shape {array.shape}, not ({bins}, frames)")
+        if array.shape[1] > self.window_frames and not self._options.timestamps:
+            raise InputError(Message(
+                f"{array.shape[1] * FRAME_SECONDS:.2f} s are more than a window of "
+                f"{self.window_frames * FRAME_SECONDS:.2f} s, and without ",
+                Option("timestamps"), " nothing says where the next one begins",
+            ))  # fmt: skip
+        every = self._given.prompt_every_window
+        texts = [] if self._prompt is None or every else [self._prompt]
+        first = self._options.condition_first
+        return _Sound(number, array, duration, self._longest, first, texts)
+
+    def _begin(self, sounds: Sequence[_Sound]) -> None:
+        """Find the languages of sounds."""
+        speech, options = self._speech, self._options
+        for sound in sounds:
+            sound.language = options.language if speech.multilingual else None
+        unknown = [each for each in sounds if each.language is None] if speech.multilingual else []
+        if unknown:
+            inputs = [self._inputs_of(sound) for sound in unknown]
+            for sound, (code, probability) in zip(
+                unknown, detect_languages(self._engine, speech, inputs), strict=True
+            ):
+                sound.language, sound.language_probability = code, probability
+        start = self._engine.manifest.special_ids.decoder_start
+        for sound in sounds:
+            sound.given = task_tokens(speech, start, options, sound.language)
+
+    def _inputs_of(self, sound: _Sound) -> dict[str, Features]:
+        """The next window of a sound; what is behind its end is 0."""
+        part = sound.features[:, sound.seek : sound.seek + self.window_frames]
+        missing = self.window_frames - part.shape[1]
+        if missing:
+            part = np.pad(part, ((0, 0), (0, missing)))
+        return {self._input.name: part}
+
+    def _step(self, sounds: Sequence[_Sound]) -> list[tuple[_Sound, InputError]]:
+        """Decode one window of each sound, and return those that have none."""
+        windows, failed = dict[int, Window](), list[tuple[_Sound, InputError]]()
+        for sound in sounds:
+            try:
+                windows[sound.number] = self._window(sound)
+            except InputError as error:
+                failed.append((sound, error))
+        found: dict[int, Decoded] = {}
+        ready = [sound for sound in sounds if sound.number in windows]
+        pending = ready
+        for temperature in self._options.temperatures:
+            if not pending:
+                break
+            made = decode_windows(
+                self._engine, self._speech, [windows[sound.number] for sound in pending],
+                self._options, temperature, self._given.seed, self._given.batch_size,
+            )  # fmt: skip
+            found |= {sound.number: each for sound, each in zip(pending, made, strict=True)}
+            for sound in pending:
+                sound.conditioned = self._options.condition and temperature < 0.5
+            pending = [each for each in pending if found[each.number].is_doubtful(self._options)]
+        for sound in ready:
+            self._add(sound, found[sound.number])
+        return failed
+
+    def _window(self, sound: _Sound) -> Window:
+        """The next window of a sound.
+
+        Raises:
+            InputError: what comes before it leaves no room.
+        """
+        speech = self._speech
+        ids, given = self._given_ids(sound), len(sound.given)
+        if speech.max_new_tokens is not None:
+            sound.longest = min(len(ids) + speech.max_new_tokens, speech.positions)
+        else:
+            more = min(speech.positions // 2 - 1, len(ids))
+            sound.longest = min(sound.longest + more, speech.positions)
+        if len(ids) >= sound.longest:
+            raise InputError(Message(
+                Option("prompt"), f": with {len(ids)} tokens before a window there is no room in "
+                f"the {sound.longest} of a row",
+            ))  # fmt: skip
+        number, seek = sound.number, sound.seek
+        return Window(self._inputs_of(sound), (*ids,), given, sound.longest, number, seek)
+
+    def _given_ids(self, sound: _Sound) -> list[int]:
+        """The tokens before a window: a prompt, the text before it, language and task."""
+        speech, prompt = self._speech, self._prompt
+        previous = [] if speech.previous is None else [speech.previous]
+        if sound.conditioned and sound.texts:
+            begin, most = speech.first_timestamp, speech.positions // 2 - 1
+            # Of two timestamps at the end of a segment the second one is left out.
+            text = [
+                token
+                for tokens in sound.texts
+                for token in (tokens[:-1] if len(tokens) > 2 and tokens[-2] >= begin else tokens)
+            ]
+            first = previous
+            if self._given.prompt_every_window and prompt is not None:
+                first = [*previous, *prompt]
+            return [*first, *text[-most:], *sound.given]
+        if prompt is not None:
+            return [*previous, *prompt, *sound.given]
+        return sound.given
+
+    def _add(self, sound: _Sound, found: Decoded) -> None:
+        """Add the segments of a window, and go on to the next one."""
+        frames = min(sound.frames - sound.seek, self.window_frames)
+        if found.is_silence(self._options):
+            sound.seek += frames
+            return
+        pieces, further = split_window(
+            found.tokens, sound.seek, frames, self._speech.first_timestamp
+        )
+        for piece in pieces:
+            sound.texts.append(piece.tokens)
+            sound.segments.append(Segment(
+                piece.start, piece.end, self._text(piece.tokens), piece.tokens, found.temperature,
+                found.avg_logprob, found.compression_ratio, found.no_speech_prob, sound.seek,
+            ))  # fmt: skip
+        # Only without their rules can timestamps stand still.
+        sound.seek += further if further > 0 else frames
+
+    def _result(self, sound: _Sound) -> Transcription:
+        tokens = [token for segment in sound.segments for token in segment.tokens]
+        language = sound.language if self._speech.multilingual else "en"
+        return Transcription(
+            self._text(tokens), (*sound.segments,), language, sound.language_probability,
+            sound.duration,
+        )  # fmt: skip
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without timestamps; empty if there is no tokenizer."""
+        if not self._engine.gives_text:
+            return ""
+        begin = self._speech.first_timestamp
+        hidden = {*self._engine.manifest.hidden_ids}
+        return self._engine.texts.decode(
+            [token for token in tokens if token < begin and token not in hidden]
+        )
+
+    def _prompt_ids(self, prompt: str | Sequence[int] | None) -> tuple[int, ...] | None:
+        """The ids of a prompt, without special tokens.
+
+        Raises:
+            InputError: it is not text of the model, or the model has no token for prompts.
+        """
+        if prompt is None or (isinstance(prompt, str) and not prompt.strip()):
+            return None
+        if self._speech.previous is None:
+            raise ConfigError(Message(Option("prompt"), ": the model has no token for it"))
+        text = f" {prompt.strip()}" if isinstance(prompt, str) else prompt
+        ids = self._engine.texts.encode_target(text)
+        special = {*self._engine.manifest.hidden_ids}
+        wrong = [each for each in ids if each in special or each > self._speech.no_timestamps]
+        if wrong:
+            raise InputError(Message(
+                Option("prompt"), f" {shown(prompt)} has special tokens: {wrong[:5]}"
+            ))  # fmt: skip
+        return tuple(ids)
+
+
+def as_features(sound: Any, name: str) -> tuple[Features, float]:
+    """A sound that is given as its features.
+
+    Raises:
+        InputError: it is something else.
+    """
+    array = np.asarray(sound[name])
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise InputError(f"{name}: is not an array of finite numbers")
+    return array.astype(np.float32), array.shape[-1] * FRAME_SECONDS

@@ -1,0 +1,198 @@
+"""Windows of sounds: what the decoder is given, how they are decoded, and whether to trust it.
+
+Source: ``generate`` of Whisper in transformers; Radford et al. 2022, section 3.8.
+Axes: B windows, V vocabulary.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfexport.errors import InputError
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.model.interface import Floats
+from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.search.batch import BatchSteps, prefill, run
+from tfexport.runtime.search.logits import token_log_probs
+from tfexport.runtime.search.stepwise import StepwiseChoice
+from tfexport.runtime.speech.rules import WindowRule, compression_ratio
+from tfexport.runtime.speech.transcription import Resolved
+from tfexport.runtime.text.codec import LanguagePair
+from tfexport.speech import Speech
+
+TOP_K = 50  # of transformers' sampling, where a folder names no other
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of a sound.
+
+    Attributes:
+        inputs: the input of the encoder.
+        ids: the tokens that decoding goes on from.
+        task_tokens: how many of them, the last ones, are not of a prompt.
+        longest: the most tokens, these included.
+        number: of the sound.
+        seek: its first frame.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    ids: tuple[int, ...]
+    task_tokens: int
+    longest: int
+    number: int
+    seek: int
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The tokens of a window.
+
+    Attributes:
+        tokens: without the end token.
+        avg_logprob: their mean log-probability, the end token included.
+        compression_ratio: of these tokens.
+        no_speech_prob: the probability of silence.
+        temperature: at which they were decoded.
+    """
+
+    tokens: tuple[int, ...]
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+    temperature: float
+
+    def is_silence(self, options: Resolved) -> bool:
+        """Whether the window is left out."""
+        if options.no_speech_threshold is None or options.logprob_threshold is None:
+            return False
+        doubtful = self.avg_logprob < options.logprob_threshold
+        return doubtful and self.no_speech_prob > options.no_speech_threshold
+
+    def is_doubtful(self, options: Resolved) -> bool:
+        """Whether the window has to be decoded again, at another temperature."""
+        ratio, least = options.compression_ratio_threshold, options.logprob_threshold
+        repetitive = ratio is not None and self.compression_ratio > ratio
+        improbable = least is not None and self.avg_logprob < least
+        return (repetitive or improbable) and not self.is_silence(options)
+
+
+def task_tokens(speech: Speech, start: int, options: Resolved, language: str | None) -> list[int]:
+    """The tokens from which a window is decoded if nothing comes before it."""
+    ids = [start]
+    if speech.multilingual and language is not None:
+        ids += [speech.languages[language], speech.tasks[options.task]]
+    return ids if options.timestamps else [*ids, speech.no_timestamps]
+
+
+def detect_languages(
+    engine: Engine, speech: Speech, inputs: Sequence[Mapping[str, NDArray[Any]]]
+) -> list[tuple[str, float]]:
+    """The language of each window and its probability among all languages."""
+    options = _options(engine, 0.0, 0, 0)
+    requests = [_request(engine, row, number, (), options) for number, row in enumerate(inputs)]
+    logits = prefill(engine.model, requests, options).logits
+    assert logits is not None
+    ids = sorted((number, code) for code, number in speech.languages.items())
+    found = logits[:, [number for number, _ in ids]].astype(np.float64)
+    best = found.argmax(-1)
+    weights = np.exp(found - found.max(-1, keepdims=True))
+    return [
+        (ids[place][1], float(row[place] / row.sum()))
+        for place, row in zip(best, weights, strict=True)
+    ]
+
+
+def decode_windows(
+    engine: Engine, speech: Speech, windows: Sequence[Window], options: Resolved,
+    temperature: float, seed: int, batch_size: int,
+) -> list[Decoded]:  # fmt: skip
+    """Decode windows; those whose given tokens are equally many share batches."""
+    groups: dict[Any, list[int]] = {}
+    for place, window in enumerate(windows):
+        key = window.ids[0], len(window.ids), window.task_tokens, window.longest
+        groups.setdefault(key, []).append(place)
+    found: dict[int, Decoded] = {}
+    for places in groups.values():
+        for at in range(0, len(places), batch_size):
+            batch = places[at : at + batch_size]
+            made = _decode(
+                engine, speech, [windows[place] for place in batch], options.timestamps,
+                temperature, seed,
+            )  # fmt: skip
+            found |= dict(zip(batch, made, strict=True))
+    return [found[place] for place in range(len(windows))]
+
+
+def _decode(
+    engine: Engine, speech: Speech, windows: Sequence[Window], timestamps: bool,
+    temperature: float, seed: int,
+) -> list[Decoded]:  # fmt: skip
+    first = windows[0]
+    given = len(first.ids) - 1  # without the start token of the search
+    own = _options(engine, temperature, first.ids[0], seed)
+    options = replace(own, max_length=first.longest - 1)
+    # Drawing is among the best tokens, whose probabilities are those of these alone.
+    top_k = (own.top_k or TOP_K) if temperature else 0
+    eos = engine.manifest.special_ids.eos
+    rule = WindowRule(speech, eos, given, timestamps, top_k)
+    requests = [
+        replace(
+            _request(engine, window.inputs, window.number, window.ids[1:], options),
+            rule=rule, sample=window.seek,
+        )
+        for window in windows
+    ]  # fmt: skip
+    watch = len(first.ids) - first.task_tokens
+    prefilled = prefill(engine.model, requests, options, watch=watch)
+    assert prefilled.watched is not None
+    silent = _probabilities(prefilled.watched, speech.no_speech)
+    choice = StepwiseChoice(requests, options, prefilled)
+    steps = BatchSteps(engine.model, requests, options, prefilled)
+    made = []
+    for (hypothesis,), no_speech in zip(run(choice, steps), silent, strict=True):
+        tokens = tuple(hypothesis.tokens[given:])
+        assert hypothesis.token_scores is not None
+        scores = hypothesis.token_scores[given:]
+        ratio = compression_ratio(tokens, engine.model.vocab_size) if tokens else 0.0
+        mean = math.fsum(scores) / len(scores) if scores else -math.inf
+        own_tokens = tokens[:-1] if hypothesis.finished else tokens
+        made.append(Decoded(own_tokens, mean, ratio, no_speech, temperature))
+    return made
+
+
+def _probabilities(logits: Floats, token: int) -> list[float]:
+    """The probability of a token: (B, V) to B numbers."""
+    ids = np.full(len(logits), token)
+    return [float(value) for value in np.exp(token_log_probs(logits, ids))]
+
+
+def _options(engine: Engine, temperature: float, start: int, seed: int) -> ResolvedOptions:
+    """The options of a search: the model's own, but its first tokens are those of the windows."""
+    keywords: dict[str, Any] = {"beam_size": 1, "num_hypotheses": 1, "sampling": False}
+    if temperature:
+        keywords = {"sampling": True, "temperature": temperature, "seed": seed, "beam_size": 1,
+                    "num_hypotheses": 1}  # fmt: skip
+    found, _ = engine.resolver.resolve(keywords, language_pair=LanguagePair(as_ids=True))
+    start = start or found.bos_id
+    return replace(
+        found, bos_id=start, first_token=None, return_token_scores=True, return_end_token=True,
+        return_scores=True,
+    )  # fmt: skip
+
+
+def _request(
+    engine: Engine,
+    inputs: Mapping[str, NDArray[Any]],
+    number: int,
+    prefix: tuple[int, ...],
+    options: ResolvedOptions,
+) -> Request:
+    request = engine.request_from(inputs, number, prefix, options)
+    if request is None:
+        raise InputError("an empty window")
+    return request
