@@ -75,6 +75,11 @@ def _in_file(option: click.Parameter) -> bool:
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=1024, show_default=True,
               help="Maximum number of tokens in a sentence's translation. The model's own limit "
               "applies too.")  # fmt: skip
+@click.option("--max-file-bytes", type=click.IntRange(1, 1 << 30), default=16 << 20,
+              show_default=True, help="Maximum number of bytes of all files in a request, for "
+              "models that take files.")  # fmt: skip
+@click.option("--max-pixels", type=click.IntRange(1, 1 << 31), default=25_000_000,
+              show_default=True, help="Maximum number of pixels of a picture.")  # fmt: skip
 @click.option("--max-connections", type=click.IntRange(1, 1 << 20), default=16_384,
               show_default=True, help="Maximum number of open connections, or the system's limit "
               "of open files if that is lower; others wait to be accepted.")  # fmt: skip

@@ -49,7 +49,7 @@ class RequestMiddleware:
         """
         self._app, self._service, self._hosts = app, service, hosts
         self.paths, self._refused = frozenset(paths), 0
-        self._timeout, self._max_body = service.settings.timeout, service.settings.max_body
+        self._timeout, self._max_body = service.settings.timeout, service.max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

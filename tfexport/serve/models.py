@@ -10,6 +10,7 @@ from pathlib import Path
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
@@ -63,7 +64,10 @@ class Model:
         self.slots, self.max_queue, self.max_tokens = own.slots, own.max_queue, own.max_tokens
         # Each thread decodes its own batch: no thread waits for another, and none spins.
         workers = own.threads or usable_cores()
-        self.engine = Engine(path, ThreadLayout(workers, threads=1), engine=own.engine or "auto")
+        self.engine = Engine(
+            path, ThreadLayout(workers, threads=1), engine=own.engine or "auto",
+            media_limits=MediaLimits(pixels=settings.max_pixels),
+        )  # fmt: skip
         manifest = self.engine.manifest
         for side in manifest.tokenizers:
             getattr(self.engine.texts, side)  # loaded now, not by the first request

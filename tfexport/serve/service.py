@@ -12,6 +12,8 @@ from tfexport.serve.models import Models
 from tfexport.serve.scoring import ScoringPool
 from tfexport.serve.settings import Settings
 
+_BYTES_OF_LONG_BODIES = 64 << 20  # of all requests together, at least
+
 
 class Service:
     """The open models of a server, with its settings, keys and metrics.
@@ -23,6 +25,7 @@ class Service:
         models: by name.
         glossaries: those that callers have stored.
         scoring: the threads in which targets are scored.
+        max_body: bytes of a request's body.
         bodies: the memory for bodies.
         stopping: whether new requests are refused.
         active: requests that were accepted and are not answered yet; the server stops after them.
@@ -42,7 +45,9 @@ class Service:
         self.metrics = Metrics(lambda: self.models.stats())
         self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
         self.scoring = ScoringPool(settings.max_queue)
-        self.bodies = BodyMemory(settings.max_bodies)
+        files = any(model.engine.manifest.media is not None for model in self.models)
+        self.max_body = settings.max_body_of_files if files else settings.max_body
+        self.bodies = BodyMemory(max(_BYTES_OF_LONG_BODIES, 4 * self.max_body))
         self._room = sum(model.max_queue + model.slots for model in self.models)
         self.stopping = False
         self.active, self.read = set[Call](), set[Call]()

@@ -14,7 +14,6 @@ from tfexport.runtime.text.sentences import JOINS, SPLITS, Join, Split
 
 _MOST_BYTES_OF_A_CHARACTER = 12  # in JSON, as two escaped halves of a surrogate pair
 _BYTES_BESIDE_TEXTS = 64 << 10
-_BYTES_OF_LONG_BODIES = 64 << 20
 _COUNTS = ("slots", "max_queue", "max_tokens")
 
 
@@ -82,6 +81,8 @@ class Settings:
         max_texts: texts of a request.
         max_characters: the most characters of all texts of a request.
         max_tokens: the most tokens of a sentence's translation.
+        max_file_bytes: the most bytes of all files of a request, of models that take files.
+        max_pixels: the most pixels of a picture; reading one takes up to 16 bytes for each.
         max_connections: connections that are open at a time, unless the system's limit is lower;
             each takes up to 25 KB.
         key_file: a file with one key a line; None for no keys.
@@ -101,6 +102,8 @@ class Settings:
     max_texts: int = 256
     max_characters: int = 100_000
     max_tokens: int = 1024
+    max_file_bytes: int = 16 << 20
+    max_pixels: int = 25_000_000
     max_connections: int = 16_384
     key_file: Path | None = None
     glossaries: Path | None = None
@@ -118,7 +121,14 @@ class Settings:
         """
         problems = [
             Problem(name, f"{value} is not a number from 1 on")
-            for name in (*_COUNTS, "max_texts", "max_characters", "max_connections")
+            for name in (
+                *_COUNTS,
+                "max_texts",
+                "max_characters",
+                "max_connections",
+                "max_file_bytes",
+                "max_pixels",
+            )
             if (value := getattr(self, name)) < 1
         ]
         if not 0 < self.timeout <= 86400:
@@ -148,13 +158,13 @@ class Settings:
 
     @property
     def max_body(self) -> int:
-        """Bytes of a request's body."""
+        """Bytes of a request's body, if no model takes files."""
         return _BYTES_BESIDE_TEXTS + _MOST_BYTES_OF_A_CHARACTER * self.max_characters
 
     @property
-    def max_bodies(self) -> int:
-        """Bytes of the long bodies of all requests together; see ``BodyMemory``."""
-        return max(_BYTES_OF_LONG_BODIES, 4 * self.max_body)
+    def max_body_of_files(self) -> int:
+        """Bytes of a request's body, if a model takes files, in base64."""
+        return self.max_body + 4 * self.max_file_bytes // 3
 
 
 def _origin_problem(origin: str) -> str:

@@ -5,7 +5,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pydantic
@@ -14,12 +14,14 @@ from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
 
 from tfexport import __version__
+from tfexport.preprocessing import IMAGE
 from tfexport.runtime.engine import acts_on_text, requests_of
 from tfexport.runtime.text.codec import LanguagePair
 from tfexport.runtime.text.sentences import SPLITS
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
+from tfexport.serve.files import AskedFiles, read_files
 from tfexport.serve.models import Model, choose_named
 from tfexport.serve.openapi import add_probe, describe
 from tfexport.serve.rows import Asked, Translated
@@ -39,12 +41,12 @@ class Tensor:
     Attributes:
         name: in the request or response.
         shape: the sizes of all axes.
-        values: a list of strings, or an array of integers; flat.
+        values: a list of strings, or an array of integers; flat. Of files in binary form, bytes.
     """
 
     name: str
     shape: tuple[int, ...]
-    values: list[str] | NDArray[np.int64]
+    values: list[Any] | NDArray[np.int64]
 
     @property
     def datatype(self) -> str:
@@ -73,8 +75,10 @@ def read_tensor(
     count = math.prod(shape)
     if count > _MOST_ELEMENTS or (not count and shape[0]):
         raise wrong(f"{name}: {shown(shape)} is not a shape of a batch")
-    values: list[str] | NDArray[np.int64]
-    if raw is not None:
+    values: list[Any] | NDArray[np.int64]
+    if raw is not None and name == IMAGE:
+        values = _parts(name, raw)
+    elif raw is not None:
         values = _strings(name, raw) if datatype == BYTES else _integers(name, raw)
     else:
         flat = _flat(name, data)
@@ -153,20 +157,29 @@ def take_raw(raw: bytes, sizes: Mapping[str, int]) -> dict[str, bytes]:
 
 
 def _strings(name: str, raw: bytes) -> list[str]:
-    texts, place = list[str](), 0
+    texts = list[str]()
+    for part in _parts(name, raw):
+        try:
+            texts.append(part.decode())
+        except UnicodeDecodeError:
+            raise wrong(f"{name}: text {len(texts)} is not UTF-8") from None
+    return texts
+
+
+def _parts(name: str, raw: bytes) -> list[bytes]:
+    """The elements of BYTES in binary form, each behind its length."""
+    parts, place = list[bytes](), 0
+    noun = "picture" if name == IMAGE else "text"
     while place < len(raw):
         begin = place + _LENGTH.size
         if begin > len(raw):
-            raise wrong(f"{name}: ends within the length of text {len(texts)}")
+            raise wrong(f"{name}: ends within the length of {noun} {len(parts)}")
         end = begin + _LENGTH.unpack_from(raw, place)[0]
         if end > len(raw):
-            raise wrong(f"{name}: ends within text {len(texts)}")
-        try:
-            texts.append(raw[begin:end].decode())
-        except UnicodeDecodeError:
-            raise wrong(f"{name}: text {len(texts)} is not UTF-8") from None
+            raise wrong(f"{name}: ends within {noun} {len(parts)}")
+        parts.append(raw[begin:end])
         place = end
-    return texts
+    return parts
 
 
 def _integers(name: str, raw: bytes) -> NDArray[np.int64]:
@@ -249,7 +262,7 @@ TEXT, TRANSLATION = "text", "translation"
 IDS, MASK, SEQUENCES = "input_ids", "attention_mask", "sequences"
 OCTETS = "application/octet-stream"
 LENGTH_HEADER = "Inference-Header-Content-Length"
-_DATATYPES = {TEXT: BYTES, IDS: INT64, MASK: INT64}
+_DATATYPES = {TEXT: BYTES, IMAGE: BYTES, IDS: INT64, MASK: INT64}
 _BINARY = "binary_data_output"
 
 
@@ -336,8 +349,13 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
         options = {"return_scores": False, **given}  # the protocol has none
         headers: dict[str, str] = {}
         if output == TRANSLATION:
-            shape = inputs[TEXT].shape
-            made = await _translated(service, model, inputs[TEXT], options, call)
+            ((name, given_tensor),) = inputs.items()
+            shape = given_tensor.shape
+            if name == IMAGE:
+                asked = AskedFiles(IMAGE, cast("list[str | bytes]", given_tensor.values), options)
+                made = await read_files(service.settings, model, asked, call)
+            else:
+                made = await _translated(service, model, given_tensor, options, call)
             tensor = Tensor(output, shape, [one.made[0].text for one in made])
             headers = cut_headers(made)
         else:
@@ -362,11 +380,14 @@ def _metadata(model: Model) -> dict[str, Any]:
         return {"name": name, "datatype": datatype, "shape": shape}
 
     text = model.engine.gives_text
+    taken = [tensor(TEXT, BYTES, [-1])] if text else [tensor(IDS, INT64, [-1, -1])]
+    if text and model.engine.manifest.media == IMAGE:
+        taken = [tensor(IMAGE, BYTES, [-1])]
     return {
         "name": model.name,
         "versions": [model.version],
         "platform": "tfexport",
-        "inputs": [tensor(TEXT, BYTES, [-1])] if text else [tensor(IDS, INT64, [-1, -1])],
+        "inputs": taken,
         "outputs": (
             [tensor(TRANSLATION, BYTES, [-1])] if text else [tensor(SEQUENCES, INT64, [-1, -1])]
         ),
@@ -407,9 +428,10 @@ def _inputs(body: InferCall, raw: bytes) -> dict[str, Tensor]:
 
 def _check_names(body: InferCall) -> None:
     names = [given.name for given in body.inputs]
-    if sorted(names) not in ([TEXT], [IDS], [MASK, IDS]):
+    if sorted(names) not in ([TEXT], [IMAGE], [IDS], [MASK, IDS]):
         raise wrong(
-            f"inputs: {', '.join(names)[:100]!r}; they are {TEXT}, or {IDS} with or without {MASK}"
+            f"inputs: {', '.join(names)[:100]!r}; they are {TEXT}, or {IDS} with or "
+            f"without {MASK}, or {IMAGE}"
         )
     problems = []
     for given in body.inputs:
@@ -417,9 +439,10 @@ def _check_names(body: InferCall) -> None:
             problems.append(
                 f"{given.name}: datatype {given.datatype[:20]!r} is not {_DATATYPES[given.name]}"
             )
-        if given.name == TEXT and len(given.shape) == 2 and given.shape[1] != 1:
-            problems.append(f"{TEXT}: {shown(given.shape)} is neither [N] nor [N, 1]")
-        if given.name != TEXT and len(given.shape) != 2:
+        lists = given.name in (TEXT, IMAGE)
+        if lists and len(given.shape) == 2 and given.shape[1] != 1:
+            problems.append(f"{given.name}: {shown(given.shape)} is neither [N] nor [N, 1]")
+        if not lists and len(given.shape) != 2:
             problems.append(f"{given.name}: {shown(given.shape)} is not [N, length]")
     if problems:
         raise wrong(problems)

@@ -16,6 +16,7 @@ from tfexport.errors import TfexportError
 from tfexport.markup.document import Format, Markup
 from tfexport.markup.placeholders import Kind as PlaceholderKind
 from tfexport.markup.placeholders import Placeholders
+from tfexport.preprocessing import IMAGE
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
@@ -35,6 +36,7 @@ from tfexport.serve.bodies import (
 )
 from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
+from tfexport.serve.files import AskedFiles, read_files
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model, ModelChoice, choose_named
 from tfexport.serve.openapi import describe
@@ -314,6 +316,12 @@ class TranslateCall(CallBody):
         return Markup(self.format, kept)
 
 
+class ImagesCall(CallBody):
+    """A request to read pictures."""
+
+    images: Texts = pydantic.Field(description="files of pictures in base64, or data URLs of them")
+
+
 class ScoreCall(CallBody):
     """A request to score targets."""
 
@@ -375,7 +383,9 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(call.headers, JSON)
-        body = await call.in_thread(_read, TranslateCall, call.body, service)
+        body = await call.in_thread(_read_texts_or_images, call.body, service)
+        if isinstance(body, ImagesCall):
+            return await _images(service, body, call)
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
         if body.stream and body.terms:
@@ -426,6 +436,23 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
+async def _images(service: Service, body: ImagesCall, call: Call) -> Response:
+    options = _Options(body.options, len(body.images))
+    model = _choose(service, body, options).model
+    model.serve(call)
+    asked = AskedFiles(IMAGE, body.images, options.decoding, options.prefixes)
+    found = await read_files(service.settings, model, asked, call)
+    body_of = await call.in_thread(answer, model.name, found, call)
+    return Response(body_of, media_type=JSON)
+
+
+def _read_texts_or_images(body: bytes, service: Service) -> "TranslateCall | ImagesCall":
+    given = check_amount(body)
+    if isinstance(given, dict) and "images" in given:
+        return _read(ImagesCall, body, service)
+    return _read(TranslateCall, body, service)
+
+
 def _choose(service: Service, body: CallBody, options: _Options) -> ModelChoice:
     if options.problems:
         raise wrong(options.problems)
@@ -466,7 +493,7 @@ def _listed(model: Model) -> dict[str, Any]:
             "target": list(languages.targets) or [UNKNOWN],
         },
         "split_sentences": model.split,
-        "input": "text" if model.engine.gives_text else "ids",
+        "input": model.engine.manifest.media or ("text" if model.engine.gives_text else "ids"),
         "engine": model.engine.model.engine,
         "batching": "continuous" if scheduler.continuous else "dynamic",
         **({"reason": scheduler.reason} if scheduler.reason else {}),
