@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.documents import read_blocks
 from tests.support.paths import REPOSITORY
-from tfexport.errors import ConfigError, InputError, TooLongError
+from tfexport.errors import ConfigError, InputError, TfexportWarning, TooLongError
 from tfexport.markup import Markup, Placeholders, translate_markup
 from tfexport.markup.placeholders import stand_ins
 from tfexport.runtime import Translator
@@ -39,6 +39,14 @@ def test_each_text_has_a_translation(demo: Translator) -> None:
     assert translate_markup(demo, ["Guten Morgen!\nTom schläft.\n"], Markup("text")) == [
         f"{plain[0]}\n{plain[1]}\n"
     ]
+
+
+def test_terms_go_across_tags(demo: Translator) -> None:
+    text, terms = "<p>Ich mag <b>diesen</b> Film.</p>", [("diesen Film", ["this film"])]
+    (made,) = translate_markup(demo, [text], Markup("html"), terms=terms)
+    assert made == "<p>I like <b>this</b> film.</p>"
+    with pytest.warns(TfexportWarning, match="1 sentence does not meet terms: 'diesen Film'"):
+        translate_markup(demo, [text], Markup("html"), terms=terms, max_length=1)
 
 
 def test_long_sentences_are_divided(demo: Translator) -> None:

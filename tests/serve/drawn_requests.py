@@ -120,7 +120,16 @@ def _own(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[str,
         value["format"] = draw.choice(["html", "html", "xml", "text", "x"])
     if draw.random() < 0.1:
         value["placeholders"] = draw.sample(["url", "printf", "braces", "icu", "number"], 3)
+    if draw.random() < 0.15:
+        value["terms"] = [_term(draw) for _ in range(draw.choice([1, 2, 5, 300]))]
     return "/v1/translate", _json(draw, headers, value)
+
+
+def _term(draw: random.Random) -> list[Any]:
+    """A term, as a rule of words that texts have."""
+    source = draw.choice(_WORDS).split()[0]
+    targets = [draw.choice([*_WORDS, "a house", draw_text(draw)]) for _ in range(3)]
+    return [source, draw.choice([targets[0], targets, targets[:1], [], ""])]
 
 
 def _score(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[str, bytes]:

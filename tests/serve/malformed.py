@@ -9,6 +9,7 @@ from typing import Any
 
 _TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["w4"]}
 _IDS = {"name": "input_ids", "shape": [1, 3], "datatype": "INT64", "data": [[4, 5, 2]]}
+_DICTIONARY = {"source_lang": "de", "target_lang": "en", "entries": "w4\tw9"}
 _GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/translate", {"texts": ["w4 w5"], "options": {"beam_size": 2}, "model": "tiny"}),
     ("/v1/translate", {"texts": ["w4"], "stream": True}),
@@ -16,6 +17,10 @@ _GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/score", {"sources": ["w4"], "targets": ["w5"], "options": {}}),
     ("/translate", {"q": "w4", "source": "de", "target": "en", "alternatives": 1}),
     ("/v2/translate", {"text": ["w4"], "target_lang": "EN", "split_sentences": "1"}),
+    ("/v1/translate", {"texts": ["w4 w5"], "terms": [["w4", "w9"], ["w5", ["w6", "w7"]]]}),
+    ("/translate", {"q": "w4", "source": "de", "target": "en", "glossary": {"w4": ["w9"]}}),
+    ("/v2/glossaries", {"name": "n", **_DICTIONARY, "entries_format": "tsv"}),
+    ("/v3/glossaries", {"name": "n", "dictionaries": [_DICTIONARY]}),
     ("/v2/models/tiny/infer", {"inputs": [_TENSOR], "parameters": {"max_length": 4}}),
     ("/v2/models/tiny/infer", {"inputs": [_IDS], "outputs": [{"name": "sequences"}]}),
 ]
@@ -37,6 +42,8 @@ _METHODS = ["POST"] * 12 + ["GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 _PATHS = ["/", "//", "/v2/models//infer", "/v2/models/%00/infer", "/v2/models/%2e%2e/infer",
           "/page/../../etc/passwd", "/page/%2e%2e/%2e%2e/settings.py", "/v1/%ff", "/docs/x",
           "/v2/languages?type=%ff", "/languages?api_key=%00", "/v2/models/tiny/versions/0/infer",
+          "/v2/glossaries/%2e%2e", "/v3/glossaries/x/entries?source_lang=%ff&target_lang=%00",
+          "/v3/glossaries/00000000-0000-0000-0000-000000000000/dictionaries?source_lang=de",
           "/health/live/x", "/openapi.json?x=" + "y" * 500]  # fmt: skip
 
 

@@ -60,7 +60,11 @@ def test_options_that_ask_for_nothing_are_taken(server: Server, options: dict[st
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"formality": "more", "glossary_id": "x"}, ["formality: not ", "glossary_id: not "]),
+        ({"formality": "more", "style_id": "x"}, ["formality: not ", "style_id: not "]),
+        ({"glossary_id": "x"}, ["glossary_id: needs source_lang"]),
+        ({"glossary_id": "x", "source_lang": "DE"}, ["glossary_id: this server keeps no"]),
+        ({"glossary_id": "x", "glossary_ids": ["y"]}, ["give glossary_id or glossary_ids"]),
+        ({"glossary_ids": ["x"] * 6, "source_lang": "DE"}, ["glossary_ids: "]),
         ({"tag_handling": "yaml"}, ["tag_handling: "]),
         ({"context": "a letter"}, ["context: not supported by this server"]),
         ({"split_sentences": "2"}, ["split_sentences: '2' is not one of 0, 1, nonewlines"]),

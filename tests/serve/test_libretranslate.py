@@ -46,7 +46,7 @@ def test_several_texts_give_several(server: Server, translator: Translator) -> N
         ({"q": "w4", "source": "de", "target": "en", "format": "rtf"}, "format: "),
         ({"q": "w4", "source": "de"}, "target: is missing"),
         ({"q": 5, "source": "de", "target": "en"}, "q"),
-        ({"q": "w4", "target": "en", "alternatives": -1, "glossary": 1}, "glossary: is not a know"),
+        ({"q": "w4", "target": "en", "alternatives": -1, "style": 1}, "style: is not a know"),
         ({"q": "w4", "target": "en", "alternatives": 99}, "beam_size: 100 is more than the 32"),
     ],
 )

@@ -38,7 +38,7 @@ def resident(server: Server) -> int:
 @pytest.mark.slow
 def test_no_request_is_a_fault_of_the_server(tiny_bundle: Path, tmp_path: Path) -> None:
     codes: Counter[int] = Counter()
-    options = ["--languages", "tiny=de-en", "--timeout", 20]
+    options = ["--languages", "tiny=de-en", "--timeout", 20, "--glossaries", tmp_path / "kept"]
     with serving(tmp_path, tiny_bundle, *options) as server:
         connection = server.connect()
         before = 0

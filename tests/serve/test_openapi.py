@@ -67,8 +67,8 @@ def test_answers_are_as_described(keeping: Server, call: tuple[str, str]) -> Non
         ANSWERS[call].model_validate(answer.json, strict=True)
 
 
-def test_references_lead_somewhere(server: Server) -> None:
-    document = server.ask("GET", "/openapi.json").json
+def test_references_lead_somewhere(keeping: Server) -> None:
+    document = keeping.ask("GET", "/openapi.json").json
     names = re.findall(r'"\$ref": "(.*?)"', json.dumps(document))
     assert names
     for name in names:
@@ -77,8 +77,8 @@ def test_references_lead_somewhere(server: Server) -> None:
             part = part[step]
 
 
-def test_every_path_says_what_it_answers_and_how_it_fails(server: Server) -> None:
-    document = server.ask("GET", "/openapi.json").json
+def test_every_path_says_what_it_answers_and_how_it_fails(keeping: Server) -> None:
+    document = keeping.ask("GET", "/openapi.json").json
     for path, methods in document["paths"].items():
         for method, described in methods.items():
             if path.startswith(("/health", "/metrics", "/v2/health")):

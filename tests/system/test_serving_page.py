@@ -19,14 +19,19 @@ from tfexport.serve.settings import Settings
 __all__ = ["bundle"]  # a fixture: the demo model
 
 PAGE = REPOSITORY / "docs" / "serving.md"
+TERMS = REPOSITORY / "docs" / "terms.md"
 BLOCKS = [block for block in read_blocks(PAGE) if block.run_by]
+BLOCKS += [
+    block for block in read_blocks(TERMS) if block.run_by == "tests/system/test_serving_page.py"
+]
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def server(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("serving"), bundle) as running:
+    folder = tmp_path_factory.mktemp("serving")
+    with serving(folder, bundle, "--glossaries", folder / "glossaries") as running:
         yield running
 
 

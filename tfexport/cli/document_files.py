@@ -9,8 +9,10 @@ import click
 from tfexport.atomic import naming, new_file
 from tfexport.cli.console import cut_lines, needs, unknown_tokens
 from tfexport.cli.decoding_options import given, without_effect
-from tfexport.errors import ConfigError, InputError, Problem, join_problems
+from tfexport.cli.terms_option import unmet, unmet_terms
+from tfexport.errors import ConfigError, InputError, Problem, join_problems, shown
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import LanguagePair
 
 # Options of lines that files of other formats do not have.
@@ -18,6 +20,7 @@ _OF_LINES = (
     "ids", "inputs", "resume", "jsonl", "alignment", "attention_plot", "target_prefix",
     "target_prefix_file",
 )  # fmt: skip
+_MOST_UNMET = 20  # sentences that are listed
 _OF_FORMATS: tuple[str, ...] = (
     "placeholders", "placeholder_pattern", "ignore_tags",
 )  # fmt: skip
@@ -51,8 +54,13 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def translate_document(call: Any, engine: Engine) -> None:
-    """Translate ``call.file``, and report cut sentences and unknown tokens.
+def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
+    """Translate ``call.file``, and report cut sentences, unknown tokens and terms not met.
+
+    Args:
+        call: the command's arguments and options.
+        engine: the bundle.
+        terms: of all texts.
 
     Raises:
         InputError: the file is malformed.
@@ -78,10 +86,15 @@ def translate_document(call: Any, engine: Engine) -> None:
     language_pair = LanguagePair(call.source_language, call.target_language)
     try:
         file = read_file(content, call.format, markup)
-        found = translate_texts(engine, file.texts, keywords, language_pair)
+        found = translate_texts(engine, file.texts, keywords, language_pair, terms)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     _write(call, mark + file.write(found.texts))
+    for sentence, missing in found.unmet[:_MOST_UNMET]:
+        click.echo(f"{name}: {shown(sentence)}: {unmet(missing)}", err=True)
+    if found.unmet:
+        count = sum(len(missing) for _, missing in found.unmet)
+        click.echo(unmet_terms(count, len(found.unmet), "sentences"), err=True)
     if found.unfinished:
         click.echo(cut_lines(found.unfinished, "sentences", None), err=True)
     if found.unknown[0]:

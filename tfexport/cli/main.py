@@ -41,7 +41,12 @@ _COMMANDS = (
 )  # fmt: skip
 CLOSED_PIPE = 141
 TERMINATED = 143
-_OF_GPUS = {"--device", "--gpu", "--cuda", "--gpus", "--fp16", "--half"}
+_OF_GPUS = ("--device", "--gpu", "--cuda", "--gpus", "--fp16", "--half")
+# What is said of options that no command, or only another one has.
+_ELSEWHERE = {
+    **dict.fromkeys(_OF_GPUS, "models are decoded on the CPU; GPUs are not supported."),
+    "--terms": "only tfexport translate and the protocols of tfexport serve take terms.",
+}
 
 
 class _Group(click.Group):
@@ -57,9 +62,9 @@ class _Group(click.Group):
         except ConfigError as error:
             raise click.UsageError(error.message.spelled(spell), ctx=None) from error
         except click.NoSuchOption as error:
-            if error.option_name not in _OF_GPUS:
+            if error.option_name not in _ELSEWHERE:
                 raise
-            text = "models are decoded on the CPU; GPUs are not supported."
+            text = _ELSEWHERE[error.option_name]
             text = f"No such option {error.option_name!r}: {text}"
             raise click.UsageError(text, error.ctx) from error
         except click.BadParameter as error:

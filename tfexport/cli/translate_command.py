@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,13 @@ from tfexport.cli.decoding_options import (
     given,
     language_options,
     without_effect,
+)
+from tfexport.cli.terms_option import (
+    check_terms_call,
+    read_terms,
+    terms_options,
+    unmet,
+    unmet_terms,
 )
 from tfexport.errors import ConfigError, InputError, Problem
 from tfexport.runtime.files.input_lines import read_numbers
@@ -55,6 +62,8 @@ class _Call:
     format: "FileFormat | None"
     placeholders: str | None
     placeholder_pattern: tuple[str, ...]
+    terms: str | None
+    languages: str | None
     ignore_tags: str | None
     target_prefix: str | None
     target_prefix_file: str | None
@@ -113,6 +122,7 @@ class _Call:
               "icu, number; an empty text for nothing.  [default: all but number]")  # fmt: skip
 @click.option("--placeholder-pattern", metavar="REGEX", multiple=True,
               help="With --format: a regular expression of what stays too.")  # fmt: skip
+@terms_options
 @click.option("--ignore-tags", metavar="NAME,...",
               help="With --format: elements of HTML and XML whose content stays.")  # fmt: skip
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
@@ -142,6 +152,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     tfexport translate de-en.bundle german.txt -o english.txt --beam-size 4
     tfexport translate de-en.bundle < german.txt > english.txt
     tfexport translate de-en.bundle page.html --format html -o english.html
+    tfexport translate de-en.bundle german.txt --terms terms.tsv
     tfexport translate speech.bundle one.wav two.flac --jsonl
     """
     call = as_call(_Call, values)
@@ -151,6 +162,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.resumable import check_output
 
+    check_terms_call(call)
     check_document_call(call)
     if call.inputs is not None:
         check_inputs_call(call)
@@ -170,10 +182,11 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     engine.manifest.require_ids()
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
+    terms = read_terms(call, engine)
     if call.format is not None:
-        translate_document(call, engine)
+        translate_document(call, engine, terms)
         return
-    task = _task(call, engine)
+    task = replace(_task(call, engine), terms=terms)
     report = _Reporter(call, engine, task)
     run = _to_stdout if call.output == "-" else _to_file
     try:
@@ -245,6 +258,7 @@ class _Reporter:
 
     def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
         self.lines = self._cut = self._unknown = self._with_unknown = 0
+        self._unmet = self._with_unmet = 0
         self._count_unknowns = engine.texts.count_unknowns
         self._problems, self._longest = ProblemLines(call.file), task.options.max_length
         self._plot: Callable[[LineResult], object] | None = None
@@ -261,12 +275,17 @@ class _Reporter:
             unknown = self._count_unknowns(line.result.source_tokens)
             self._unknown += unknown
             self._with_unknown += unknown > 0
+            if missing := line.result.unmet_terms:
+                self._problems.add(line.number, unmet(missing))
+                self._unmet, self._with_unmet = self._unmet + len(missing), self._with_unmet + 1
         if self._plot is not None:
             self._plot(line)
 
     def end(self) -> None:
         """Print the summary of all lines."""
         self._problems.end()
+        if self._unmet:
+            click.echo(unmet_terms(self._unmet, self._with_unmet, "lines"), err=True)
         if self._cut:
             click.echo(cut_lines(self._cut, "lines", self._longest), err=True)
         if self._unknown:

@@ -14,7 +14,8 @@ from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
 from tfexport.markup.tokens import TagRules, Token, split_runs
 from tfexport.markup.xml_reader import read_xml
-from tfexport.runtime.results import TranslationResult
+from tfexport.runtime.results import Term, TranslationResult
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import WORD_MARKS, TextCodec
 from tfexport.runtime.text.sentences import SplitText
 
@@ -283,3 +284,9 @@ def has_words(
         return False
     piece = texts.source.piece
     return any(token not in wordless and piece(token) not in WORD_MARKS for token in tokens)
+
+
+def unmet_as_it_is(terms: Terms | None, sentence: str) -> tuple[Term, ...]:
+    """The terms that a sentence does not meet which is not translated."""
+    found = terms.find(sentence) if terms else []
+    return tuple(term for term in found if not any(target in sentence for target in term.targets))

@@ -1,17 +1,27 @@
 """Translation of texts with markup, by an open bundle."""
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from tfexport.errors import ConfigError, InputError, TooLongError
-from tfexport.markup.document import Document, Markup, Row, has_words, read_row
+from tfexport.errors import ConfigError, InputError, TfexportWarning, TooLongError, join_some
+from tfexport.markup.document import (
+    Document,
+    Markup,
+    Row,
+    has_words,
+    read_row,
+    unmet_as_it_is,
+)
 from tfexport.markup.files import Text
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import TranslationKeywords, naming_options
 from tfexport.runtime.resolve import Prefix
+from tfexport.runtime.results import Term
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.terms import Pair, Terms
 from tfexport.runtime.text.codec import LanguagePair, check_rows, check_text
 from tfexport.runtime.text.language_codes import ModelLanguages
 from tfexport.runtime.text.sentences import Split, SplitText, join_of, split_text
@@ -28,12 +38,14 @@ class Translation:
         sentences: how many sentences were translated.
         unfinished: how many of them were cut at the longest length.
         unknown: tokens that the model does not know, and how many sentences have any.
+        unmet: sentences whose translations do not meet terms, with these.
     """
 
     texts: list[str]
     sentences: int = 0
     unfinished: int = 0
     unknown: tuple[int, int] = (0, 0)
+    unmet: list[tuple[str, tuple[Term, ...]]] = field(default_factory=list)
 
 
 @naming_options(TranslationKeywords)
@@ -41,6 +53,8 @@ def translate_markup(
     translator: Translator,
     texts: Iterable[str],
     markup: Markup,
+    *,
+    terms: Terms | Iterable[Pair] | None = None,
     **keywords: Unpack[TranslationKeywords],
 ) -> list[str]:
     """Translate texts with markup; each is divided into sentences.
@@ -49,6 +63,7 @@ def translate_markup(
         translator: an open bundle.
         texts: each gives one translation, in the same order.
         markup: what they are made of.
+        terms: of all texts; see ``Translator.translate``. A warning names those that are not met.
         **keywords: ``source_language``, ``target_language`` and the options of
             ``DecodingOptions``; not ``num_hypotheses``, of which the best is taken.
 
@@ -61,9 +76,17 @@ def translate_markup(
     rows = check_rows("texts", texts, "strings")
     given: dict[str, Any] = dict(keywords)
     pair = LanguagePair(given.pop("source_language", None), given.pop("target_language", None))
-    return translate_texts(
-        translator.engine, [Text(row, markup) for row in rows], given, pair
-    ).texts
+    checked = None if terms is None else Terms.of(terms)
+    found = translate_texts(
+        translator.engine, [Text(row, markup) for row in rows], given, pair, checked
+    )
+    if found.unmet:
+        missing = dict.fromkeys(repr(term.source) for _, terms in found.unmet for term in terms)
+        count = len(found.unmet)
+        many = "1 sentence does" if count == 1 else f"{count} sentences do"
+        text = f"{many} not meet terms: {join_some(list(missing))}"
+        warnings.warn(TfexportWarning(text), stacklevel=3)
+    return found.texts
 
 
 def translate_texts(
@@ -71,6 +94,7 @@ def translate_texts(
     texts: Sequence[Text],
     given: Mapping[str, Any],
     language_pair: LanguagePair,
+    terms: Terms | None = None,
 ) -> Translation:
     """Translate texts with markup; each is divided into sentences.
 
@@ -79,6 +103,7 @@ def translate_texts(
         texts: with what they are made of.
         given: decoding options by name.
         language_pair: languages that the caller names.
+        terms: of all texts.
 
     Raises:
         InputError: a text is malformed, or has tags in its sentences, and the model has no
@@ -102,7 +127,7 @@ def translate_texts(
     source = language_pair.source or languages.default_source or _only(languages.sources)
     target = language_pair.target or _only(languages.targets)
     _cut(engine, documents, resolved, source, target)
-    return _translated(engine, documents, resolved)
+    return _translated(engine, documents, resolved, terms)
 
 
 def _only(codes: Sequence[str]) -> str:
@@ -145,7 +170,10 @@ def _cut(
 
 
 def _translated(
-    engine: Engine, documents: Sequence[Document], options: ResolvedOptions
+    engine: Engine,
+    documents: Sequence[Document],
+    options: ResolvedOptions,
+    terms: Terms | None,
 ) -> Translation:
     manifest, texts = engine.manifest, engine.texts
     wordless = frozenset({*manifest.hidden_ids, manifest.special_ids.unk})
@@ -156,28 +184,37 @@ def _translated(
             request = None
             if worded:
                 with contextlib.suppress(*((TooLongError,) if optional else ())):
-                    request = engine.request(sentence, len(requests), (), options, as_ids=False)
+                    request = engine.request(
+                        sentence, len(requests), (), options, as_ids=False, terms=terms
+                    )
             if request and not has_words(sentence, request.ids, wordless, texts):
                 request = None
             requests.append(request)
     found = iter(zip(requests, engine.decode(requests, options), strict=True))
     made, unfinished, counts = list[str](), 0, list[int]()
+    unmet = list[tuple[str, tuple[Term, ...]]]()
     for document in documents:
         rows, cut, unknown = list[Row](), list[bool](), list[int]()
+        missing = list[tuple[Term, ...]]()
         for sentence in document.sentences:
             request, hypotheses = next(found)
             if request is None:
                 rows.append(Row(sentence, kept=True))
                 cut.append(False)
                 unknown.append(0)
+                missing.append(unmet_as_it_is(terms, sentence))
                 continue
-            result = engine.result(sentence, request.ids, hypotheses, options)
+            result = engine.result(sentence, request.ids, hypotheses, options, terms=terms)
+            missing.append(result.unmet_terms)
             rows.append(read_row(texts, result, sentence, 0, options.replace_unknowns))
             cut.append(not hypotheses[0].finished)
             unknown.append(result.unknown_tokens)
         chosen = document.choose(rows)
         made.append(document.write(rows, chosen))
+        unmet += [
+            (document.sentences[number], missing[number]) for number in chosen if missing[number]
+        ]
         unfinished += sum(cut[number] for number in chosen)
         counts += [unknown[number] for number in chosen if not rows[number].kept]
     several = sum(count > 0 for count in counts)
-    return Translation(made, len(counts), unfinished, (sum(counts), several))
+    return Translation(made, len(counts), unfinished, (sum(counts), several), unmet)

@@ -25,7 +25,7 @@ from tfexport.serve.protocols import (
 )
 from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
-from tfexport.serve.texts import UNFINISHED
+from tfexport.serve.texts import UNFINISHED, UNMET
 
 PAGE = Path(__file__).with_name("page")
 # Browsers ask again at every visit, and get 304 while the files are unchanged.
@@ -58,7 +58,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
     if service.settings.cors_origins:
         middleware = CORSMiddleware(
             middleware, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Retry-After", UNFINISHED],
+            expose_headers=["X-Request-Id", "Retry-After", UNFINISHED, UNMET],
         )  # fmt: skip
     return middleware
 

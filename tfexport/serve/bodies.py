@@ -42,6 +42,8 @@ class First(pydantic.FailFast):
 
 Texts = Annotated[list[str], First()]
 _MOST_NAMES = 64  # of an object in a body
+MOST_TERMS = 1000  # of a request
+_MOST_OF = {"glossary": MOST_TERMS}
 _LONGEST_WORD = 2000  # characters of one text in options
 _OPTIONS = ("options", "parameters")  # fields that hold decoding options
 _MOST_ITEMS = 1000  # of all lists of options together
@@ -145,8 +147,9 @@ def check_amount(body: bytes) -> Any:
     if not isinstance(value, dict):
         return value
     for name, inner in [("", value), *value.items()]:
-        if isinstance(inner, dict) and len(inner) > _MOST_NAMES:
-            raise wrong(f"{name[:60] or 'the body'}: {len(inner)} names; {_MOST_NAMES} at most")
+        most = _MOST_OF.get(name, _MOST_NAMES)
+        if isinstance(inner, dict) and len(inner) > most:
+            raise wrong(f"{name[:60] or 'the body'}: {len(inner)} names; {most} at most")
     for name in _OPTIONS:
         options = value.get(name)
         if isinstance(options, dict):

@@ -6,12 +6,13 @@ renamed, so a reader sees a whole one, and one writer at a time changes the fold
 """
 
 import json
+import operator
 import re
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -21,15 +22,19 @@ from typing import Any, BinaryIO, TypeVar
 from tfexport.atomic import new_file
 from tfexport.errors import ConfigError, OutputExistsError, join_some
 from tfexport.locks import writing
-from tfexport.runtime.text.glossary import MOST_BYTES, MOST_ENTRIES, size_of
+from tfexport.runtime.terms import Terms
+from tfexport.runtime.text.glossary import MOST_BYTES, size_of
+from tfexport.runtime.text.language_codes import Code
 from tfexport.serve import request_log
 from tfexport.serve.failures import RequestError, busy, wrong
 
 MOST_GLOSSARIES = 1000
 MOST_OF_FOLDER = 1 << 30  # bytes of all
 MOST_DICTIONARIES = 100  # of a glossary
+MOST_ENTRIES = 20_000  # of a dictionary
 _LONGEST_LINE = 4 * MOST_BYTES
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_LANGUAGE = re.compile("[a-z]{2,3}")
 _SUFFIX = ".glossary"
 _KEPT = 32  # dictionaries in memory
 _WAIT = 5.0  # seconds for another writer
@@ -73,10 +78,11 @@ class StoredGlossary:
         return GlossaryInfo(self.id, self.name, self.created, sizes)
 
     def check(self) -> None:
-        """Refuse what is too large.
+        """Refuse what is too large, or has one phrase twice.
 
         Raises:
             RequestError: naming every limit that it exceeds.
+            InputError: naming phrases that are the same but for spaces, with other targets.
         """
         problems = []
         if not self.name.strip():
@@ -98,6 +104,8 @@ class StoredGlossary:
         )
         if size > MOST_BYTES:
             raise RequestError(413, f"the glossary has {size:,} bytes; {MOST_BYTES:,} at most")
+        for entries in self.dictionaries.values():
+            Terms.of(entries.items())
 
 
 class Glossaries:
@@ -111,6 +119,7 @@ class Glossaries:
         """
         self._folder, self._changing = folder, threading.Lock()
         self._kept = OrderedDict[tuple[str, Pair], tuple[Any, Entries]]()
+        self._made = OrderedDict[tuple[tuple[str, ...], Pair], tuple[list[Entries], Terms]]()
         self._keeping = threading.Lock()
         if folder is None:
             return
@@ -176,6 +185,31 @@ class Glossaries:
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return entries
+
+    def terms(self, glossaries: Sequence[str], pair: Pair) -> Terms:
+        """The entries of dictionaries of one pair; of equal sources that of the first counts.
+
+        Raises:
+            RequestError: there is no such glossary, or it has no such dictionary.
+            InputError: two have one phrase with different translations, but for spaces.
+        """
+        found = [self.entries(glossary, pair) for glossary in glossaries]
+        key = (tuple(glossaries), pair)
+        with self._keeping:
+            kept = self._made.get(key)
+            # Entries that have not changed are the same objects.
+            if kept is not None and all(map(operator.is_, kept[0], found)):
+                self._made.move_to_end(key)
+                return kept[1]
+        entries = dict[str, str]()
+        for one in reversed(found):
+            entries |= one
+        made = Terms.of(entries.items())
+        with self._keeping:
+            self._made[key] = found, made
+            while len(self._made) > _KEPT:
+                self._made.popitem(last=False)
+        return made
 
     def create(self, name: str, dictionaries: Mapping[Pair, Entries]) -> GlossaryInfo:
         """Store a new glossary.
@@ -311,15 +345,35 @@ def without(glossary: StoredGlossary, pair: Pair) -> StoredGlossary:
         RequestError: there is no such one.
     """
     if pair not in glossary.dictionaries:
-        raise no_dictionary(glossary.info, pair)
+        raise NoDictionaryError(glossary.dictionaries, pair)
     kept = {own: entries for own, entries in glossary.dictionaries.items() if own != pair}
     return replace(glossary, dictionaries=kept)
 
 
-def no_dictionary(info: GlossaryInfo, pair: Pair) -> RequestError:
-    """The failure of a request for a dictionary that a glossary does not have."""
-    listed = join_some(["-".join(own) for own in info.sizes], 12) or "none"
-    return RequestError(404, f"no dictionary {'-'.join(pair)} in the glossary; it has {listed}")
+class NoDictionaryError(RequestError):
+    """A glossary has no dictionary of the requested languages."""
+
+    def __init__(self, known: Iterable[Pair], pair: Pair) -> None:
+        listed = join_some(["-".join(own) for own in known], 12) or "none"
+        super().__init__(404, f"no dictionary {'-'.join(pair)} in the glossary; it has {listed}")
+
+
+def pair_of(source: str, target: str) -> Pair:
+    """Codes of two languages without regions and scripts, as glossaries have them.
+
+    Raises:
+        RequestError: naming what is no code.
+    """
+    codes = (Code.of(source).language, Code.of(target).language)
+    named = zip(("source_lang", "target_lang"), (source, target), codes, strict=True)
+    problems = [
+        f"{name}: {given[:40]!r} is not the code of a language"
+        for name, given, code in named
+        if not _LANGUAGE.fullmatch(code)
+    ]
+    if problems:
+        raise wrong(problems)
+    return codes
 
 
 def _unknown(glossary: str) -> RequestError:
@@ -356,7 +410,7 @@ def _read_entries(file: BinaryIO, pair: Pair) -> Entries:
         line = file.readline(_LONGEST_LINE)
         if own == pair:
             return _entries(line)
-    raise no_dictionary(info, pair)
+    raise NoDictionaryError(info.sizes, pair)
 
 
 def _read_all(glossary: str, file: BinaryIO) -> StoredGlossary:

@@ -7,11 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfexport.errors import InputError, Problem, TooLongError
-from tfexport.markup.document import PLAIN, Document, Markup, Row, has_words, read_row
+from tfexport.markup.document import (
+    PLAIN,
+    Document,
+    Markup,
+    Row,
+    has_words,
+    read_row,
+    unmet_as_it_is,
+)
 from tfexport.runtime.resolve import Prefix
-from tfexport.runtime.results import Hypothesis, TranslationResult
+from tfexport.runtime.results import Hypothesis, Term, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import streamed, unstreamable
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, check_text
 from tfexport.runtime.text.sentences import Join, Split, SplitText, split_text
 from tfexport.serve.failures import spelled, wrong
@@ -38,6 +47,7 @@ class Asked:
         indices: index of each text in the request, for messages; None for all in order.
         stream: whether tokens are streamed.
         markup: what the texts are made of.
+        terms: of all texts.
     """
 
     texts: Sequence[str]
@@ -51,6 +61,7 @@ class Asked:
     indices: Sequence[int] | None = None
     stream: bool = False
     markup: Markup = PLAIN
+    terms: Terms | None = None
 
     def place(self, number: int) -> int:
         """The index of a text in the request."""
@@ -68,6 +79,7 @@ class Rows:
         unknown: tokens of each row that the model does not know.
         documents: of each text with markup; empty for plain texts.
         attention: whether the caller gets the attention.
+        terms: of all rows.
     """
 
     options: ResolvedOptions
@@ -76,6 +88,7 @@ class Rows:
     unknown: list[int] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
     attention: bool = True
+    terms: Terms | None = None
 
 
 @dataclass(frozen=True)
@@ -105,11 +118,13 @@ class Translated:
         made: best first.
         sentences: the results that it is made of.
         unknown: tokens of the text that the model does not know.
+        unmet: terms of the text that the best translation does not meet.
     """
 
     made: list[Made]
     sentences: list[TranslationResult]
     unknown: int = 0
+    unmet: tuple[Term, ...] = ()
 
 
 def prepare(model: Model, asked: Asked) -> Rows:
@@ -153,7 +168,7 @@ def prepare(model: Model, asked: Asked) -> Rows:
     else:  # of documents, the rows that are used are counted, by ``assemble``
         model.observer.unknown(sum(unknown))
     model.check_lengths(requests)
-    return Rows(options, requests, split_texts, unknown, documents, attention)
+    return Rows(options, requests, split_texts, unknown, documents, attention, asked.terms)
 
 
 def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> list[Translated]:
@@ -168,9 +183,14 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
             unknown.append(foreign)
             kept.append(request is None)
             ids = request.ids if request else []
-            result = model.engine.result(sentence, ids, hypotheses, rows.options)
+            result = model.engine.result(
+                sentence, ids, hypotheses, rows.options, terms=rows.terms if request else None
+            )
             if request is None:  # unchanged if there is nothing to translate
-                result = replace(result, text=sentence, texts=[sentence] * len(result.texts))
+                result = replace(
+                    result, text=sentence, texts=[sentence] * len(result.texts),
+                    unmet_terms=unmet_as_it_is(rows.terms, sentence),
+                )  # fmt: skip
             sentences.append(result)
         document = next(documents, None)
         if document is None:
@@ -182,7 +202,8 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
             if not rows.attention:
                 sentences = list(map(_without_attention, sentences))
         cut += sum(not result.hypotheses[0].finished for result in sentences)
-        made.append(Translated(texts, sentences, sum(unknown)))
+        unmet = tuple(term for result in sentences for term in result.unmet_terms)
+        made.append(Translated(texts, sentences, sum(unknown), unmet))
     model.observer.cut(cut)
     return made
 
@@ -329,10 +350,11 @@ def _requests(
         for place, sentence in enumerate(parts.sentences):
             prefix = () if place else prefixes[number]
             try:
-                source = encoded.get(sentence, sentence)
+                source = encoded.get(sentence, sentence) if asked.terms is None else sentence
                 request = model.engine.request(
-                    source, len(requests), prefix, options, as_ids=source is not sentence
-                )
+                    source, len(requests), prefix, options, as_ids=source is not sentence,
+                    terms=asked.terms,
+                )  # fmt: skip
             except InputError as error:
                 text = _too_long(error) if asked.divide else spelled(error)
                 if not (optional and optional[len(requests)]):

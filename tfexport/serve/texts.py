@@ -11,10 +11,12 @@ from tfexport.markup.document import PLAIN, Markup
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.sentences import Split
 from tfexport.serve.call import Call, seen
 from tfexport.serve.detection import LIBRARY, LOOKED_AT, Detected, can_detect, detect
 from tfexport.serve.failures import RequestError, late, wrong
+from tfexport.serve.glossaries import HOW, NoDictionaryError, pair_of
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import (
     Model,
@@ -29,6 +31,7 @@ from tfexport.serve.settings import Settings
 
 OnStep = Callable[[Step], object]
 UNFINISHED = "X-Unfinished-Texts"  # a header
+UNMET = "X-Unmet-Terms"  # a header
 LEAST = 0.3  # a language with less confidence is not used
 
 
@@ -42,6 +45,7 @@ class Wanted:
         options: the options of decoding, by name.
         split: see ``Asked``.
         markup: see ``Asked``.
+        terms: see ``Asked``.
     """
 
     source: str | None
@@ -49,6 +53,7 @@ class Wanted:
     options: Mapping[str, Any] = field(default_factory=dict)
     split: Split | None = None
     markup: Markup = PLAIN
+    terms: Terms | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ async def translate_between(
         asked = Asked(
             [texts[place] for place in indices], wanted.options, None, choice.language_pair,
             choice.source, choice.target, wanted.split, divide=True, indices=indices,
-            markup=wanted.markup,
+            markup=wanted.markup, terms=wanted.terms,
         )  # fmt: skip
         jobs.append(translate(service.metrics, choice.model, asked, call))
     found = await asyncio.gather(*jobs)
@@ -236,7 +241,39 @@ async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:
     return future.result()
 
 
+async def stored_terms(
+    service: Service, call: Call, numbers: Sequence[str], field: str, languages: tuple[str, str]
+) -> Terms | None:
+    """The terms of stored glossaries; None without any.
+
+    Args:
+        service: the server.
+        call: the call of the request.
+        numbers: ids of glossaries; of equal sources the entry of the first counts.
+        field: the name of their field, for messages.
+        languages: codes of the texts and the translations, in any form.
+
+    Raises:
+        RequestError: there is no such glossary, or none of these languages.
+    """
+    if not numbers:
+        return None
+    if not service.glossaries.enabled:
+        raise wrong(f"{field}: this server keeps no glossaries; {HOW}")
+    pair = pair_of(*languages)
+    try:
+        return await call.aside(service.glossaries.terms, numbers, pair)
+    except NoDictionaryError as error:
+        raise wrong(f"{field}: {error.message}") from None
+
+
 def cut_headers(found: Sequence[Translated]) -> dict[str, str]:
-    """The header with the number of cut translations, for protocols that have no field for it."""
+    """Headers with the numbers of cut translations and of terms that were not met."""
     cut = sum(not one.made[0].finished for one in found)
-    return {UNFINISHED: str(cut)} if cut else {}
+    unmet = sum(len(one.unmet) for one in found)
+    return {name: str(count) for name, count in ((UNFINISHED, cut), (UNMET, unmet)) if count}
+
+
+def unmet_values(found: Translated) -> list[dict[str, Any]]:
+    """The terms that a translation does not meet, as JSON values."""
+    return [{"source": term.source, "targets": [*term.targets]} for term in found.unmet]

@@ -15,6 +15,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.results import TranslationResult, moses
 from tfexport.runtime.search.request import Request, ResolvedOptions
+from tfexport.runtime.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,8 @@ class LineResult:
 def translate_lines(
     engine: Engine,
     lines: Iterable[bytes],
-    options: ResolvedOptions,
+    task: "LineTask",
     *,
-    ids: bool = False,
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
     chunk: int = 512,
     first: int = 1,
@@ -48,8 +48,7 @@ def translate_lines(
     Args:
         engine: the engine of an open bundle.
         lines: UTF-8, with or without line ends.
-        options: how to decode, as the engine resolved it.
-        ids: lines are space-separated ids instead of text, in input and output.
+        task: how to decode them; its prefixes are not used.
         prefixes: the forced start of each target, as a line of the same kind or as ids.
         chunk: lines that are read and batched by length together. The next chunk is read while
             one is decoded, unless it is 1.
@@ -57,29 +56,30 @@ def translate_lines(
         decoded: called with the number of lines of each finished batch, in the thread that decoded
             it.
     """
-    jobs = _read_all(engine, lines, options, ids, prefixes, first)
+    options, terms = task.options, task.terms
+    jobs = _read_all(engine, lines, task, prefixes, first)
     for job, found in engine.decode_stream(jobs, options, chunk, decoded):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
             continue
         tokens = job.request.ids if job.request else []
-        if ids:
-            yield LineResult(job.number, TranslationResult(None, found, tokens))
+        if task.line_format.ids:
+            result = TranslationResult(None, found, tokens)
         else:
-            yield LineResult(job.number, engine.result(job.text, tokens, found, options))
+            result = engine.result(job.text, tokens, found, options, terms=terms)
+        yield LineResult(job.number, result)
 
 
 def find_bad_lines(
     engine: Engine,
     lines: Iterable[bytes],
-    options: ResolvedOptions,
+    task: "LineTask",
     *,
-    ids: bool = False,
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
     first: int = 1,
 ) -> Iterator[LineResult]:
     """Find the lines that ``translate_lines`` cannot decode, without decoding any."""
-    for job in _read_all(engine, lines, options, ids, prefixes, first):
+    for job in _read_all(engine, lines, task, prefixes, first):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
 
@@ -95,8 +95,7 @@ class _Job:
 def _read_all(
     engine: Engine,
     lines: Iterable[bytes],
-    options: ResolvedOptions,
-    ids: bool,
+    task: "LineTask",
     prefixes: Iterable[bytes | tuple[int, ...]] | None,
     first: int,
 ) -> Iterator[_Job]:
@@ -105,18 +104,17 @@ def _read_all(
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
     )
     for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first):
-        yield _read(engine, line, number, options, ids, prefix)
+        yield _read(engine, line, number, task, prefix)
 
 
 def _read(
     engine: Engine,
     line: bytes,
     number: int,
-    options: ResolvedOptions,
-    ids: bool,
+    task: "LineTask",
     prefix: bytes | tuple[int, ...] | None,
 ) -> _Job:
-    text = ""
+    text, options, ids = "", task.options, task.line_format.ids
     try:
         text = read_line(line, first=number == 1)
         if prefix is None:
@@ -130,7 +128,7 @@ def _read(
             except InputError as error:
                 raise InputError(Message("target prefix: ", error.message)) from None
         source = read_numbers(text) if ids else text
-        request = engine.request(source, number - 1, prefix, options, as_ids=ids)
+        request = engine.request(source, number - 1, prefix, options, as_ids=ids, terms=task.terms)
     except InputError as error:
         return _Job(number, text, None, error.message)
     return _Job(number, text, request)
@@ -210,9 +208,11 @@ class LineTask:
         line_format: the format of the output; its ``ids`` holds for the input too.
         prefix: the forced start of every target.
         prefix_file: a file with a prefix for each line of the source; None without one.
+        terms: of lines of text.
     """
 
     options: ResolvedOptions
     line_format: LineFormat
     prefix: tuple[int, ...] = ()
     prefix_file: str | os.PathLike[str] | None = None
+    terms: Terms | None = None

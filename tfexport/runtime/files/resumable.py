@@ -24,6 +24,7 @@ from tfexport.runtime.files.input_lines import InputLines, Source, open_lines
 from tfexport.runtime.files.line_stream import LineResult, LineTask, find_bad_lines, translate_lines
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.workers import rows_ahead
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import PLAIN
 
 # The journal next to an unfinished output, ``OUTPUT.progress``.
@@ -191,7 +192,7 @@ def check_finished(
     compared = rows_ahead(options) if repeatable else 0
     with output.open("rb") as file:
         for result in translate_lines(
-            engine, islice(lines, compared), options, ids=task.line_format.ids, prefixes=prefixes,
+            engine, islice(lines, compared), task, prefixes=prefixes,
             chunk=max(compared, 1),
         ):  # fmt: skip
             expected = [f"{line}\n".encode() for line in task.line_format.write(result)]
@@ -203,9 +204,7 @@ def check_finished(
             if result.problem is not None:
                 bad.append(result.number)
                 on_result(result)
-    for result in find_bad_lines(
-        engine, lines, options, ids=task.line_format.ids, prefixes=prefixes, first=compared + 1
-    ):
+    for result in find_bad_lines(engine, lines, task, prefixes=prefixes, first=compared + 1):
         bad.append(result.number)
         on_result(result)
     if written != lines.count * lines_per_input:
@@ -430,7 +429,7 @@ def _append(
         # At a terminal each line is translated at once, and so is a pipe with a batch size of 1.
         at_once = task.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
-            engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
+            engine, lines, task, prefixes=prefixes,
             first=done + 1, chunk=1 if at_once or lines.is_terminal else rows_ahead(task.options),
             decoded=progress.decoded,
         ):  # fmt: skip
@@ -514,7 +513,7 @@ def translate_stream(
         # At a terminal each line is translated at once.
         at_once = lines.is_terminal or task.options.batch_size == 1
         for line in translate_lines(
-            engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
+            engine, lines, task, prefixes=prefixes,
             chunk=1 if at_once else rows_ahead(task.options),
         ):  # fmt: skip
             bad += line.problem is not None
@@ -541,8 +540,13 @@ def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> d
         "prefix": list(task.prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
         "options": asked,
+        "terms": None if task.terms is None else _digest(task.terms),
         "languages": None if framing == PLAIN else (framing.before, framing.mark, framing.after),
         **task.line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return plain
+
+
+def _digest(terms: Terms) -> str:
+    return hashlib.sha256(json.dumps(terms.terms).encode()).hexdigest()

@@ -25,7 +25,14 @@ from tfexport.serve.failures import wrong
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Wanted, check_size, cut_headers, translate_between
+from tfexport.serve.texts import (
+    Wanted,
+    check_size,
+    cut_headers,
+    stored_terms,
+    translate_between,
+    unmet_values,
+)
 
 NO_LIMIT = 1_000_000_000_000  # characters, as DeepL specifies for accounts without a limit
 _FIELDS = 32  # of a form, besides its texts
@@ -72,6 +79,7 @@ def _tags(value: Any) -> Any:
 
 _Nothing = Annotated[Any, _without()]
 _EMPTY = pydantic.BeforeValidator(lambda value: value or None)
+_Numbers = Annotated[tuple[str, ...], pydantic.BeforeValidator(_tags)]
 _Tags = Annotated[tuple[str, ...], pydantic.BeforeValidator(_tags)]
 
 
@@ -100,8 +108,12 @@ class TranslateCall(Fields):
     splitting_tags: _Tags = pydantic.Field((), description="end a sentence")
     ignore_tags: _Tags = pydantic.Field((), description="whose content is not translated")
     context: _Nothing = None
-    glossary_id: _Nothing = None
-    glossary_ids: _Nothing = None
+    glossary_id: Annotated[str | None, _EMPTY] = pydantic.Field(
+        None, description="of a stored glossary; needs source_lang"
+    )
+    glossary_ids: _Numbers = pydantic.Field(
+        (), max_length=5, description="of stored glossaries; of equal sources the first counts"
+    )
     style_id: _Nothing = None
     translation_memory_id: _Nothing = None
     translation_memory_threshold: _Nothing = None
@@ -113,7 +125,16 @@ class TranslateCall(Fields):
             self.non_splitting_tags or self.splitting_tags or self.ignore_tags
         ):
             raise ValueError("names of tags need tag_handling")
+        if self.glossary_id is not None and self.glossary_ids:
+            raise ValueError("give glossary_id or glossary_ids, not both")
+        if self.glossaries and not self.source_lang:
+            raise ValueError("glossary_id: needs source_lang, and this request has none")
         return self
+
+    @property
+    def glossaries(self) -> tuple[str, ...]:
+        """The ids of its glossaries."""
+        return self.glossary_ids if self.glossary_id is None else (self.glossary_id,)
 
     def markup(self) -> Markup:
         """The markup of the texts, with the rules for its elements."""
@@ -142,13 +163,19 @@ def routes(service: Service) -> APIRouter:
         check_size(service.settings, call, body.text)
         split = None if body.split_sentences is None else _SPLITS[body.split_sentences]
         options = {"return_scores": False}  # the protocol has none
-        wanted = Wanted(body.source_lang or None, body.target_lang, options, split, body.markup())
+        terms = await stored_terms(service, call, body.glossaries, "glossary_id", (
+            body.source_lang or "", body.target_lang,
+        ))  # fmt: skip
+        wanted = Wanted(
+            body.source_lang or None, body.target_lang, options, split, body.markup(), terms
+        )
         found = await translate_between(service, call, body.text, wanted)
         translations = [
             {
                 "detected_source_language": source_code(one.source),
                 "text": one.found.made[0].text,
                 "billed_characters": len(text),
+                **({"unmet_terms": unmet_values(one.found)} if one.found.unmet else {}),
             }
             for text, one in zip(body.text, found, strict=True)
         ]

@@ -1,6 +1,5 @@
 """The glossaries of DeepL's protocol: version 2, of one pair of languages, and version 3."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -28,6 +27,7 @@ from tfexport.serve.glossaries import (
     Pair,
     StoredGlossary,
     merged,
+    pair_of,
     without,
 )
 from tfexport.serve.models import choose_by_languages
@@ -36,7 +36,6 @@ from tfexport.serve.service import Service
 
 TSV = "text/tab-separated-values"
 _FIELDS = 32  # of a form
-_LANGUAGE = re.compile("[a-z]{2,3}")
 
 
 class Dictionary(Fields):
@@ -98,24 +97,6 @@ class ChangeCall(Fields):
         if self.name is None and not self.dictionaries:
             raise ValueError("give a name, or dictionaries")
         return self
-
-
-def pair_of(source: str, target: str) -> Pair:
-    """Codes of two languages without regions and scripts, as glossaries have them.
-
-    Raises:
-        RequestError: naming what is no code.
-    """
-    codes = (Code.of(source).language, Code.of(target).language)
-    named = zip(("source_lang", "target_lang"), (source, target), codes, strict=True)
-    problems = [
-        f"{name}: {given[:40]!r} is not the code of a language"
-        for name, given, code in named
-        if not _LANGUAGE.fullmatch(code)
-    ]
-    if problems:
-        raise wrong(problems)
-    return codes
 
 
 def routes(service: Service) -> APIRouter:

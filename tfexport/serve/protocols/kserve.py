@@ -485,6 +485,8 @@ async def _translated(
 ) -> list[Translated]:
     texts = list(map(str, text.values))
     check_size(service.settings, call, texts)
+    if "terms" in options or "glossary" in options:
+        raise wrong("parameters: terms are not part of this protocol; POST /v1/translate has them")
     split = options.pop("split_sentences", None)
     if split not in (None, *SPLITS):
         raise wrong(f"parameters: split_sentences is not one of {', '.join(SPLITS)}")

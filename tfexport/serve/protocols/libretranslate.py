@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
+import pydantic_core
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tfexport.markup.document import Markup
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.language_codes import UNKNOWN, language_name, listed_codes
 from tfexport.runtime.text.sentences import Split
 from tfexport.serve.bodies import (
     FORM,
     JSON,
+    MOST_TERMS,
     Fields,
     Texts,
     check_amount,
@@ -21,19 +24,45 @@ from tfexport.serve.bodies import (
     read_form,
     read_json,
 )
-from tfexport.serve.call import call_of
+from tfexport.serve.call import Call, call_of
 from tfexport.serve.detection import LIBRARY, can_detect, detect
-from tfexport.serve.failures import LIBRETRANSLATE, RequestError
+from tfexport.serve.failures import LIBRETRANSLATE, RequestError, wrong
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Answered, Wanted, check_size, cut_headers, translate_between
+from tfexport.serve.texts import (
+    Answered,
+    Wanted,
+    check_size,
+    cut_headers,
+    stored_terms,
+    translate_between,
+    unmet_values,
+)
 
 AUTO = "auto"
 _FIELDS = 32  # of a form
 _DETECTED = 5  # languages that are listed for a text
 
 Kind = TypeVar("Kind", bound=Fields)
+
+
+def _phrases(value: Any) -> Any:
+    """A glossary in a form is text."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value or None
+    try:
+        found = pydantic_core.from_json(value)
+    except ValueError as error:
+        raise ValueError(f"invalid JSON: {str(error)[:200]}") from None
+    if isinstance(found, dict) and len(found) > MOST_TERMS:
+        raise ValueError(f"{len(found)} names; {MOST_TERMS} at most")
+    return found
+
+
+_Glossary = Annotated[
+    str | dict[str, str | list[str]] | None, pydantic.BeforeValidator(_phrases)
+]  # fmt: skip
 
 
 class TranslateCall(Fields):
@@ -54,6 +83,10 @@ class TranslateCall(Fields):
     split_sentences: Split | None = pydantic.Field(
         None, description="of this server only; by default as the model reads texts"
     )
+    glossary: _Glossary = pydantic.Field(
+        None, description="of this server only: source phrases with their target phrases, or lists "
+        "of these; in a form as JSON. Or the id of a stored glossary",
+    )  # fmt: skip
     api_key: str | None = None
 
 
@@ -79,7 +112,7 @@ def routes(service: Service) -> APIRouter:
         check_size(service.settings, call, texts)
         wanted = Wanted(
             source, body.target, _options(body.alternatives), body.split_sentences,
-            Markup(body.format),
+            Markup(body.format), await _terms(service, call, body),
         )  # fmt: skip
         found = await translate_between(service, call, texts, wanted)
         headers = cut_headers([one.found for one in found])
@@ -153,6 +186,16 @@ def _key_without_body(request: Request) -> str | None:
     return _key_of_form(call_of(request.scope).body)
 
 
+async def _terms(service: Service, call: Call, body: TranslateCall) -> Terms | None:
+    """The terms of a request: its own, or those of a stored glossary."""
+    if isinstance(body.glossary, str):
+        if body.source == AUTO:
+            raise wrong("glossary: a stored one needs the language in source")
+        pair = (body.source, body.target)
+        return await stored_terms(service, call, [body.glossary], "glossary", pair)
+    return await call.aside(Terms.of, body.glossary.items()) if body.glossary else None
+
+
 def _options(alternatives: int) -> dict[str, Any]:
     """Alternatives are the other hypotheses of beam search; the protocol has no scores."""
     wanted = alternatives + 1
@@ -175,6 +218,9 @@ def _answer(service: Service, found: list[Answered], body: TranslateCall) -> dic
     if body.alternatives:
         others = [_others([made.text for made in one.found.made]) for one in found]
         values["alternatives"] = others[0] if single else others
+    if body.glossary:
+        unmet = [unmet_values(one.found) for one in found]
+        values["unmetTerms"] = unmet[0] if single else unmet
     return values
 
 

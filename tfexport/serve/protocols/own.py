@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 import pydantic_core
@@ -21,10 +21,13 @@ from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.streaming import TextStream
+from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.language_codes import UNKNOWN
 from tfexport.runtime.text.sentences import Split
 from tfexport.serve.bodies import (
     JSON,
+    MOST_TERMS,
+    First,
     StrictFields,
     Texts,
     check_amount,
@@ -40,7 +43,7 @@ from tfexport.serve.openapi import describe
 from tfexport.serve.rows import Asked, Made, Rows, Translated, assemble
 from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.service import Service
-from tfexport.serve.texts import check_size, outcome, submit_texts, translate
+from tfexport.serve.texts import check_size, outcome, submit_texts, translate, unmet_values
 
 _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if requested
 
@@ -77,6 +80,8 @@ def translation(found: Translated, call: Call) -> dict[str, Any]:
         call.check()
         made.append(_made(found, place))
     values = {**made[0], "unknown_tokens": found.unknown}
+    if found.unmet:
+        values["unmet_terms"] = unmet_values(found)
     if len(made) > 1:
         values["hypotheses"] = made
     attends = any(one.hypotheses[0].attention is not None for one in found.sentences)
@@ -279,6 +284,9 @@ class CallBody(StrictFields):
     )
 
 
+_Terms = Annotated[list[tuple[str, str | list[str]]], First()]
+
+
 class TranslateCall(CallBody):
     """A request to translate."""
 
@@ -293,6 +301,13 @@ class TranslateCall(CallBody):
     format: Format = pydantic.Field("text", description="markup that texts are written in")
     placeholders: list[PlaceholderKind] | None = pydantic.Field(
         None, description="kinds that stay as they are; by default the usual ones, in markup"
+    )
+
+    terms: _Terms = pydantic.Field(
+        [],
+        max_length=MOST_TERMS,
+        description="pairs of a source phrase and its target phrase, or several of which one is "
+        "needed: where the source has the one, the translation has the other",
     )
 
     def markup(self) -> Markup:
@@ -373,6 +388,8 @@ def routes(service: Service) -> APIRouter:
             return await _images(service, body, call)
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
+        if body.stream and body.terms:
+            raise wrong("stream: texts with terms are not streamed")
         options = _Options(body.options, len(body.texts))
         markup = body.markup()
         if markup:
@@ -383,7 +400,7 @@ def routes(service: Service) -> APIRouter:
         asked = Asked(
             body.texts, options.decoding, options.prefixes, choice.language_pair, choice.source,
             choice.target, body.split_sentences, body.divide, stream=body.stream,
-            markup=markup,
+            markup=markup, terms=await call.aside(Terms.of, body.terms) if body.terms else None,
         )  # fmt: skip
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)

@@ -22,8 +22,14 @@ class _Hypothesis(Answer):
     alignment: str = ""
 
 
+class _Term(Answer):
+    source: str
+    targets: list[str]
+
+
 class _Translation(_Hypothesis):
     unknown_tokens: int = pydantic.Field(description="of the text, which the model does not know")
+    unmet_terms: list[_Term] = pydantic.Field([], description="of the text, if there are any")
     hypotheses: list[_Hypothesis] = pydantic.Field([], description="if there are several")
     sentences: list[_Hypothesis] = pydantic.Field([], description="of a text, if they attend")
 
@@ -94,6 +100,7 @@ class LibreTranslation(Answer):
     text: str | list[str] = pydantic.Field(alias="translatedText")
     detected: _Detected | list[_Detected] | None = pydantic.Field(None, alias="detectedLanguage")
     alternatives: list[str] | list[list[str]] = []
+    unmet: list[_Term] | list[list[_Term]] = pydantic.Field([], alias="unmetTerms")
 
 
 class Detection(pydantic.RootModel[list[_Detected]]):
@@ -114,6 +121,7 @@ class _DeepLTranslation(Answer):
     detected_source_language: str
     text: str
     billed_characters: int
+    unmet_terms: list[_Term] = []
 
 
 class DeepLTranslations(Answer):

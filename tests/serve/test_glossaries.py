@@ -1,4 +1,4 @@
-"""The glossaries of DeepL's protocol, by DeepL's own client and by other requests."""
+"""Terms in the protocols, and the glossaries of DeepL's, by DeepL's own client too."""
 
 import contextlib
 import json
@@ -99,6 +99,102 @@ def test_deepls_client_keeps_glossaries_of_version_3(keeping: Server) -> None:
         api.delete_multilingual_glossary(made)
         with pytest.raises(deepl.GlossaryNotFoundException, match="no glossary"):
             api.delete_multilingual_glossary(made)
+
+
+@pytest.mark.peers
+def test_deepls_client_translates_with_glossaries(keeping: Server) -> None:
+    deepl = pytest.importorskip("deepl", reason="deepl is not installed; see `make optional`")
+    entries = deepl.api_data.MultilingualGlossaryDictionaryEntries
+    with contextlib.closing(deepl.DeepLClient(KEY, server_url=keeping.url)) as api:
+        one = api.create_glossary("one", "DE", "EN", {"w4 w5": "w9 w10"})
+        two = api.create_multilingual_glossary("two", [entries("DE", "EN", {"w6": "w11 w12"})])
+        text = "w7 w4 w5 w6"
+        for glossary in (one, one.glossary_id):
+            found = api.translate_text(
+                text, source_lang="DE", target_lang="EN-US", glossary=glossary
+            )
+            assert "w9 w10" in found.text
+        assert "w9 w10" in api.translate_text_with_glossary(text, one, target_lang="EN-GB").text
+        found = api.translate_text(
+            [text, "w4"], source_lang="DE", target_lang="EN-GB", glossary=two
+        )
+        assert "w11 w12" in found[0].text
+        both = api.translate_text(
+            text, source_lang="DE", target_lang="EN-US", glossary_ids=[one, two.glossary_id]
+        )
+        assert "w9 w10" in both.text
+        assert "w11 w12" in both.text
+        page = api.translate_text(
+            "<p>w7 w4 <b>w5</b></p>", source_lang="DE", target_lang="EN-US", glossary=one,
+            tag_handling="html",
+        )  # fmt: skip
+        assert page.text.count("<b>") == 1
+        assert "w9" in page.text
+        api.delete_glossary(one)
+        with pytest.raises(deepl.DeepLException, match="no glossary"):
+            api.translate_text(text, source_lang="DE", target_lang="EN-US", glossary=one)
+        api.delete_multilingual_glossary(two)
+
+
+def test_terms_of_a_request_are_met_or_reported(keeping: Server) -> None:
+    bearer = {"Authorization": f"Bearer {KEY}"}
+    own = {"texts": ["w7 w4", "w5", "w4\nw6"], "terms": [["w4", ["w9 w10", "w11 w12"]]]}
+    found = keeping.ask("POST", "/v1/translate", own, bearer).json["translations"]
+    assert all("w9 w10" in found[i]["text"] or "w11 w12" in found[i]["text"] for i in (0, 2))
+    assert not any("unmet_terms" in one for one in found)
+    plain = keeping.ask("POST", "/v1/translate", {"texts": ["w5"]}, bearer).json["translations"]
+    # Its row shares a batch with the others.
+    assert (found[1]["text"], found[1]["tokens"]) == (plain[0]["text"], plain[0]["tokens"])
+    unmet = {"source": "w4", "targets": ["w9 w10", "w11 w12"]}
+    short = {**own, "options": {"max_length": 1}}
+    found = keeping.ask("POST", "/v1/translate", short, bearer).json["translations"]
+    assert [one.get("unmet_terms") for one in found] == [[unmet], None, [unmet]]
+
+    libre = {"q": ["w7 w4", "w5"], "source": "de", "target": "en", "api_key": KEY,
+             "glossary": {"w4": ["w9 w10"], "w5": "w9"}}  # fmt: skip
+    answer = keeping.post("/translate", libre)
+    assert "w9 w10" in answer.json["translatedText"][0]
+    assert "w9" in answer.json["translatedText"][1]
+    assert answer.json["unmetTerms"] == [[], []]
+    form = f"q=w4&source=auto&target=en&api_key={KEY}&glossary=%7B%22w4%22%3A%22w9%22%7D"
+    answer = keeping.ask("POST", "/translate", form, FORM)
+    assert "w9" in answer.json["translatedText"]
+    assert answer.json["unmetTerms"] == []
+    stored = ask(keeping, "POST", "/v2/glossaries", {**BODY, "entries": "w4\tw9 w10"}).json
+    libre = {**libre, "glossary": stored["glossary_id"], "format": "html", "q": "<i>w7</i> w4"}
+    assert "w9 w10" in keeping.post("/translate", libre).json["translatedText"]
+    ask(keeping, "DELETE", f"/v3/glossaries/{stored['glossary_id']}")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("/v1/translate", {"terms": [["w4", "w9"], ["w4", "w8"]]}, 422, "translated as 'w9', and"),
+        ("/v1/translate", {"terms": [["w4", []]]}, 422, "neither a target phrase nor"),
+        ("/v1/translate", {"terms": [["w4"]]}, 422, "terms[0]"),
+        ("/v1/translate", {"terms": {"w4": "w9"}}, 422, "terms: "),
+        ("/v1/translate", {"terms": [["w4", "w9"]] * 1001}, 422, "terms: "),
+        ("/v1/translate", {"terms": [["w4", "w9"]], "stream": True}, 422, "are not streamed"),
+        ("/translate", {"glossary": {"w4": ""}}, 400, "an empty phrase"),
+        ("/translate", {"glossary": {f"w{i}": "x" for i in range(1001)}}, 400, "1001 names"),
+        ("/translate", {"glossary": [1]}, 400, "glossary"),
+        ("/translate", {"glossary": "x"}, 404, "no glossary 'x'"),
+        ("/translate", {"glossary": "x", "source": "auto"}, 400, "needs the language in source"),
+        ("/v2/models/tiny/infer", {"parameters": {"terms": "x"}}, 400, "terms are not part of"),
+    ],
+)
+def test_wrong_terms_are_refused(
+    keeping: Server, path: str, body: dict[str, Any], status: int, said: str
+) -> None:
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["w4"]}
+    usual: dict[str, Any] = {
+        "/v1/translate": {"texts": ["w4"]},
+        "/translate": {"q": "w4", "source": "de", "target": "en", "api_key": KEY},
+        "/v2/models/tiny/infer": {"inputs": [tensor]},
+    }
+    answer = keeping.ask("POST", path, {**usual[path], **body}, {"Authorization": f"Bearer {KEY}"})
+    assert answer.status == status
+    assert said in answer.json["error"]
 
 
 @pytest.mark.parametrize(
