@@ -72,11 +72,10 @@ def _feature_extractor(folder: Path) -> Any:
     """
     import transformers  # noqa: PLC0415 - optional, and slow to import
 
+    made: Any = transformers.AutoFeatureExtractor
     try:
         with quiet():
-            return transformers.AutoFeatureExtractor.from_pretrained(  # type: ignore[no-untyped-call]
-                folder, local_files_only=True, trust_remote_code=False
-            )
+            return made.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         version = f"transformers {transformers.__version__}"
         raise ConfigError(f"{version} cannot read {FILES[0]}: {first_line(error)}") from error
