@@ -254,7 +254,7 @@ def test_without_a_folder_the_calls_say_how(server: Server) -> None:
                          ("POST", "/v2/glossaries")):  # fmt: skip
         answer = server.ask(method, path, BODY if method == "POST" else None)
         assert answer.status == 404
-        assert "--glossaries FOLDER" in answer.json["message"]
+        assert "setting glossaries" in answer.json["message"]
 
 
 def test_writers_do_not_lose_what_others_wrote(tmp_path: Path) -> None:

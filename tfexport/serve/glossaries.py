@@ -38,7 +38,7 @@ _LANGUAGE = re.compile("[a-z]{2,3}")
 _SUFFIX = ".glossary"
 _KEPT = 32  # dictionaries in memory
 _WAIT = 5.0  # seconds for another writer
-HOW = "who runs the server enables them with glossaries (--glossaries FOLDER)"
+HOW = "who runs the server enables them by the setting glossaries, a folder"
 
 Result = TypeVar("Result")
 Entries = Mapping[str, str]
