@@ -169,7 +169,7 @@ class Engine:
         return Request(ids, number, prefix, candidates, group=group, required=required)
 
     def _required(self, source: str, terms: Terms, options: ResolvedOptions) -> Required | None:
-        """What the terms that occur in a text require; None for nothing."""
+        """The phrases that the terms in a text require; None if it has no terms."""
         found = terms.find(source)
         if not found:
             return None

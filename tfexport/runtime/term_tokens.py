@@ -49,7 +49,7 @@ class TermTokens:
         self._phrases = lru_cache(_CACHED)(self._find_phrases)
 
     def required(self, found: Sequence[Term], options: ResolvedOptions) -> Required:
-        """What a target has to contain.
+        """The phrases that a target has to contain.
 
         Args:
             found: the term of each occurrence in the source.

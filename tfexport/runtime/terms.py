@@ -89,7 +89,7 @@ def split_words(text: str) -> Words:
 
 
 def _key(words: Sequence[str]) -> tuple[str, ...]:
-    """What is compared: the words, without the space before the first."""
+    """The text by which words are compared, without the space before the first."""
     return (words[0].lstrip(" "), *words[1:])
 
 

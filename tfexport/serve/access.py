@@ -34,7 +34,7 @@ _MODEL_READY = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 
 @dataclass(frozen=True)
 class PathRules:
-    """What a request needs, and how it is answered, by its path.
+    """The rights that a request needs, and how it is answered, by its path.
 
     Attributes:
         error_format: the form of errors and keys, of the protocol that the path belongs to.

@@ -36,7 +36,7 @@ from tfexport.typing import Progress
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """What decoding needs to know of a module, besides its code.
+    """The facts about a module that decoding needs, besides its code.
 
     Attributes:
         special: the special ids of the vocabularies.

@@ -32,7 +32,7 @@ Place = tuple[int, int]  # an input and one of its axes
 
 @dataclass(frozen=True)
 class Declared:
-    """What an example declares.
+    """The declarations of an example.
 
     Attributes:
         inputs: the arguments of the forward but the target, in order.

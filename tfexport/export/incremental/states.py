@@ -154,7 +154,7 @@ def _has_total(expression: Any) -> bool:
 
 @dataclass
 class Found:
-    """What was found in a program.
+    """The states found in a program.
 
     Attributes:
         program: the program that was searched.

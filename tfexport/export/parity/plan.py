@@ -48,7 +48,7 @@ _SENTENCES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compare.
+    """The shapes and inputs to compare.
 
     Attributes:
         level: ``FULL``, or ``QUICK`` for one random batch in addition to the real inputs.

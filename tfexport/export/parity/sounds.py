@@ -25,7 +25,7 @@ _RATES = (7_350, 8_000, 22_050, 44_100, 48_000)
 
 @dataclass(frozen=True)
 class SoundComparison:
-    """What was compared.
+    """The result of a comparison.
 
     Attributes:
         count: of sounds.
@@ -132,7 +132,7 @@ class _Compared:
     def _original(
         self, name: str, sound: Samples, options: Mapping[str, Any]
     ) -> NDArray[np.float64] | None:
-        """What transformers makes of a sound; None if it fails."""
+        """The features that transformers computes for a sound; None if it fails."""
         try:
             with quiet(), np.errstate(all="ignore"):
                 found = self._extractor(

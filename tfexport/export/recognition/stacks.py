@@ -26,7 +26,7 @@ Placement = Literal["post", "pre", "res_post"]
 
 @dataclass(frozen=True)
 class Sublayer:
-    """What is added to the stream.
+    """The tensor that is added to the stream.
 
     Attributes:
         inner: attention or feed-forward.

@@ -144,7 +144,7 @@ class Run(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What the rows of a ``Run`` got.
+    """The results of a ``Run``, by row.
 
     Attributes:
         tokens: (R, steps), of which each row's ``counts`` are given.

@@ -329,7 +329,7 @@ class BeamChoice:
         self._filters.apply(logits, tokens, sources)
 
     def _normalize(self, logits: Floats) -> Doubles:
-        """What is subtracted from filtered logits (R, V) for log-probabilities: (R,)."""
+        """The logarithms of the sums that turn logits (R, V) into probabilities, or zeros: (R,)."""
         left_as_is = self._options.by_transformers and not self._options.renormalize_logits
         return np.zeros(len(logits)) if left_as_is else self._normalizer(logits)
 

@@ -28,9 +28,6 @@ from tfexport.runtime.search.required import Required
 # Hypotheses of a search with fewer, by the tokens of the required phrases: (tokens, hypotheses).
 _WIDTHS = ((3, 4), (7, 8))
 _WIDEST = 16
-# Of these places of the beam as many have to be finished before it stops early: a mean of
-# log-probabilities favours a hypothesis that goes on and on, and here more of them do.
-_PATIENCE = 0.25
 _NONE = -1
 
 Search = Callable[[Model, Sequence[Request], ResolvedOptions], list[list[Hypothesis]]]
@@ -65,8 +62,7 @@ def decode_constrained(
                 open_rows.setdefault(_width(reachable, options), []).append(place)
     for width, places in open_rows.items():
         chosen = [rows[place] for place in places]
-        patience = options.patience * _PATIENCE
-        wider = dataclasses.replace(options, beam_size=width, patience=patience)
+        wider = dataclasses.replace(options, beam_size=width)
         made = _run(model, chosen, wider)
         for place, hypotheses in zip(places, made, strict=True):
             required = requests[place].required
@@ -136,7 +132,7 @@ def _room(request: Request, options: ResolvedOptions) -> int:
 
 
 def _within(request: Request, options: ResolvedOptions) -> Required | None:
-    """What of the requirements fits within the length; None for nothing."""
+    """The requirements that fit within the length; None if there are none."""
     required = request.required
     assert required is not None
     room = _room(request, options)

@@ -49,7 +49,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Required:
-    """What the target of a row has to contain.
+    """The phrases that the target of a row has to contain.
 
     Attributes:
         requirements: all of them have to be met.

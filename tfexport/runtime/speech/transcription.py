@@ -245,7 +245,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcription:
-    """What was said in a sound.
+    """The text of a sound.
 
     Attributes:
         text: of all segments.

@@ -358,7 +358,7 @@ def rnn_cell(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
 def _of_gates(
     x: Tensor, hidden: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """What the gates get from the input and from the state, each (B, G * H)."""
+    """The gates' sums of the input and of the state, each (B, G * H)."""
     return F.linear(x, w_ih, b_ih), F.linear(hidden, w_hh, b_hh)
 
 
