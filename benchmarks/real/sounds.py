@@ -3,7 +3,7 @@
 They last from 1 s to 3 minutes. The same ones are made every time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,10 +42,15 @@ class Sound:
 
 
 def make_sounds(count: int = len(_SECONDS)) -> Iterator[Sound]:
-    """The first sounds by length; every third one has noise, every fourth one silence."""
+    """The first sounds by length."""
+    return make_sounds_of(_SECONDS[:count])
+
+
+def make_sounds_of(lengths: Sequence[float]) -> Iterator[Sound]:
+    """Sounds of these seconds; every third one has noise, every fourth one silence."""
     texts = _TEXTS.read_text(encoding="utf-8").splitlines()
     draw, place = np.random.default_rng(0), 0
-    for number, seconds in enumerate(_SECONDS[:count]):
+    for number, seconds in enumerate(lengths):
         voice, speed = _VOICES[number % len(_VOICES)], _SPEEDS[number % len(_SPEEDS)]
         parts, said = [np.zeros(RATE // 5, np.float32)], list[str]()
         if number % 4 == 1:

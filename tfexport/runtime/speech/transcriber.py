@@ -109,8 +109,8 @@ class Transcriber:
         )
         if self._options.word_times and not engine.model.has_attention:
             raise ConfigError(Message(
-                f"{SUBJECT}: ", Option("word_times"), f": the engine {engine.model.engine} gives no "
-                "attention of this bundle; the native engine (tfexport-native) does",
+                f"{SUBJECT}: ", Option("word_times"), f": the engine {engine.model.engine} gives "
+                "no attention of this bundle; the native engine (tfexport-native) does",
             ))  # fmt: skip
         (self._input,) = io.inputs
         self.window_frames, self.most_seconds = int(self._input.axes[-1]), most_seconds

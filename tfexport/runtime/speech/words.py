@@ -36,7 +36,8 @@ def token_times(weights: Floats, width: int) -> NDArray[np.float64]:
         deviation, mean = weights.std(-2, keepdims=True), weights.mean(-2, keepdims=True)
         found = (weights - mean) / deviation
         matrix = _smooth(found, width).mean(0)
-        return _warp(-matrix.astype(np.float64)) * TOKEN_SECONDS
+        ends: NDArray[np.float64] = _warp(-matrix.astype(np.float64)) * TOKEN_SECONDS
+        return ends
 
 
 def _smooth(values: Floats, width: int) -> Floats:
@@ -63,22 +64,22 @@ def _warp(costs: NDArray[np.float64]) -> NDArray[np.intp]:
     earlier = before.copy()
     earlier[0] = 0  # of the corner, on diagonal 0
     for diagonal in range(2, rows + columns + 1):
-        row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
-        both, up, left = earlier[row - 1], before[row - 1], before[row]
+        at = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)  # rows
+        both, up, left = earlier[at - 1], before[at - 1], before[at]
         step = np.where((up < both) & (up < left), _UP, _LEFT)
         step = np.where((both < up) & (both < left), _DIAGONAL, step)
         least = np.choose(step, (both, up, left))
         sums = np.full(rows + 1, np.inf, np.float32)
-        sums[row] = costs[row - 1, diagonal - row - 1] + least
-        steps[diagonal, row] = step
+        sums[at] = costs[at - 1, diagonal - at - 1] + least
+        steps[diagonal, at] = step
         earlier, before = before, sums
     first = np.zeros(rows, np.intp)
     row, column = rows, columns
     while row > 0:
         first[row - 1] = column - 1
-        step = steps[row + column, row] if column else _UP
-        row -= step != _LEFT
-        column -= step != _UP
+        way = int(steps[row + column, row]) if column else _UP
+        row -= way != _LEFT
+        column -= way != _UP
     return first
 
 
