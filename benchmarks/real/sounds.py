@@ -13,7 +13,7 @@ from benchmarks.real.speech import RATE, speaker
 from tfexport.module_rows import Array
 
 _TEXTS = Path(__file__).with_name("texts") / "whisper.txt"
-_VOICES = ("en-us", "en-gb", "en-us+f3", "en-gb+m3", "en-us+f2", "en-gb-scotland")
+_VOICES = ("en-us", "en", "en-us+f3", "en+m3", "en-us+f2", "en-gb-scotland")
 _SPEEDS = (120, 150, 175, 200, 240)
 _SECONDS = (
     1.0, 1.5, 2, 3, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 22, 25, 28, 29.9, 30.0, 31, 35,

@@ -25,8 +25,9 @@ from benchmarks.real.speech import RATE
 from benchmarks.real.whisper import word_errors, words
 from benchmarks.real.whisper_folders import MODELS, folder
 from tfexport.runtime import Translator
+from tfexport.runtime.model.engine_name import EngineName
 
-ENGINES = ("native", "onnxruntime")
+ENGINES: tuple[EngineName, ...] = ("native", "onnxruntime")
 BEAM = 3
 _BEAM_SECONDS = 20.0  # of the longest sound that is decoded by beams
 Parts = list[tuple[float, float, list[int]]]
@@ -100,7 +101,7 @@ def export(path: Path) -> Path:
     return bundle
 
 
-def compare(model: str, count: int) -> dict[str, Counts]:
+def compare(model: str, count: int) -> dict[EngineName, Counts]:
     """Transcribe sounds with a model; the counts of every engine."""
     path = folder(model)
     bundle, theirs = export(path), Theirs(path)

@@ -37,9 +37,11 @@ _THRESHOLDS = {
 @click.option("--language", help="Of the sounds, as a code or a name.  [default: detected]")
 @click.option("--task", type=click.Choice(("transcribe", "translate")),
               help="Translate is into English.  [default: the model's, or transcribe]")  # fmt: skip
-@click.option("--timestamps/--no-timestamps", default=None,
-              help="Decode timestamps, which longer sounds than a window need.  [default: the "
-              "model's, else with]")  # fmt: skip
+@click.option(
+    "--timestamps/--no-timestamps",
+    default=None,
+    help="Decode timestamps, which longer sounds than a window need.  [default: with]",
+)
 @click.option("--prompt", metavar="TEXT", help="Text before each window, for names and style.")
 @click.option("--condition-on-previous/--no-condition-on-previous", default=None,
               help="Decode each window after the text before it.  [default: the model's, else "

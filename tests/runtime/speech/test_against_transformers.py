@@ -208,7 +208,9 @@ def test_times_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(TextCodec, "decode", lambda self, tokens: " ".join(map(str, tokens)))
     monkeypatch.setattr(Engine, "gives_text", True)
     monkeypatch.setattr(
-        transcriber, "group_words", lambda ids, spans, *_: [Word(*each, "") for each in spans]
+        transcriber,
+        "group_words",
+        lambda ids, spans, *_: [Word(start, end, "") for start, end in spans],
     )
     several = 0
     for seed, frames, beams in ((2, 13, 1), (3, 57, 1), (4, 50, 2)):

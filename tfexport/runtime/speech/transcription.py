@@ -21,8 +21,8 @@ class TranscriptionOptions:
         language: of all sounds, as a code or a name; None detects that of each, unless the model's
             files name one.
         task: "transcribe", or "translate" into English.
-        timestamps: decode timestamps, at which sounds are cut into segments and windows. Without
-            them a sound has one window.
+        timestamps: decode timestamps, at which sounds are cut into segments and windows, as by
+            default. Without them a sound has one window.
         prompt: text, or ids without special tokens, that comes before each window, for its names
             and its style.
         condition_on_previous: decode each window after the text of those before it.
@@ -124,14 +124,16 @@ class TranscriptionOptions:
         if condition and speech.previous is None:
             text = Message(Option("condition_on_previous"), ": the model has no token for it")
             problems.append(Problem(None, text))
-        timestamps = speech.timestamps if self.timestamps is None else self.timestamps
+        # Published folders have return_timestamps false, which is no more than the default of
+        # transformers, and would refuse every sound that is longer than a window.
+        timestamps = self.timestamps is not False
         if self.word_times:
             problems += _word_problems(speech, timestamps)
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
         return Resolved(
             language=speech.language if code is None else code if speech.multilingual else None,
-            task=task, timestamps=True if timestamps is None else timestamps,
+            task=task, timestamps=timestamps,
             temperatures=tuple(float(value) for value in self.temperatures),
             condition=condition, condition_first=bool(self.condition_on_previous),
             compression_ratio_threshold=ratio, logprob_threshold=logprob,
@@ -157,7 +159,7 @@ class TranscriptionOptions:
         return problems
 
 
-def _word_problems(speech: Speech, timestamps: bool | None) -> list[Problem]:
+def _word_problems(speech: Speech, timestamps: bool) -> list[Problem]:
     """Why words have no times."""
     problems = []
     if not speech.alignment_heads:
@@ -166,7 +168,7 @@ def _word_problems(speech: Speech, timestamps: bool | None) -> list[Problem]:
             "whose attention follows the words; add them there, and export it again",
         )  # fmt: skip
         problems.append(Problem(None, text))
-    if timestamps is False:
+    if not timestamps:
         text = Message(Option("word_times"), " needs ", Option("timestamps"))
         problems.append(Problem(None, text))
     return problems

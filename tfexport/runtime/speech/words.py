@@ -36,7 +36,9 @@ def token_times(weights: Floats, width: int) -> NDArray[np.float64]:
         deviation, mean = weights.std(-2, keepdims=True), weights.mean(-2, keepdims=True)
         found = (weights - mean) / deviation
         matrix = _smooth(found, width).mean(0)
-        ends: NDArray[np.float64] = _warp(-matrix.astype(np.float64)) * TOKEN_SECONDS
+        ends: NDArray[np.float64] = np.multiply(
+            _warp(-matrix.astype(np.float64)), TOKEN_SECONDS, dtype=np.float64
+        )
         return ends
 
 
