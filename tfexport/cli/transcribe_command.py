@@ -24,6 +24,7 @@ _FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _THRESHOLDS = {
     "compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6,
 }  # fmt: skip
+FALLBACK = {"temperature": _FALLBACK, **_THRESHOLDS}
 
 
 @click.command(short_help="Text and times of sounds, with a Whisper bundle. Needs no torch.")
@@ -86,7 +87,7 @@ def transcribe(ctx: click.Context, /, bundle: str, sounds: tuple[str, ...], **va
     if values.pop("fallback"):
         if values["temperature"]:
             raise ConfigError("--fallback begins with temperature 0; give one of both")
-        values |= {"temperature": _FALLBACK, **_THRESHOLDS}
+        values |= FALLBACK
     options = TranscriptionOptions(**values)
     apart = kind in ("srt", "vtt") and len(sounds) > 1
     if apart and output == "-":

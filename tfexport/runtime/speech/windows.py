@@ -251,14 +251,21 @@ def _probabilities(logits: Floats, token: int) -> list[float]:
 def _options(
     engine: Engine, temperature: float, start: int | None, seed: int, beam_size: int = 1
 ) -> ResolvedOptions:
-    """The options of a search: the model's own, but its first tokens are those of the windows."""
+    """The options of a search: the model's own, but its first tokens are those of the windows.
+
+    Args:
+        engine: of an open bundle.
+        temperature: of sampling; 0 for the most probable tokens.
+        start: the first token of the windows; None for the model's start token.
+        seed: of sampling.
+        beam_size: hypotheses that are followed; of sampling it is 1.
+    """
     keywords: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": 1, "sampling": False}
     if temperature:
         keywords = {"sampling": True, "temperature": temperature, "seed": seed, "beam_size": 1,
                     "num_hypotheses": 1}  # fmt: skip
     found, _ = engine.resolver.resolve(keywords, language_pair=LanguagePair(as_ids=True))
-    start = found.bos_id if start is None else start
     return replace(
-        found, bos_id=start, first_token=None, return_token_scores=True, return_end_token=True,
-        return_scores=True,
+        found, bos_id=found.bos_id if start is None else start, first_token=None,
+        return_token_scores=True, return_end_token=True, return_scores=True,
     )  # fmt: skip
