@@ -5,18 +5,20 @@ import resource
 import sys
 import time
 import wave
+from importlib import import_module
+from typing import Any
 
 import numpy as np
-from faster_whisper import WhisperModel
 
 
 def main() -> None:
     """Transcribe, and print seconds, peak memory and texts as JSON."""
     setup = json.loads(sys.argv[1])
     threads, weights = setup["threads"], setup["weights"]
-    model = WhisperModel(
+    library: Any = import_module("faster_whisper")
+    model = library.WhisperModel(
         setup["folder"], device="cpu", compute_type=weights, cpu_threads=threads
-    )  # fmt: skip
+    )
     sounds = []
     for path in setup["sounds"]:
         with wave.open(path) as file:
