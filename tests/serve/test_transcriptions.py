@@ -255,27 +255,68 @@ BATCHES = ("tfexport_batch_rows_sum", "tfexport_batch_rows_count", "tfexport_sou
            "tfexport_generated_tokens_total")  # fmt: skip
 
 
+@pytest.mark.peers
+def test_openais_client_is_served_unchanged(server: Server, transcribe: Any) -> None:
+    openai = pytest.importorskip("openai", reason="openai is not installed; see `make optional`")
+    file = sound(1.1, 5)
+    found = transcribe(file)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+        assert [each.id for each in client.models.list()] == ["spoken", "tiny"]
+        assert client.models.retrieve("spoken").object == "model"
+        named = ("talk.wav", file, "audio/wav")
+        create = client.audio.transcriptions.create
+        assert create(file=named, model="whisper-1").text == found.text.strip()
+        assert create(file=named, model="spoken", response_format="srt") == as_srt(found)
+        whole = create(
+            file=named, model="spoken", response_format="verbose_json", temperature=0,
+            timestamp_granularities=["segment"],
+        )  # fmt: skip
+        assert [(each.start, each.end, each.text, each.tokens) for each in whole.segments] == [
+            (each.start, each.end, each.text, [*each.tokens]) for each in found.segments
+        ]
+        events = [*create(file=named, model="spoken", stream=True, language="de", prompt="w3")]
+        assert events[-1].type == "transcript.text.done"
+        wanted = transcribe(file, language="de", prompt="w3").text.strip()
+        assert events[-1].text == wanted
+        english = client.audio.translations.create(
+            file=io.BytesIO(file), model="spoken", response_format="verbose_json"
+        )
+        assert (english.language, english.text) == (
+            "english",
+            transcribe(file, task="translate").text.strip(),
+        )
+        with pytest.raises(openai.BadRequestError, match="holds text, not sound") as raised:
+            create(file=("a.wav", b"This is no sound."), model="spoken")
+        assert raised.value.param == "file"
+        with pytest.raises(openai.NotFoundError, match="no model 'none'"):
+            create(file=named, model="none")
+
+
 def test_sounds_leave_late_and_with_their_callers(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEP_SECONDS", "0.05")
-    options = ("--timeout", 1, "--max-queue", 1, "--slots", 1)
+    (tmp_path / "keys").write_text("sesame\n")
+    options = ("--timeout", 1, "--max-queue", 1, "--slots", 1, "--api-key-file", tmp_path / "keys")
     with serving(tmp_path, bundle, *options, program=PROGRAM) as slow:
         body, kind = form(("file", sound(30)), ("model", "spoken"))
-        late = slow.ask("POST", PATH, body, {"Content-Type": kind})
+        headers = {"Content-Type": kind}
+        assert refused(slow.ask("POST", PATH, body, headers), 401)["code"] == "invalid_api_key"
+        headers["Authorization"] = "Bearer sesame"
+        late = slow.ask("POST", PATH, body, headers)
         assert refused(late, 504)["type"] == "server_error"
         slow.wait_idle()
         connection = slow.connect()
-        connection.request("POST", PATH, body, {"Content-Type": kind})
+        connection.request("POST", PATH, body, headers)
         wait_until(lambda: slow.figure("tfexport_running_rows") == 1)
         connection.close()
         slow.wait_idle(1.0)  # before its deadline
         assert slow.figure("tfexport_requests_total", code="499") == 1
         waiting = [slow.connect() for _ in range(2)]
         for number, each in enumerate(waiting, 1):
-            each.request("POST", PATH, body, {"Content-Type": kind})
+            each.request("POST", PATH, body, headers)
             wait_until(lambda: slow.figure("tfexport_active_requests") > number)  # noqa: B023
-        full = slow.ask("POST", PATH, body, {"Content-Type": kind})
+        full = slow.ask("POST", PATH, body, headers)
         assert refused(full, 503)["type"] == "server_error"
         assert int(full.headers["retry-after"]) >= 1
         for each in waiting:

@@ -102,8 +102,7 @@ function wav(samples) {
   text(36, "data");
   view.setUint32(40, 2 * samples.length, true);
   samples.forEach((value, i) => {
-    const level = Math.round(Math.max(-1, Math.min(1, value)) * 32767);
-    view.setInt16(44 + 2 * i, level, true);
+    view.setInt16(44 + 2 * i, Math.max(-32768, Math.min(32767, Math.round(value * 32768))), true);
   });
   return new File([view], "recorded.wav", { type: "audio/wav" });
 }
