@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Once
 from tests.serve.servers import Server, serving
 from tests.support.picture_bundle import make_picture_bundle
 from tfexport.runtime import Translator
@@ -29,8 +30,8 @@ CODED = [base64.b64encode(file).decode() for file in FILES]
 
 
 @pytest.fixture(scope="module", name="bundle")
-def _bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_picture_bundle(tmp_path_factory.mktemp("pictures"))
+def _bundle(once: Once) -> Path:
+    return once("pictures", make_picture_bundle) / "pictures.bundle"
 
 
 @pytest.fixture(scope="module", name="server")

@@ -39,8 +39,9 @@ class Reader(nn.Module):
         return logits
 
 
-def make_picture_bundle(folder: Path) -> Path:
-    """Export it; its texts are words, w3 to w11."""
+def make_picture_bundle(folder: Path) -> None:
+    """Export it into a new folder, as "pictures.bundle"; its texts are words, w3 to w11."""
+    folder.mkdir()
     torch.manual_seed(3)
     model = Reader()
     with torch.no_grad():
@@ -56,4 +57,3 @@ def make_picture_bundle(folder: Path) -> Path:
     )  # fmt: skip
     part = {"kind": "picture", "input": "pixel_values", "steps": STEPS}
     rewrite(made.path, lambda manifest: manifest.update(preprocessing=json.loads(json.dumps(part))))
-    return made.path

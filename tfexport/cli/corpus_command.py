@@ -46,11 +46,16 @@ class _Call:
     address: str | None
     workers: str | None
     threads_per_worker: int
-    batch_rows: int
+    batch_rows: int | None
     source_language: str | None
     target_language: str | None
     target_prefix: str | None
     vocabulary_map: str | None
+    max_seconds: float | None
+    task: str | None
+    timestamps: bool | None
+    prompt: str | None
+    fallback: bool
     force: bool
     as_json: bool
     decoding: dict[str, Any]
@@ -63,8 +68,8 @@ class _Call:
 @click.argument("bundle", type=click.Path())
 @click.argument("input")
 @click.argument("output")
-@click.option("--column", metavar="NAME", help="Column of the texts, in all formats except "
-              "text.  [default: text]")  # fmt: skip
+@click.option("--column", metavar="NAME", help="Column of the texts, or of the names of files, in "
+              "all formats except text.  [default: text, audio or image]")  # fmt: skip
 @click.option("--output-column", metavar="NAME", help="Column for the translations; scores and "
               "errors are then written to NAME_score and NAME_error.  [default: translation, score "
               "and error]")  # fmt: skip
@@ -89,13 +94,27 @@ class _Call:
     show_default=True,
     help="Threads of each worker, which share one set of weights.",
 )
-@click.option("--batch-rows", type=click.IntRange(1, 1 << 20), default=2048, show_default=True,
+@click.option("--batch-rows", type=click.IntRange(1, 1 << 20),
               help="Rows that a worker sorts by length, decodes and writes together. A worker "
-              "that dies loses these rows only; they are decoded again.")  # fmt: skip
+              "that dies loses these rows only; they are decoded again.  [default: 2048, of sounds "
+              "and pictures 64]")  # fmt: skip
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
               help="File with the target tokens that each source token allows.")  # fmt: skip
+@click.option("--max-seconds", type=click.FloatRange(0, 86_400, min_open=True),
+              help="The longest sound that is read.  [default: 60, by a Whisper model 14400]",
+              )  # fmt: skip
+@click.option("--task", type=click.Choice(("transcribe", "translate")),
+              help="Of a Whisper model; translate is into English.  [default: the model's, or "
+              "transcribe]")  # fmt: skip
+@click.option("--timestamps/--no-timestamps", default=None,
+              help="Of a Whisper model: decode timestamps, which longer sounds than a window need. "
+              " [default: the model's, else with]")  # fmt: skip
+@click.option("--prompt", metavar="TEXT",
+              help="Of a Whisper model: text before each window, for names and style.")  # fmt: skip
+@click.option("--fallback", is_flag=True, help="Of a Whisper model: decode doubtful windows again, "
+              "as 'tfexport transcribe' does.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files of OUTPUT that were changed after a run "
               "wrote them, or that no run wrote.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
@@ -109,12 +128,17 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     'translation', 'score' and 'error'. If a row cannot be decoded, the reason is in 'error' (in
     text files, the line is empty), and the exit status is 1.
 
+    With a bundle that reads sound or pictures, rows name files. Of a folder of sounds or pictures
+    OUTPUT is one file, of JSON lines, CSV or TSV, with the name and the text of each. Sounds of any
+    length are transcribed if the model is a Whisper model.
+
     A file of OUTPUT is complete or absent. After an interruption, run the same command again. It
     skips what was made from the same input by the same bundle with the same options.
 
     \b
     tfexport corpus de-en.bundle pages/ translated/
     tfexport corpus de-en.bundle pages/ translated/ --address auto --beam-size 4
+    tfexport corpus speech.bundle sounds/ texts.jsonl
     """
     call = as_call(_Call, values)
     from tfexport.corpus import translate_corpus
@@ -135,6 +159,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
             batch_rows=call.batch_rows,
             source_language=call.source_language, target_language=call.target_language,
             target_prefix=call.target_prefix, vocabulary_map=call.vocabulary_map,
+            max_seconds=call.max_seconds, transcription=_transcription(call),
             force=call.force, on_advance=on_advance, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:
@@ -142,6 +167,19 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     _print(report, public(call.output))
     if not report.complete:
         ctx.exit(1)
+
+
+def _transcription(call: _Call) -> dict[str, Any]:
+    """The options that were given for a Whisper model."""
+    from tfexport.runtime.speech.transcription import FALLBACK
+
+    names = ("task", "timestamps", "prompt")
+    values = {name: value for name in names if (value := getattr(call, name)) is not None}
+    if not call.fallback:
+        return values
+    if call.decoding.get("temperature"):
+        raise ConfigError("--fallback begins with temperature 0; give one of both")
+    return {**values, **FALLBACK}
 
 
 def _bounds(text: str | None) -> int | tuple[int, int] | None:

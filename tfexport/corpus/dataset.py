@@ -17,7 +17,8 @@ from tfexport.corpus.columns import (
     schema_problems,
     with_results,
 )
-from tfexport.corpus.row_decoder import Row, Task, make_task, open_decoder
+from tfexport.corpus.decoders import open_decoder
+from tfexport.corpus.row_decoder import Row, Task, make_task
 from tfexport.corpus.shipping import ShippedBundle, ship
 from tfexport.errors import ConfigError, join_problems
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options

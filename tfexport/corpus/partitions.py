@@ -75,14 +75,14 @@ def find_partitions(
         )
     one, same = found.type == fs.FileType.File, system.equals(target_system)
     if same:
-        _check_apart(input_, output, root, target_root)
-    _check_output(public(output), target_system.get_file_info(target_root), one)
+        check_apart(input_, output, root, target_root)
+    check_output(public(output), target_system.get_file_info(target_root), one)
     if one:
         if include:
             text = f": {public(input_)} is one file; this option only applies to folders."
             raise ConfigError(Message(Option("include"), text))
-        kind, compression = _kind_of(input_, file_format)
-        written, packing = _kind_of(output, file_format)
+        kind, compression = kind_of(input_, file_format)
+        written, packing = kind_of(output, file_format)
         if written != kind:
             raise ConfigError(
                 f"{public(output)}: the output has the format {written}, but the input has {kind}. "
@@ -97,7 +97,7 @@ def find_partitions(
         for info in files_in(system, root, target_root if same else None)
     }
     if include:
-        taken = {name: info for name, info in taken.items() if _matches(name, include)}
+        taken = {name: info for name, info in taken.items() if is_included(name, include)}
     if not taken:
         like = f" whose name is like {join_some([*map(repr, include)])}" if include else ""
         raise InputError(
@@ -132,12 +132,18 @@ def _partitions(
     return made, unknown, problems
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def is_included(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a path in a folder, or its last part, is like one of the patterns."""
     last = name.rpartition("/")[2]
     return any(fnmatchcase(last, one) or fnmatchcase(name, one) for one in patterns)
 
 
-def _kind_of(place: str, file_format: str | None) -> tuple[str, str | None]:
+def kind_of(place: str, file_format: str | None) -> tuple[str, str | None]:
+    """The format and the compression of a file, by its suffixes.
+
+    Raises:
+        InputError: they are unknown.
+    """
     try:
         return _kind(PurePosixPath(public(place)).name, file_format)
     except InputError as error:
@@ -181,7 +187,7 @@ def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
     return kind, compression
 
 
-def _check_output(output: str, found: fs.FileInfo, one: bool) -> None:
+def check_output(output: str, found: fs.FileInfo, one: bool) -> None:
     """Refuse a file if a folder is written, and a folder if a file is written."""
     if one and found.type == fs.FileType.Directory:
         raise ConfigError(f"{output}: is a folder, and the input is one file; name a file.")
@@ -189,7 +195,7 @@ def _check_output(output: str, found: fs.FileInfo, one: bool) -> None:
         raise ConfigError(f"{output}: is a file, and the input is a folder; name a folder.")
 
 
-def _check_apart(input_: str, output: str, root: str, target_root: str) -> None:
+def check_apart(input_: str, output: str, root: str, target_root: str) -> None:
     """Refuse an output that is the input, is inside it, or contains it."""
     one, other = PurePosixPath(root), PurePosixPath(target_root)
     if one == other or one in other.parents or other in one.parents:

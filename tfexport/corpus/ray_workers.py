@@ -18,8 +18,9 @@ from ray.exceptions import RayError, RayTaskError
 
 from tfexport.corpus.assembly import Job
 from tfexport.corpus.cluster import WorkerPlan, data_settings
+from tfexport.corpus.decoders import open_decoder
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.row_decoder import Task, open_decoder
+from tfexport.corpus.row_decoder import Task
 from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
 from tfexport.errors import ClusterError, TfexportError

@@ -9,20 +9,26 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
+from tfexport.errors import (
+    InputError,
+    Message,
+    MissingDependencyError,
+    Option,
+    Problem,
+    TfexportError,
+    shown,
+)
 from tfexport.languages import Languages
-from tfexport.runtime.engine import Engine
+from tfexport.runtime.engine import MOST_INPUT_BYTES, Engine
 from tfexport.runtime.options import GIVING_MORE
-from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.parallel.workers import StartError
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.text.codec import LanguagePair
 
-_NO_MEMORY = ("bad_alloc", "Failed to allocate memory")  # in errors of onnxruntime
+NO_MEMORY = ("bad_alloc", "Failed to allocate memory")  # in errors of onnxruntime
 MAX_ROW_BYTES = 1 << 20  # bytes of a row's text, far more than any model takes
 
 
@@ -36,6 +42,9 @@ class Task:
         target_language: the language of rows that name none.
         target_prefix: the prefix of rows that have none.
         vocabulary_map: the content of a lexical shortlist's file; None without one.
+        place: the folder, as a path or URI, of files that rows name by relative names.
+        most_seconds: of a sound; None for the usual limit.
+        transcription: options of a Whisper model by name, as given.
         spell: writes options in the error of a row.
     """
 
@@ -44,22 +53,36 @@ class Task:
     target_language: str | None = None
     target_prefix: str | None = None
     vocabulary_map: bytes | None = None
+    place: str = ""
+    most_seconds: float | None = None
+    transcription: Mapping[str, Any] = field(default_factory=dict)
     spell: Callable[[Option], str] = str
 
     def identity(self) -> dict[str, Any]:
         """Everything that results depend on, as JSON values."""
         shortlist = self.vocabulary_map
         without_influence = ("batch_size", "batch_type")
+        of_files = {
+            "most_seconds": self.most_seconds,
+            "transcription": _by_name(self.transcription),
+        }
         return {
             "options": {
-                name: _as_json(value)
-                for name, value in sorted(self.options.items())
+                name: value
+                for name, value in _by_name(self.options).items()
                 if name not in without_influence
             },
             "languages": [self.source_language, self.target_language],
             "target_prefix": self.target_prefix,
             "vocabulary_map": None if shortlist is None else hashlib.sha256(shortlist).hexdigest(),
+            # Without them, what was made of texts by an earlier version stays complete.
+            **{name: value for name, value in of_files.items() if value},
         }
+
+
+def _by_name(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON values, sorted."""
+    return {name: _as_json(value) for name, value in sorted(options.items())}
 
 
 def make_task(
@@ -69,14 +92,27 @@ def make_task(
     target_prefix: str | None,
     vocabulary_map: str | os.PathLike[str] | None,
     spell: Callable[[Option], str] = str,
+    **of_files: Any,
 ) -> Task:
     """Make a task; the shortlist's file is read here.
+
+    Args:
+        options: see ``Task``.
+        source_language: see ``Task``.
+        target_language: see ``Task``.
+        target_prefix: see ``Task``.
+        vocabulary_map: the file.
+        spell: see ``Task``.
+        **of_files: ``place``, ``most_seconds`` and ``transcription``; see ``Task``.
 
     Raises:
         OSError: it cannot be read.
     """
     shortlist = None if vocabulary_map is None else Path(vocabulary_map).read_bytes()
-    return Task(options, source_language, target_language, target_prefix, shortlist, spell)
+    return Task(
+        options, source_language, target_language, target_prefix, shortlist, spell=spell,
+        **of_files,
+    )  # fmt: skip
 
 
 def _as_json(value: Any) -> Any:
@@ -91,7 +127,8 @@ class Row:
     """One row to decode.
 
     Attributes:
-        source: a text; any other value is an error of the row.
+        source: a text, or the name of a file of sound or a picture; any other value is an error of
+            the row.
         number: seeds its random numbers.
         source_language: None for the task's.
         target_language: None for the task's.
@@ -133,8 +170,24 @@ def _asks_more(value: Any) -> bool:
     return value not in (None, False, 1) or value is True
 
 
+def checked_source(row: Row) -> str:
+    """The text of a row.
+
+    Raises:
+        InputError: it has none, or one that is too long.
+    """
+    if row.problem is not None:
+        raise InputError(row.problem)
+    if not isinstance(row.source, str):
+        kind = "null" if row.source is None else shown(row.source)
+        raise InputError(f"{kind} is not a string")
+    if len(row.source) > MAX_ROW_BYTES:
+        raise InputError(f"{len(row.source):,} characters; the limit is {MAX_ROW_BYTES:,}")
+    return row.source
+
+
 class RowDecoder:
-    """An open bundle that decodes batches of rows.
+    """An open bundle that decodes batches of rows of text.
 
     Attributes:
         row_columns: columns with an option for each row; they include languages only for a model
@@ -149,7 +202,7 @@ class RowDecoder:
             TokenizerError: the bundle has no tokenizer.
         """
         self._engine, self._task = engine, task
-        engine.manifest.require_ids()
+        self._check_bundle()
         engine.texts.encode_target("")
         known = engine.manifest.languages or Languages()
         counted = {
@@ -163,6 +216,7 @@ class RowDecoder:
             for name in GIVING_MORE
             if _asks_more(task.options.get(name))
         ]
+        misplaced += self._misplaced(task.options)
         self._keywords = task.options
         if self._resolve(self._any_languages(), misplaced).sampling:
             # Sampling has to give the same results if a row is decoded again.
@@ -177,16 +231,29 @@ class RowDecoder:
 
         Raises:
             MemoryError: there was not enough.
+            MissingDependencyError: a library that reads files is not installed.
         """
         results: list[Decoded | None] = [None] * len(rows)
         groups: dict[LanguagePair, list[tuple[int, Request]]] = {}
         resolved: dict[LanguagePair, ResolvedOptions] = {}
+        held = 0  # bytes of requests
+
+        def decode_groups() -> None:
+            for language_pair, members in groups.items():
+                options = resolved[language_pair]
+                found = self._decode([request for _, request in members], options)
+                for (place, request), result in zip(members, found, strict=True):
+                    results[place] = self._made(rows[place], request, result, options)
+            groups.clear()
+
         for place, row in enumerate(rows):
             language_pair = self._language_pair(row)
             try:
                 if language_pair not in resolved:
                     resolved[language_pair] = self._resolve(language_pair, scores=scores)
                 request = self._request(row, resolved[language_pair])
+            except MissingDependencyError:
+                raise
             except TfexportError as error:
                 results[place] = self._failed(error)
                 continue
@@ -194,16 +261,24 @@ class RowDecoder:
                 results[place] = Decoded("", 0.0 if scores else None)
             else:
                 groups.setdefault(language_pair, []).append((place, request))
-        for language_pair, members in groups.items():
-            options = resolved[language_pair]
-            found = self._decode([request for _, request in members], options)
-            for (place, request), result in zip(members, found, strict=True):
-                results[place] = self._made(rows[place], request, result, options)
+                held += request.input_bytes
+                if held >= MOST_INPUT_BYTES:
+                    decode_groups()
+                    held = 0
+        decode_groups()
         return [result for result in results if result is not None]
 
     def close(self) -> None:
         """Stop the threads that decode."""
         self._engine.close()
+
+    def _check_bundle(self) -> None:
+        """Check that the bundle takes what rows hold."""
+        self._engine.manifest.require_ids()
+
+    def _misplaced(self, options: Mapping[str, Any]) -> list[Problem]:
+        """The problems of options without effect on such rows."""
+        return []
 
     def _any_languages(self) -> LanguagePair:
         """The task's languages; or any of the model's if each row must name one."""
@@ -234,13 +309,7 @@ class RowDecoder:
         return options
 
     def _request(self, row: Row, options: ResolvedOptions) -> Request | None:
-        if row.problem is not None:
-            raise InputError(row.problem)
-        if not isinstance(row.source, str):
-            kind = "null" if row.source is None else shown(row.source)
-            raise InputError(f"{kind} is not a string")
-        if len(row.source) > MAX_ROW_BYTES:
-            raise InputError(f"{len(row.source):,} characters; the limit is {MAX_ROW_BYTES:,}")
+        source = checked_source(row)
         given = self._task.target_prefix if row.target_prefix is None else row.target_prefix
         try:
             prefix = self._engine.resolver.check_prefix(
@@ -248,7 +317,12 @@ class RowDecoder:
             )
         except InputError as error:
             raise InputError(Message("target prefix: ", error.message)) from None
-        return self._engine.request(row.source, row.number, prefix, options, as_ids=False)
+        return self._request_of(source, row.number, prefix, options)
+
+    def _request_of(
+        self, source: str, number: int, prefix: tuple[int, ...], options: ResolvedOptions
+    ) -> Request | None:
+        return self._engine.request(source, number, prefix, options, as_ids=False)
 
     def _decode(self, requests: Sequence[Request], options: ResolvedOptions) -> Iterator[Any]:
         """The hypotheses of each request, or its exception; a MemoryError is raised."""
@@ -258,7 +332,7 @@ class RowDecoder:
         except StartError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no common base
-            if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
+            if isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY):
                 raise MemoryError(str(error)) from error
             if len(requests) == 1:
                 yield error
@@ -281,18 +355,3 @@ class RowDecoder:
 
     def _failed(self, error: TfexportError) -> Decoded:
         return Decoded(None, None, error.message.spelled(self._task.spell))
-
-
-def open_decoder(folder: Path, layout: ThreadLayout, task: Task) -> RowDecoder:
-    """Open a bundle for a task.
-
-    Raises:
-        BundleError: it is missing or damaged.
-        ConfigError: the task does not fit it.
-    """
-    if task.vocabulary_map is None:
-        return RowDecoder(Engine(folder, layout), task)
-    with TemporaryDirectory() as place:
-        path = Path(place, "vocabulary_map")
-        path.write_bytes(task.vocabulary_map)
-        return RowDecoder(Engine(folder, layout, path), task)

@@ -9,16 +9,19 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
+from tfexport.bundle import read_manifest
 from tfexport.corpus.assembly import Job
 from tfexport.corpus.cluster import Bounds, WorkerPlan, connected
 from tfexport.corpus.columns import Columns, added_columns
+from tfexport.corpus.decoders import open_decoder
 from tfexport.corpus.filesystem import file_system, local_path
 from tfexport.corpus.formats import FORMATS
+from tfexport.corpus.listing import folder_of, is_folder, list_folder
 from tfexport.corpus.partitions import Input, Partition, find_partitions
 from tfexport.corpus.report import CorpusReport, OnAdvance, Progress
-from tfexport.corpus.row_decoder import make_task, open_decoder
+from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.stages import Step
 from tfexport.corpus.thread_workers import ThreadWorkers
@@ -37,6 +40,7 @@ from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.typing import Unpack
 
 _FORMAT_OF_PIECES = 5  # increased whenever outputs of the same input would differ
+_ROWS, _FILES = 2048, 64  # of a piece, by default
 _JOINS = 8  # partitions that may be joined at a time before the next piece is awaited
 
 CorpusEngine = Literal["auto", "local", "ray"]
@@ -55,11 +59,13 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     address: str | None = None,
     workers: int | Bounds | None = None,
     threads_per_worker: int = 1,
-    batch_rows: int = 2048,
+    batch_rows: int | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
     target_prefix: str | None = None,
     vocabulary_map: str | os.PathLike[str] | None = None,
+    max_seconds: float | None = None,
+    transcription: Mapping[str, Any] | None = None,
     force: bool = False,
     on_advance: OnAdvance = lambda advance: None,
     spell: Callable[[Option], str] = str,
@@ -68,6 +74,9 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
 ) -> CorpusReport:
     """Translate the files of a folder, or one file, on this machine or a cluster.
 
+    A bundle that reads sound or pictures takes rows with the names of such files, or a folder of
+    them, which gives one file of lines with a name each.
+
     The same call continues an interrupted run: existing files and pieces of the same input, bundle
     and options are kept. Two runs at a time may not have the same output; on a local disk a lock
     prevents it.
@@ -75,15 +84,18 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     Args:
         bundle: its folder; nodes that do not see it are sent its files.
         source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes can
-            read.
-        output: a path or URI of the same kind; each file is complete, or absent.
+            read. Names of sounds and pictures are relative to this folder, or to that of the file.
+        output: a path or URI of the same kind; each file is complete, or absent. Of a folder of
+            sounds or pictures, a file of JSON lines, CSV or TSV, by its suffix.
         column: the column with the texts, of all formats but text; "text" by default. See
-            ``translate_dataset``.
+            ``translate_dataset``. With the names of sounds or pictures, "audio" or "image" by
+            default.
         output_column: see ``translate_dataset``.
         include: shell patterns of the files of a folder that are translated, by name or by path in
             the folder; by default all whose suffix is that of a format.
         file_format: "text", "jsonl", "parquet", "csv" or "tsv", of all files; by default that of
-            each file's suffix.
+            each file's suffix. With it, a folder is one of files of rows, also for a bundle that
+            reads sound or pictures.
         engine: "local" for threads of this process; "ray" for processes that Ray starts, here or on
             a cluster; "auto" for Ray if there is an address, or if the program has called
             ``ray.init``, and for threads otherwise.
@@ -92,11 +104,15 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
         workers: see ``translate_dataset``. If threads of this process decode, there are as many as
             the most workers would have.
         threads_per_worker: see ``translate_dataset``.
-        batch_rows: rows of a piece, which a worker sorts by length and decodes together.
+        batch_rows: rows of a piece, which a worker sorts by length and decodes together; by default
+            2048, and 64 of sounds or pictures.
         source_language: see ``translate_dataset``.
         target_language: see ``translate_dataset``.
         target_prefix: see ``translate_dataset``.
         vocabulary_map: see ``translate_dataset``.
+        max_seconds: the longest sound that is read; by default 60, or 14,400 by a Whisper model.
+        transcription: options by name for a Whisper model, those of ``TranscriptionOptions`` but
+            ``language``, which is ``source_language``.
         force: replace files of the output that no run has written, or that were changed since; by
             default their partition fails.
         on_advance: called with the progress.
@@ -112,29 +128,41 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
         MissingDependencyError: Ray is asked for, and is not installed.
         OutputExistsError: another run is writing the output.
     """
+    media = read_manifest(bundle).media
+    if batch_rows is None:
+        batch_rows = _ROWS if media is None else _FILES
     plan = WorkerPlan(workers, threads_per_worker, batch_rows)
     on_ray = _is_for_ray(engine, address)
+    given, place = os.fspath(source), os.fspath(output)
     task = make_task(
         given_options(options, keywords), source_language, target_language, target_prefix,
-        vocabulary_map, spell,
+        vocabulary_map, spell, most_seconds=max_seconds, transcription=transcription or {},
+        place="" if media is None else folder_of(given),
     )  # fmt: skip
-    place = os.fspath(output)
-    found = find_partitions(os.fspath(source), place, file_format, include)
+    asked, column = column, column or media or "text"
+    listing = None
+    if media is not None and file_format is None and is_folder(given):
+        listing = list_folder(given, place, media, column, include)
+    found = listing.found if listing else find_partitions(given, place, file_format, include)
     partitions = found.partitions
-    _check_has_columns(partitions, {"column": column, "output_column": output_column})
+    _check_has_columns(partitions, {"column": asked, "output_column": output_column})
     # Opened here to find its errors early, too.
     layout = ThreadLayout(threads=1) if on_ray else plan.of_this_machine()
     decoder = open_decoder(Path(bundle), layout, task)
-    columns = Columns(column or "text", decoder.row_columns, added_columns(output_column), spell)
+    columns = Columns(column, decoder.row_columns, added_columns(output_column), spell)
     with ExitStack() as stack:
         alone = stack.enter_context(connected(address)) if on_ray else True
         if local := local_path(*file_system(place)):
             local.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(writing(local))
+        if listing:
+            listing.write()
+            stack.callback(listing.remove)
         shipped = ship(bundle, shared=alone)
         made_of = {
             "bundle": shipped.digest, "column": columns.text, "added": columns.added,
             "format": _FORMAT_OF_PIECES,
+            **({"files": listing.digest} if listing else {}),
             **task.identity(),
         }  # fmt: skip
         job = Job(made_of, columns, batch_rows, uuid.uuid4().hex, force, spell)

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from tfexport.corpus.assembly import SAMPLES, Assembly, DamagedError, ForeignError, Job, Outcome
+from tfexport.corpus.decoders import Decoder
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.pieces import PartitionError, Piece, Source
-from tfexport.corpus.row_decoder import Decoded, RowDecoder
+from tfexport.corpus.row_decoder import Decoded
 from tfexport.runtime.parallel.workers import StartError
 
 # Errors of a disk that affect every output: it is full or read-only.
@@ -108,7 +109,7 @@ class PieceTranslator:
         ended: whether nothing may be written any more.
     """
 
-    def __init__(self, decoder: RowDecoder, job: Job) -> None:
+    def __init__(self, decoder: Decoder, job: Job) -> None:
         self._decoder, self._job, self.ended = decoder, job, False
         self._reading = threading.Lock()  # compressed files stay open
 

@@ -12,8 +12,8 @@ from concurrent.futures import wait as wait_for
 from queue import SimpleQueue
 
 from tfexport.corpus.assembly import Job
+from tfexport.corpus.decoders import Decoder
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.row_decoder import RowDecoder
 from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
 
 _JOINS = 4
@@ -27,7 +27,7 @@ class ThreadWorkers:
         cores: the number of cores that decode.
     """
 
-    def __init__(self, decoder: RowDecoder, job: Job, cores: int) -> None:
+    def __init__(self, decoder: Decoder, job: Job, cores: int) -> None:
         """Prepare, without starting a thread.
 
         Args:

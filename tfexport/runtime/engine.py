@@ -47,6 +47,7 @@ from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
 Result = TypeVar("Result")
 Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
+MOST_INPUT_BYTES = 64 << 20  # of arrays that are read, as of files, before they are decoded
 
 
 class Job(Protocol):
@@ -278,7 +279,7 @@ class Engine:
         chunk: int,
         decoded: Callable[[int], object] | None = None,
     ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
-        """Decode jobs in their order, in chunks of ``chunk`` jobs.
+        """Decode jobs in their order, in chunks of ``chunk`` jobs, or fewer with large arrays.
 
         The next chunk is read while one is decoded, unless ``chunk`` is 1: then each job is
         answered before the next one is read. The first chunk is one batch, and each further one is
@@ -293,7 +294,7 @@ class Engine:
         source = iter(jobs)
         ahead, size = 0 if chunk == 1 else 1, max(1, chunk // BATCHES_AHEAD)
         waiting: deque[tuple[list[AnyJob], Future[Hypotheses]]] = deque()
-        while read := list(islice(source, size)):
+        while read := _read(source, size):
             size = min(2 * size, chunk)
             requests = [job.request for job in read]
             waiting.append((read, self.submit(requests, options, lambda found: found, decoded)))
@@ -379,6 +380,17 @@ class Engine:
                 f"{os.getpid()}, which has no threads. Open the translator after the fork, "
                 "or start processes by 'spawn'."
             )
+
+
+def _read(jobs: Iterator[AnyJob], most: int) -> list[AnyJob]:
+    """The next jobs: at most ``most``, and fewer if their arrays are large."""
+    found, held = list[AnyJob](), 0
+    for job in islice(jobs, most):
+        found.append(job)
+        held += 0 if job.request is None else job.request.input_bytes
+        if held >= MOST_INPUT_BYTES:
+            break
+    return found
 
 
 def _tell(decoded: Callable[[int], object], rows: int, _: object) -> None:

@@ -20,7 +20,6 @@ from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.typing import PathLike
 
 Rows = list[dict[str, Any]]
-_MEDIA_CHUNK = 64  # rows of 1 MB each for a sound of 30 s
 _REMEDY = (
     "An array for each input has the rows as its first axis; rows of unequal shape have an array "
     "each, NAME/0, NAME/1, and so on."
@@ -133,8 +132,6 @@ def decode_rows(
             except InputError as error:
                 yield _Job(number, None, error.message)
 
-    if engine.manifest.media is not None:  # then rows are made as they are read, of large arrays
-        chunk = min(chunk, _MEDIA_CHUNK)
     for job, found in engine.decode_stream(read(), options, chunk):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)

@@ -81,6 +81,11 @@ class Request:
             return len(self.ids)
         return max(max(array.shape, default=1) for array in self.inputs.values())
 
+    @property
+    def input_bytes(self) -> int:
+        """The size of ``inputs`` in bytes; 0 without any."""
+        return sum(array.nbytes for array in (self.inputs or {}).values())
+
 
 # Options that act before or after the search, so any search supports them.
 _AROUND_SEARCH = frozenset({

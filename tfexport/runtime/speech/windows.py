@@ -93,7 +93,7 @@ def detect_languages(
     engine: Engine, speech: Speech, inputs: Sequence[Mapping[str, NDArray[Any]]]
 ) -> list[tuple[str, float]]:
     """The language of each window and its probability among all languages."""
-    options = _options(engine, 0.0, 0, 0)
+    options = _options(engine, 0.0, None, 0)
     requests = [_request(engine, row, number, (), options) for number, row in enumerate(inputs)]
     logits = prefill(engine.model, requests, options).logits
     assert logits is not None
@@ -175,17 +175,23 @@ def _probabilities(logits: Floats, token: int) -> list[float]:
     return [float(value) for value in np.exp(token_log_probs(logits, ids))]
 
 
-def _options(engine: Engine, temperature: float, start: int, seed: int) -> ResolvedOptions:
-    """The options of a search: the model's own, but its first tokens are those of the windows."""
+def _options(engine: Engine, temperature: float, start: int | None, seed: int) -> ResolvedOptions:
+    """The options of a search: the model's own, but its first tokens are those of the windows.
+
+    Args:
+        engine: of an open bundle.
+        temperature: of sampling; 0 for greedy search.
+        start: the first token of the windows; None for the model's start token.
+        seed: of sampling.
+    """
     keywords: dict[str, Any] = {"beam_size": 1, "num_hypotheses": 1, "sampling": False}
     if temperature:
         keywords = {"sampling": True, "temperature": temperature, "seed": seed, "beam_size": 1,
                     "num_hypotheses": 1}  # fmt: skip
     found, _ = engine.resolver.resolve(keywords, language_pair=LanguagePair(as_ids=True))
-    start = start or found.bos_id
     return replace(
-        found, bos_id=start, first_token=None, return_token_scores=True, return_end_token=True,
-        return_scores=True,
+        found, bos_id=found.bos_id if start is None else start, first_token=None,
+        return_token_scores=True, return_end_token=True, return_scores=True,
     )  # fmt: skip
 
 
