@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Once
 from tests.serve.pages import text_of, wait
 from tests.serve.servers import Server, serving
 from tests.serve.test_pictures import png
@@ -19,10 +20,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", name="server")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def _server(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("files")
-    bundles = write_spoken_bundle(folder / "spoken.bundle"), make_picture_bundle(folder)
-    with serving(folder, *bundles, program=PROGRAM) as running:
+    spoken = write_spoken_bundle(folder / "spoken.bundle")
+    pictures = once("pictures", make_picture_bundle) / "pictures.bundle"
+    with serving(folder, spoken, pictures, program=PROGRAM) as running:
         yield running
 
 

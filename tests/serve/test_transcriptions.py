@@ -256,6 +256,7 @@ BATCHES = ("tfexport_batch_rows_sum", "tfexport_batch_rows_count", "tfexport_sou
 
 
 @pytest.mark.peers
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # of `translations`
 def test_openais_client_is_served_unchanged(server: Server, transcribe: Any) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed; see `make optional`")
     file = sound(1.1, 5)
