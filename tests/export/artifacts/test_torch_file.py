@@ -97,7 +97,7 @@ def test_generate_equals_the_tutorials_loop(
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("kind", few_of(KINDS, "torchscript"))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few_of(FAMILIES, "annotated-pre"))
 def test_every_family_generates(family: str, kind: str, tmp_path: Path) -> None:
     model, scores, settings, _ = FAMILIES[family]
     torch.save(model.state_dict(), tmp_path / "model.pt")

@@ -100,6 +100,7 @@ def test_weights_are_stored_once(request: pytest.FixtureRequest, tied: bool) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("few_shapes")
 def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
