@@ -52,8 +52,11 @@ test test-native: CHOSEN = -m "not exhaustive"
 # Tests trace small modules, no layer of which is like another: torch's cache of traced operators
 # costs a third of a trace there. Results are the same; `make test-all` runs with it.
 test: export TORCH_FAKE_TENSOR_DISPATCH_CACHE = 0
+# What the first half of `make test` has traced is not traced again in that of the native engine.
+test: export TFEXPORT_TESTS_TRACES = $(CURDIR)/build/traces
 test-all: CHOSEN =
 test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/export/recognition \
+	tests/export/parity \
 	tests/system/peers/test_generation.py
 
 # One more than cores: tests also wait, for servers and processes that they start.
@@ -61,6 +64,7 @@ WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
+	@rm -rf build/traces
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CHOSEN)
 	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
 		CHOSEN='$(CHOSEN)' RESULTS='$(RESULTS)'; \
@@ -68,8 +72,8 @@ test test-all: .venv/ready .venv-runtime/ready optional
 
 # What the native engine computes instead of onnxruntime where it is installed: all that decodes,
 # and of server and shipped bundle what looks at results; connections and exports know no engine.
-BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text tests/export/parity \
-	tests/cli/test_translate.py tests/cli/test_optimize.py
+BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text \
+	tests/export/parity/test_misses.py tests/cli/test_translate.py tests/cli/test_optimize.py
 RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
 	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well \
 	tests/system/peers/test_generation.py
@@ -188,9 +192,10 @@ overload: .venv/ready
 	$(BIN)/python -m tests.serve.overload build/overload/de-en.bundle
 
 # The packages are fetched into build/real, and never installed. T5-like models are drawn.
-real: .venv/ready
+real: .venv/ready build/native/ready
 	$(BIN)/python -m benchmarks.real
 	$(BIN)/python -m benchmarks.real.t5_folders --draws 2 --others 0
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m benchmarks.real.whisper_sounds
 
 fuzz-serve: .venv/ready
 	@mkdir -p build/overload
@@ -276,6 +281,11 @@ RELEASE := $(subst .venv,.venv-release,$(BIN))
 	$(PYTHON) -m venv .venv-optimum
 	$(subst .venv,.venv-optimum,$(BIN))/python -m pip install --disable-pip-version-check --quiet \
 		$(PIP_ARGS) optimum-onnx torch==2.13.0 onnxruntime safetensors
+	@touch $@
+
+.venv-faster-whisper/ready:
+	$(PYTHON) -m venv .venv-faster-whisper
+	$(subst .venv,.venv-faster-whisper,$(BIN))/python $(INSTALL) faster-whisper==1.2.1
 	@touch $@
 
 .venv-onnxruntime-%/ready:

@@ -177,7 +177,7 @@ def test_what_is_wrong_is_named(server: Server) -> None:
         ([file, ("beam", "4")], "beam: is not a known field"),
         ([file, ("timestamp_granularities[]", "segment")], "need response_format verbose_json"),
         ([file, ("timestamp_granularities[]", "word"), ("response_format", "verbose_json")],
-         "word: not supported"),
+         "names no alignment_heads"),
         ([file, ("stream", "true"), ("response_format", "srt")], "stream: not with"),
         ([file, ("model", "spoken"), ("model", "tiny")], "model: occurs 2 times"),
         ([file, ("prompt", b"\xff")], "prompt: is not UTF-8"),

@@ -35,15 +35,14 @@ class SpokenTable(TableModel):
         seconds: that each step takes.
     """
 
-    engine, has_slots = "table", False
+    engine, has_slots, has_attention = "table", False, False
 
     def __init__(self, seconds: float = 0.0) -> None:
         super().__init__(VOCABULARY)
         self.seconds = seconds
 
-    def encode(self, rows: Sequence[Any]) -> TableState:
-        sources = [[int(1000 * np.abs(row["input_features"]).sum())] for row in rows]
-        return TableState(sources, 1)
+    def encoded(self, rows: Sequence[Any]) -> list[list[int]]:
+        return [[int(1000 * np.abs(row["input_features"]).sum())] for row in rows]
 
     def logits(self, source: Sequence[int], seen: Sequence[int]) -> Logits:
         values = super().logits(source, seen)

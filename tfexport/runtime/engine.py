@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from tfexport import graph_io
-from tfexport.bundle import opening_bundle
+from tfexport.bundle import BundleCheck, opening_bundle
 from tfexport.errors import (
     ForkError,
     InputError,
@@ -82,13 +82,17 @@ class Engine:
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
         engine: EngineName = "auto",
         media_limits: MediaLimits | None = None,
+        check: BundleCheck | None = None,
     ) -> None:
-        """Check a bundle and open it; see ``Translator``."""
+        """Check a bundle and open it; see ``Translator``.
+
+        ``check`` is one of ``check_ahead`` for this bundle.
+        """
         self.path, self.layout = Path(bundle), layout or ThreadLayout()
         self._opening = threading.Lock()
         self._workers: Workers | None = None
         self._process = os.getpid()
-        with opening_bundle(self.path) as self.manifest:
+        with opening_bundle(self.path, check) as self.manifest:
             check_own(self.manifest.generation, str(self.path))
             chosen, self.reason = choose_engine(self.manifest, engine)
             native = chosen == "native"

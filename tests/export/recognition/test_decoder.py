@@ -269,6 +269,7 @@ def some_quieter(frames: Tensor) -> Tensor:
     return ((loudness == 0).float() * -1e9 + (loudness < 0.5).float() * -2.0)[:, None, None]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("no_beam_graph")
 def test_rows_with_numbers_that_hide_nothing_are_not_decoded_by_the_engine(tmp_path: Path) -> None:
     style = made("quieter", lambda: Masked(some_quieter))

@@ -74,7 +74,7 @@ class TranscriptionCall(SoundCall):
 
     language: _Text = pydantic.Field(None, description="by default the model's, or detected")
     timestamp_granularities: list[Literal["segment", "word"]] | None = pydantic.Field(
-        None, description="segment; with verbose_json"
+        None, description="segment, the default, or word, or both; with verbose_json"
     )
     stream: bool = pydantic.Field(False, description="server-sent events, with json")
     include: _Nothing = None
@@ -181,7 +181,7 @@ def _choose(models: Models, name: str | None) -> Model:
 
 
 def _check(body: TranscriptionCall | TranslationCall) -> None:
-    """Refuse what contradicts the form of the answer, and what is not made here.
+    """Refuse what contradicts the form of the answer.
 
     Raises:
         RequestError: naming it.
@@ -191,8 +191,6 @@ def _check(body: TranscriptionCall | TranslationCall) -> None:
     problems, shape = [], body.response_format
     if body.timestamp_granularities and shape != "verbose_json":
         problems.append("timestamp_granularities: need response_format verbose_json")
-    if "word" in (body.timestamp_granularities or ()):
-        problems.append("timestamp_granularities: word: not supported by this server")
     if body.stream and shape not in ("json", "text"):
         problems.append(f"stream: not with response_format {shape}, but with json")
     if problems:
@@ -206,7 +204,16 @@ def _options(
     given: Mapping[str, Any] = {"temperature": body.temperature} if body.temperature else FALLBACK
     language = body.language if isinstance(body, TranscriptionCall) else None
     prompt = None if body.prompt is None else prompt_ids(model.engine, body.prompt)
-    return TranscriptionOptions(language=language, task=task, prompt=prompt, **given)
+    words = "word" in _granularities(body)
+    return TranscriptionOptions(
+        language=language, task=task, prompt=prompt, word_times=words, **given
+    )
+
+
+def _granularities(body: TranscriptionCall | TranslationCall) -> Sequence[str]:
+    """What times are asked for."""
+    given = body.timestamp_granularities if isinstance(body, TranscriptionCall) else None
+    return given or ("segment",)
 
 
 def _response(
@@ -219,7 +226,7 @@ def _response(
         return Response(as_srt(found), media_type=_TEXT)
     if shape == "vtt":
         return Response(as_vtt(found), media_type="text/vtt; charset=utf-8")
-    values = _values(found) if shape == "json" else _verbose(found, task)
+    values = _values(found) if shape == "json" else _verbose(found, task, _granularities(body))
     return Response(to_json(values), media_type=JSON)
 
 
@@ -228,16 +235,22 @@ def _values(found: Transcription) -> dict[str, Any]:
     return {"text": found.text.strip(), "usage": usage}
 
 
-def _verbose(found: Transcription, task: str) -> dict[str, Any]:
+def _verbose(found: Transcription, task: str, times: Sequence[str]) -> dict[str, Any]:
     language = "english" if task == "translate" else found.language_name
-    return {
-        "task": task, "language": language, "duration": found.duration, **_values(found),
-        "segments": [_segment(number, each) for number, each in enumerate(found.segments)],
-    }  # fmt: skip
+    values = {"task": task, "language": language, "duration": found.duration, **_values(found)}
+    if "segment" in times:
+        values["segments"] = [_segment(number, it) for number, it in enumerate(found.segments)]
+    if "word" in times:
+        values["words"] = [
+            {"word": word.text.strip(), "start": word.start, "end": word.end}
+            for word in found.words
+        ]
+    return values
 
 
 def _segment(number: int, segment: Segment) -> dict[str, Any]:
     values = segment.to_dict()
+    values.pop("words", None)  # which are listed beside the segments
     if not math.isfinite(segment.avg_logprob):  # of a window without tokens
         values["avg_logprob"] = None
     return {"id": number, **values}

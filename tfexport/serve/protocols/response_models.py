@@ -259,6 +259,12 @@ class _Segment(Answer):
     seek: int
 
 
+class _Word(Answer):
+    word: str
+    start: float
+    end: float
+
+
 class Transcribed(Answer):
     """The response of ``POST /v1/audio/…``: ``text``, and with ``verbose_json`` the rest."""
 
@@ -268,6 +274,7 @@ class Transcribed(Answer):
     language: str | None = None
     duration: float | None = None
     segments: list[_Segment] | None = None
+    words: list[_Word] | None = None
 
 
 ANSWERS: dict[tuple[str, str], type[pydantic.BaseModel]] = {
