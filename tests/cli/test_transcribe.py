@@ -77,6 +77,8 @@ def test_what_cannot_be_transcribed_is_named(bundle: Path, tmp_path: Path) -> No
     for given, message in (
         (("--language", "klingon"), "known: de, en, fr"),
         (("--fallback", "--temperature", "0.3"), "give one of both"),
+        (("--word-times",), "choose --format json"),
+        (("--word-times", "--format", "json"), "names no alignment_heads"),
     ):
         done = invoke("transcribe", bundle, good, *given)
         assert (done.exit_code, message in done.stderr) == (2, True)

@@ -313,7 +313,11 @@ def _capital(phrase: str) -> str:
 def _allowed(
     phrases: Iterable[tuple[int, ...]], options: ResolvedOptions
 ) -> tuple[tuple[int, ...], ...]:
-    return tuple(dict.fromkeys(each for each in phrases if why_banned(each, options) is None))
+    given = dict.fromkeys(phrases)
+    if not options.suppress_sequences:
+        banned = {*options.end_tokens, *options.suppress_tokens}
+        return tuple(each for each in given if banned.isdisjoint(each))
+    return tuple(each for each in given if why_banned(each, options) is None)
 
 
 def check_supported(options: ResolvedOptions) -> None:

@@ -50,22 +50,21 @@ def decode_constrained(
     """
     free = [dataclasses.replace(request, required=None) for request in requests]
     found = search(model, free, options)
-    rows = dict[int, Request]()
+    lacking = dict[int, Request]()
     for place, request in enumerate(requests):
         if request.required is None:
             continue
         found[place] = [_checked(made, request.required) for made in found[place]]
         if any(made.unmet for made in found[place]):
-            reachable = _within(request, options)
-            if reachable is not None:
-                rows[place] = _admitting(request, reachable)
-    for place, hypotheses in _placed(model, rows, found, options).items():
-        found[place] = hypotheses
-        del rows[place]
-    open_rows = dict[int, list[int]]()
-    for place, row in rows.items():
-        assert row.required is not None
-        open_rows.setdefault(_width(row.required, options), []).append(place)
+            lacking[place] = request
+    placed = _placed(model, lacking, found, options)
+    rows, open_rows = dict[int, Request](), dict[int, list[int]]()
+    for place, request in lacking.items():
+        if place in placed:
+            found[place] = placed[place]
+        elif (reachable := _within(request, options)) is not None:
+            rows[place] = _admitting(request, reachable)
+            open_rows.setdefault(_width(reachable, options), []).append(place)
     for width, places in open_rows.items():
         chosen = [rows[place] for place in places]
         wider = dataclasses.replace(options, beam_size=width)
@@ -99,7 +98,11 @@ def _placed(
         for made in found[place]
         if made.unmet
     ]
-    of_rows = [rows[place] for place, _ in lacking]
+    of_rows = [
+        _admitting(row, row.required)
+        for row in (rows[place] for place, _ in lacking)
+        if row.required is not None
+    ]
     made = place_phrases(model, of_rows, [before for _, before in lacking], options)
     results: dict[int, list[Hypothesis]] = {}
     for (place, _), after in zip(lacking, made, strict=True):
@@ -137,8 +140,6 @@ def why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | Non
     if suppressed:
         return Message(f"holds the token {suppressed[0]}, which is among ",
                        Option("suppress_tokens"))  # fmt: skip
-    if not options.suppress_sequences:
-        return None
     windows = {
         tuple(phrase[start : start + len(banned)])
         for banned in options.suppress_sequences
