@@ -67,6 +67,18 @@ def read_sound(source: Any, rate: int, most_seconds: float) -> Samples:
     )
 
 
+def check_sound_library(name: str) -> None:
+    """Check that files of sound can be read.
+
+    Args:
+        name: of what needs it, for the message.
+
+    Raises:
+        MissingDependencyError: soundfile is not installed.
+    """
+    _soundfile(name)
+
+
 def _of_file(name: str, head: bytes, file: Any, rate: int, most_seconds: float) -> Samples:
     soundfile = _soundfile(name)
     try:
