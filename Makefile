@@ -52,8 +52,11 @@ test test-native: CHOSEN = -m "not exhaustive"
 # Tests trace small modules, no layer of which is like another: torch's cache of traced operators
 # costs a third of a trace there. Results are the same; `make test-all` runs with it.
 test: export TORCH_FAKE_TENSOR_DISPATCH_CACHE = 0
+# What the first half of `make test` has traced is not traced again in that of the native engine.
+test: export TFEXPORT_TESTS_TRACES = $(CURDIR)/build/traces
 test-all: CHOSEN =
 test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/export/recognition \
+	tests/export/parity \
 	tests/system/peers/test_generation.py
 
 # One more than cores: tests also wait, for servers and processes that they start.
@@ -61,6 +64,7 @@ WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
+	@rm -rf build/traces
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CHOSEN)
 	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
 		CHOSEN='$(CHOSEN)' RESULTS='$(RESULTS)'; \
@@ -68,8 +72,8 @@ test test-all: .venv/ready .venv-runtime/ready optional
 
 # What the native engine computes instead of onnxruntime where it is installed: all that decodes,
 # and of server and shipped bundle what looks at results; connections and exports know no engine.
-BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text tests/export/parity \
-	tests/cli/test_translate.py tests/cli/test_optimize.py
+BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text \
+	tests/export/parity/test_misses.py tests/cli/test_translate.py tests/cli/test_optimize.py
 RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
 	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well \
 	tests/system/peers/test_generation.py

@@ -30,9 +30,11 @@ CONFIG: dict[str, Any] = {**SETTINGS, "unk_id": 3, "add_source_eos": True}
 
 # Workers run side by side. Threads on cores of another would wait for them, and spin. Libraries
 # count cores as they are imported, so this comes first.
+_CORES: list[int] = []
+_IDLE: dict[int, int] = {}  # of each core, when it was chosen
 if hasattr(os, "sched_setaffinity") and WORKER != "master":
-    _cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {_cores[int(WORKER.removeprefix("gw")) % len(_cores)]})
+    _CORES = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {_CORES[int(WORKER.removeprefix("gw")) % len(_CORES)]})
 
 # The machine is shared, so a slow example says nothing; what failed is found again from the
 # printed blob.
@@ -106,6 +108,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+def pytest_runtest_setup() -> None:
+    """Let a worker that has no core of its own go to the one that was idle for longest."""
+    if not _CORES or int(WORKER.removeprefix("gw")) < len(_CORES) or sys.platform != "linux":
+        return
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    ticks = {name: int(figures[3]) for name, *figures in lines if name.startswith("cpu")}
+    idle = {core: ticks[f"cpu{core}"] for core in _CORES}
+    since = {core: idle[core] - _IDLE.setdefault(core, idle[core]) for core in _CORES}
+    if max(since.values()) > os.sysconf("SC_CLK_TCK"):  # a second
+        os.sched_setaffinity(0, {max(since, key=since.__getitem__)})
+        _IDLE.update(idle)
+
+
 @pytest.fixture
 def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let comparisons be short, for tests of what is made of them."""
@@ -140,7 +155,11 @@ def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     """Make a file or folder if no worker has done so yet."""
     base = tmp_path_factory.getbasetemp()
-    base = (base if WORKER == "master" else base.parent) / "once"
+    return once_in((base if WORKER == "master" else base.parent) / "once")
+
+
+def once_in(base: Path) -> Once:
+    """See ``once``."""
 
     def get(name: str, make: Callable[[Path], object]) -> Path:
         made, unfinished = base / name, base / "unfinished" / name
@@ -166,6 +185,8 @@ def torch_once(once: Once) -> Iterator[None]:
 
     torch.set_num_threads(1)
     trace = exporter.export_graph_module
+    if folder := os.environ.get("TFEXPORT_TESTS_TRACES"):  # of several runs
+        once = once_in(Path(folder))
 
     def again(
         module: torch.nn.Module,

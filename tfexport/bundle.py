@@ -103,41 +103,47 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     Raises:
         BundleError: files are missing or were changed; all are listed.
     """
-    check = _Check(Path(folder), {})
+    check = BundleCheck(Path(folder), {})
     check.finish()
     return check.manifest
 
 
 @contextlib.contextmanager
-def opening_bundle(folder: str | os.PathLike[str]) -> Iterator[Manifest]:
+def opening_bundle(
+    folder: str | os.PathLike[str], check: "BundleCheck | None" = None
+) -> Iterator[Manifest]:
     """Check a bundle as ``open_bundle`` does, its large files while the block opens them.
 
     Large files that ``write_note`` has noted are not read. Nothing that the block makes may be used
     before its end, which raises if a file was changed, whatever the block raises.
 
+    Args:
+        folder: the bundle.
+        check: of ``check_ahead`` for this bundle.
+
     Raises:
         BundleError: files are missing or were changed; all are listed.
     """
-    folder = Path(folder)
-    check = _ahead.pop(folder.absolute(), None) or _Check(folder, read_note(folder))
+    check = check or BundleCheck(Path(folder), read_note(Path(folder)))
     try:
         yield check.manifest
     finally:
         check.finish()
 
 
-def check_ahead(folder: str | os.PathLike[str]) -> None:
-    """Start to check a bundle's large files, for the next ``opening_bundle`` of this folder.
+def check_ahead(folder: str | os.PathLike[str]) -> "BundleCheck | None":
+    """Start to check a bundle's large files, for a later ``opening_bundle``.
 
-    For a program that knows the folder before it has imported what opens it. That call raises what
-    is wrong with the bundle.
+    For a program that knows the folder before it has imported what opens it. None if the bundle is
+    damaged, which that call reports.
     """
-    folder = Path(folder)
-    with contextlib.suppress(BundleError):
-        _ahead[folder.absolute()] = _Check(folder, read_note(folder))
+    try:
+        return BundleCheck(Path(folder), read_note(Path(folder)))
+    except BundleError:
+        return None
 
 
-class _Check:
+class BundleCheck:
     """A check of a bundle's files: the small ones at once, the large ones in a thread.
 
     Attributes:
@@ -179,9 +185,6 @@ class _Check:
         if problems := self._outcome.result():
             raise BundleError(join_problems(str(self._folder), problems, REEXPORT)) from None
         self._stamps.check()
-
-
-_ahead: dict[Path, _Check] = {}
 
 
 def _problem(folder: Path, name: str, entry: FileEntry) -> list[str]:

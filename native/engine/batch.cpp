@@ -5,8 +5,9 @@
 namespace tfn {
 
 Batch::Batch(std::shared_ptr<Model> model)
-    : model_(std::move(model)),
-      blocks_(model_->config.num_decoder_layers * model_->memory_layout().size()) {}
+    : model_(std::move(model)), positions_(model_->config.num_decoder_layers * position_size()) {}
+
+size_t Batch::position_size() const { return 2 * (size_t)model_->decoder_heads.width(); }
 
 int Batch::longest_source() const {
     int longest = 0;
@@ -18,10 +19,14 @@ void Batch::enter(Workspace& w, const Sources& sources) {
     model_->check(sources);
     std::vector<Row> entered;
     for (Encoded& source : model_->encode(w, sources)) {
-        Row row{std::move(source), {}, {}};
-        for (int i = 0; i < BlockLayout::count(row.source.length); i++)
-            row.source_blocks.push_back(row.source.block(i));
-        entered.push_back(std::move(row));
+        std::vector<const float*> positions;
+        for (int i = 0; i < source.length; i++)
+            positions.push_back(source.block(i / BLOCK) +
+                                (size_t)(i % BLOCK) * model_->decoder_heads.padded);
+        entered.push_back(
+            {std::move(source),
+             {},
+             std::make_shared<const std::vector<const float*>>(std::move(positions))});
     }
     rows_.reserve(rows_.size() + entered.size());  // from here on nothing fails
     for (Row& row : entered) rows_.push_back(std::move(row));
@@ -40,7 +45,7 @@ void Batch::select(const int32_t* rows, int count) {
     for (int i = 0; i < count; i++)
         if (last[rows[i]] == i) kept[i] = std::move(rows_[rows[i]]);
     rows_ = std::move(kept);
-    if (rows_.empty()) blocks_.release();
+    if (rows_.empty()) positions_.release();
 }
 
 void Batch::check(const int32_t* tokens, int each) const {

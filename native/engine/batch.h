@@ -57,7 +57,8 @@ private:
     struct Row {
         Encoded source;
         Cache cache;
-        std::vector<const float*> source_blocks;  // of layer 0
+        // Of layer 0. Rows of the same source share them.
+        std::shared_ptr<const std::vector<const float*>> source_positions;
     };
     struct Step;  // where the tokens of a step stand
 
@@ -72,7 +73,8 @@ private:
     void finish(Workspace& w, int rows, int each, const Wanted& wanted) const;
 
     std::shared_ptr<Model> model_;
-    Blocks blocks_;
+    size_t position_size() const;  // of a layer: its keys and values
+    Positions positions_;
     std::vector<Row> rows_;
 };
 

@@ -1,5 +1,5 @@
-// Keys and values of BLOCK positions of a layer: [head][keys, values][position][values of a head],
-// so that what a query of one head reads lies together.
+// Keys and values of BLOCK positions of a source in a layer: [head][keys, values][position][values
+// of a head], so that what a query of one head reads lies together.
 #pragma once
 #include <cstring>
 

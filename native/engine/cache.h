@@ -1,4 +1,4 @@
-// Keys and values of the positions that a decoder row has written, in blocks that rows may share.
+// Keys and values of the positions that a decoder row has written, each of which rows may share.
 #pragma once
 #include <memory>
 #include <vector>
@@ -7,24 +7,24 @@
 
 namespace tfn {
 
-// Of BLOCK positions of all layers; a layer's part is a BlockLayout.
-using Block = std::shared_ptr<Buffer<float>>;
+// Of one position: of each layer the keys of all heads, and behind them the values.
+using Position = std::shared_ptr<Buffer<float>>;
 
-// Makes blocks, and takes them back when no row holds them.
-class Blocks {
+// Makes positions, and takes them back when no row holds them.
+class Positions {
 public:
-    explicit Blocks(size_t size) : size_(size), free_(std::make_shared<Free>()) {}
+    explicit Positions(size_t size) : size_(size), free_(std::make_shared<Free>()) {}
 
-    Block make() {
-        std::unique_ptr<Buffer<float>> block;
+    Position make() {
+        std::unique_ptr<Buffer<float>> position;
         if (free_->empty()) {
-            block.reset(new Buffer<float>(size_));
+            position.reset(new Buffer<float>(size_));
         } else {
-            block = std::move(free_->back());
+            position = std::move(free_->back());
             free_->pop_back();
         }
         auto home = free_;
-        return Block(block.release(), [home](Buffer<float>* buffer) {
+        return Position(position.release(), [home](Buffer<float>* buffer) {
             std::unique_ptr<Buffer<float>> free(buffer);
             try {
                 home->push_back(std::move(free));
@@ -32,11 +32,6 @@ public:
                 // Then it is given back to the system.
             }
         });
-    }
-    Block copy_of(const Block& block) {
-        Block made = make();
-        std::memcpy(made->data(), block->data(), size_ * sizeof(float));
-        return made;
     }
     // Gives memory back that no row holds.
     void release() { free_->clear(); }
@@ -50,26 +45,18 @@ private:
 // The positions of one row.
 class Cache {
 public:
-    int length() const { return length_; }
-    // Makes room for more positions; a block that another row holds too is copied.
-    void extend(Blocks& blocks, int positions) {
-        held_.reserve(BlockLayout::count(length_ + positions));
-        if (length_ % BLOCK && held_.back().use_count() > 1)
-            held_.back() = blocks.copy_of(held_.back());
-        while (held_.size() * BLOCK < (size_t)length_ + positions) held_.push_back(blocks.make());
-        length_ += positions;
+    int length() const { return (int)held_.size(); }
+    // Makes room for more positions, which no other row has.
+    void extend(Positions& positions, int count) {
+        held_.reserve(held_.size() + count);
+        for (; count > 0; count--) held_.push_back(positions.make());
     }
     // Forgets the positions from `length` on.
-    void shorten(int length) {
-        length_ = length;
-        held_.resize((length + BLOCK - 1) / BLOCK);
-    }
-    float* block(int i) const { return held_[i]->data(); }
-    int blocks() const { return (int)held_.size(); }
+    void shorten(int length) { held_.resize(length); }
+    float* position(int i) const { return held_[i]->data(); }
 
 private:
-    std::vector<Block> held_;
-    int length_ = 0;
+    std::vector<Position> held_;
 };
 
 }  // namespace tfn

@@ -8,8 +8,8 @@ namespace tfn {
 // Items are tokens: row after row, and of a row one position after another.
 struct Batch::Step {
     std::vector<int> ids, positions;
-    std::vector<const float*> blocks;  // of all rows' caches
-    std::vector<float*> newest;        // of each item, the block of its own position
+    std::vector<const float*> written;  // positions of all rows
+    std::vector<float*> newest;         // of each item, its own
     std::vector<Query> own, cross;
     std::vector<float> cosines, sines;  // of each item, where positions rotate
     size_t weights_apart = 0;
@@ -24,28 +24,27 @@ size_t Batch::attention_size(int each, const Wanted& wanted) const {
 // `tokens` and `wanted` are those of these rows alone.
 Batch::Step Batch::prepare(Rows rows, const int32_t* tokens, int each, const Wanted& wanted) const {
     Step step;
-    const BlockLayout layout = model_->memory_layout();
-    const size_t stride = layout.heads.padded, weights_of_row = attention_size(each, wanted);
+    const size_t weights_of_row = attention_size(each, wanted);
     step.weights_apart = (size_t)each * wanted.source_width;
-    size_t blocks = 0;
-    for (int row = rows.first; row < rows.last; row++) blocks += rows_[row].cache.blocks();
-    step.blocks.reserve(blocks);  // pointers into it stay
+    size_t written = 0;
+    for (int row = rows.first; row < rows.last; row++) written += rows_[row].cache.length();
+    step.written.reserve(written);  // pointers into it stay
     for (int row = 0; row < rows.count(); row++) {
         const Row& held = rows_[rows.first + row];
         const Cache& cache = held.cache;
         const Encoded& source = held.source;
-        const float* const* first = step.blocks.data() + step.blocks.size();
-        for (int i = 0; i < cache.blocks(); i++) step.blocks.push_back(cache.block(i));
+        const float* const* first = step.written.data() + step.written.size();
+        for (int i = 0; i < cache.length(); i++) step.written.push_back(cache.position(i));
         for (int i = 0; i < each; i++) {
             const int at = cache.length() - each + i;
             step.ids.push_back(tokens[(size_t)row * each + i]);
             step.positions.push_back(at);
-            step.newest.push_back(cache.block(at / BLOCK));
-            step.own.push_back({first, stride, layout.size(), at + 1, at, nullptr});
+            step.newest.push_back(cache.position(at));
+            step.own.push_back({first, position_size(), at + 1, at, nullptr});
             float* weights = nullptr;
             if (wanted.attention)
                 weights = wanted.attention + row * weights_of_row + (size_t)i * wanted.source_width;
-            step.cross.push_back({held.source_blocks.data(), stride, source.memory->layer_size,
+            step.cross.push_back({held.source_positions->data(), source.memory->layer_size,
                                   source.length, 0, weights});
         }
     }
@@ -64,7 +63,6 @@ void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& l
     const Attention& self = layer.self;
     const int rows = (int)step.ids.size(), half = self.heads.dim / 2;
     const size_t inner = self.heads.width(), ld = width(3 * inner);
-    const BlockLayout layout = model_->memory_layout();
     float* projected = w.projected.reserve(rows * ld);
     project(w, self.projection, self.residual.enter(w, rows), width(model_->config.d_model), rows,
             projected, ld);
@@ -74,12 +72,11 @@ void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& l
             for (int part = 0; part < 2; part++)
                 RelativePositions::rotate(of_row + part * inner, self.heads,
                                           &step.cosines[row * half], &step.sines[row * half]);
-        layout.write(of_row + inner, step.newest[row] + i * layout.size(),
-                     step.positions[row] % BLOCK);
+        std::copy_n(of_row + inner, 2 * inner, step.newest[row] + i * position_size());
     }
     const RelativePositions* relative =
         model_->decoder_relative.adds_bias() ? &model_->decoder_relative : &self.own;
-    attend(w, self, relative, step.own, projected, ld, {0, layout.values(), layout.head(), i});
+    attend(w, self, relative, step.own, projected, ld, {0, inner, (size_t)self.heads.padded, i});
     self.residual.leave(w, rows, self.out, w.context.data(), inner);
 }
 
@@ -112,7 +109,7 @@ void Batch::step(Workspace& w, const int32_t* tokens, int each, const Wanted& wa
 
 void Batch::advance(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted) {
     Team::Span span(w.team, Phase::decoder, rows() * each, rows());
-    for (Row& row : rows_) row.cache.extend(blocks_, each);
+    for (Row& row : rows_) row.cache.extend(positions_, each);
     if (!w.team.by_rows()) return advance(w, {0, rows()}, tokens, each, wanted);
     const size_t of_row = each * width(model_->config.d_model);
     const size_t logits =

@@ -35,29 +35,22 @@ struct Group {
     }
 };
 
-// Where each position of sources stands, and the blocks of each source's keys and values.
+// Where each position of sources stands, and keys and values of each.
 struct Layout {
     std::vector<int> ids, positions;
-    std::vector<const float*> blocks;
+    std::vector<const float*> places;
     std::vector<Query> queries;
 
-    Layout(const Sources& sources, const float* projected, size_t stride) {
+    Layout(const Sources& sources, int rows, const float* projected, size_t stride) {
         const int32_t* id = sources.ids;
-        size_t count = 0, row = 0;
-        for (int i = 0; i < sources.count; i++) count += (sources.lengths[i] + BLOCK - 1) / BLOCK;
-        blocks.reserve(count);
-        for (int i = 0; i < sources.count; i++) {
-            const int length = sources.lengths[i];
-            const float* const* first = blocks.data() + blocks.size();
-            for (int at = 0; at < length; at += BLOCK)
-                blocks.push_back(projected + (row + at) * stride);
-            for (int at = 0; at < length; at++) {
+        for (int row = 0; row < rows; row++) places.push_back(projected + row * stride);
+        const float* const* first = places.data();
+        for (int i = 0; i < sources.count; first += sources.lengths[i++])
+            for (int at = 0; at < sources.lengths[i]; at++) {
                 ids.push_back(*id++);
                 positions.push_back(at);
-                queries.push_back({first, stride, 0, length, at, nullptr});
+                queries.push_back({first, 0, sources.lengths[i], at, nullptr});
             }
-            row += length;
-        }
     }
 };
 
@@ -79,7 +72,7 @@ void Model::run_encoder(Workspace& w, const Sources& sources, int rows) const {
     const Heads& heads = encoder[0].self.heads;
     const size_t d = width(config.d_model), inner = heads.width(), ld = width(3 * inner);
     float* projected = w.projected.reserve(rows * ld);
-    const Layout layout(sources, projected, ld);
+    const Layout layout(sources, rows, projected, ld);
     source_embedding.embed(w, layout.ids, layout.positions);
     auto add_positions = [&] {
         if (!layer_positions_) return;

@@ -64,20 +64,35 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
     float* scores = w.scores.reserve(room * threads * MOST_TOGETHER);
     float* biases = w.biases.reserve(room * threads * MOST_TOGETHER);
     const int all = (int)rows.size() * heads.count;
+    // Head after head of the queries that share positions, so that those of a head are read from
+    // memory once.
+    struct Sharing {
+        int first, count;
+    };
+    std::vector<Sharing> sharing(rows.size());
+    for (int first = 0, end; first < (int)rows.size(); first = end) {
+        for (end = first + 1; end < (int)rows.size(); end++)
+            if (rows[end].positions != rows[first].positions) break;
+        std::fill_n(sharing.begin() + first, end - first, Sharing{first, end - first});
+    }
+    const auto place_of = [&](int i) {
+        const Sharing of = sharing[i / heads.count];
+        const int place = i - of.first * heads.count;
+        return std::pair<int, int>(of.first + place % of.count, place / of.count);
+    };
     const int wanted = (int)std::max(1.0, std::min(work / 20e3, 8.0 * threads));
     const int each = std::max((all + wanted - 1) / wanted, 1), tasks = (all + each - 1) / each;
     const bool biased = relative && relative->adds_bias();
     const bool weighs = biased && relative->adds_to_context();
     const auto prepare = [&](int i, size_t place) {
-        const int row = i / heads.count, head = i % heads.count;
+        const auto [row, head] = place_of(i);
         const Query& q = rows[row];
         const size_t offset = (size_t)head * heads.padded;
         const size_t from = places.layer * q.layer_size + head * places.head;
         Attend a{queries + row * ld + offset,
-                 q.blocks,
+                 q.positions,
                  from + places.key,
                  from + places.value,
-                 q.stride,
                  q.n,
                  heads.padded,
                  attention.scale,
@@ -93,10 +108,11 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
         return a;
     };
     const auto finish = [&](int i, const Attend& a) {
-        const Query& q = rows[i / heads.count];
+        const auto [row, number] = place_of(i);
+        const Query& q = rows[row];
         if (weighs) relative->add_to_context(a.weights, q.position, q.n, a.context);
         if (!q.weights_out) return;
-        const size_t head = (size_t)places.layer * heads.count + i % heads.count;
+        const size_t head = (size_t)places.layer * heads.count + number;
         std::copy_n(a.weights, q.n, q.weights_out + head * places.weights_apart);
     };
     w.team.run(tasks, 2 * work, [&](int task, int thread) {

@@ -87,9 +87,8 @@ private:
 
 // A query among its keys and values; see ``Attend``.
 struct Query {
-    const float* const* blocks;
-    size_t stride;      // between positions of a block
-    size_t layer_size;  // between layers
+    const float* const* positions;  // neighbours that share them are attended with together
+    size_t layer_size;              // between layers
     int n;
     int position;        // of the query among the keys, for relative positions
     float* weights_out;  // of the first layer and head, or null

@@ -59,7 +59,7 @@ public:
     Norm encoder_norm, decoder_norm;
     Vocabulary vocabulary;
 
-    BlockLayout memory_layout() const { return {decoder_heads}; }  // and that of decoder rows
+    BlockLayout memory_layout() const { return {decoder_heads}; }
     const DecoderLayer& decoder_layer(int i) const { return decoder[i % decoder.size()]; }
 
     // Encoder states of all sources into `states`, (positions, E), if there is room for them.

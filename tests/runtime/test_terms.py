@@ -11,7 +11,7 @@ from tfexport.runtime import Translator
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.scheduler import Scheduler
 from tfexport.runtime.term_tokens import WordBoundaries
-from tfexport.runtime.terms import Terms
+from tfexport.runtime.terms import Terms, split_words, words_of_tokens
 
 DEMO = Path("examples/de-en.bundle")
 ROWS = [
@@ -88,6 +88,40 @@ def test_translations_have_the_terms_and_other_rows_stay(translator: Translator,
         for row in ROWS
     ]
     assert [result.hypotheses[0].tokens for result in made] == alone
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_phrase_replaces_the_word_that_the_model_would_choose(
+    translator: Translator, beam: int
+) -> None:
+    terms = [("Auto", "vehicle"), ("Haus", "home"), ("Tee", "herbal tea"),
+             ("Katze", "Feline"), ("Hund", ["puppies", "puppy"])]  # fmt: skip
+    expected = {
+        "Mein Auto ist sehr alt.": "My vehicle is very old.",
+        "Das Haus ist schön.": "The home is pretty.",
+        "Ich hätte gerne eine Tasse Tee.": "I'd like a cup of herbal tea.",
+        "Meine Katze mag meinen Hund.": "My Feline likes my puppy.",
+    }
+    made = translator.translate([*expected], beam_size=beam, terms=terms)
+    assert [result.text for result in made] == [*expected.values()]
+    known = translator.score([*expected], [result.hypotheses[0].tokens for result in made])
+    scores = [each.score for each in known]
+    # The bundle is quantised: in onnxruntime scores depend a little on the batch.
+    most = 1e-5 if translator.engine.model.engine.startswith("native") else 0.05
+    assert [result.hypotheses[0].score for result in made] == pytest.approx(scores, abs=most)
+
+
+@pytest.mark.parametrize(
+    ("text", "surfaces", "words"),
+    [
+        ("Der Hund, der (bellt)", ["Der", "Hund", ",", "der", "(bel", "lt)"], [0, 1, 2, 3, 5, 5]),
+        ("cafe\u0301 – ja", ["caf", "é", "é", "", "–", "ja"], [0, 0, 0, 1, 1, 2]),
+        ("東京都", ["東京", "都"], [0, 2]),
+        ("ﬁne day", ["fi", "ne", "day"], [0, 0, 1]),
+    ],
+)
+def test_tokens_belong_to_words(text: str, surfaces: list[str], words: list[int]) -> None:
+    assert words_of_tokens(split_words(text), surfaces) == words
 
 
 def test_terms_that_a_translation_has_anyway_change_nothing(translator: Translator) -> None:

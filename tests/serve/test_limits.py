@@ -180,7 +180,7 @@ def test_half_a_body_is_given_up(guarded: Server) -> None:
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
     begun = time.monotonic()
     assert raw(guarded, head).startswith(b"HTTP/1.1 408")
-    assert 4 < time.monotonic() - begun < 10
+    assert 4 < time.monotonic() - begun < 25  # the socket itself gives up after 30
 
 
 def test_compressed_bodies_are_refused(server: Server) -> None:

@@ -90,7 +90,7 @@ def test_no_request_is_a_fault_of_the_server(tiny_bundle: Path, tmp_path: Path) 
     ],
 )
 def test_what_is_no_request_is_refused(server: Server, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=3) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         received = b""
         with contextlib.suppress(OSError):
             connection.sendall(sent)

@@ -45,7 +45,7 @@ def test_late_requests_leave(tiny_bundle: Path, tmp_path: Path) -> None:
             answer = server.post(path, body)
             assert answer.status == 504
             assert "time" in answer.json["error"]
-            server.wait_idle(2.0)
+            server.wait_idle(10.0)
         answer = server.post("/v1/translate", {"texts": [LONG], "stream": True})
         if answer.status == 200:  # the time was over after the first event
             last = answer.body.decode().strip().rpartition("\n\n")[2].removeprefix("data: ")
@@ -74,7 +74,7 @@ def test_clients_that_leave_free_their_slots(tiny_bundle: Path, tmp_path: Path) 
                 for _ in range(2):
                     leave(server, sent, wait)
         # All together are done long before they would be, had nobody left.
-        server.wait_idle(max(1.0, 3 * alone))
+        server.wait_idle(max(5.0, 3 * alone))
         gone = [line for line in server.lines() if line.get("status") == 499]
         assert len(gone) >= 8
         assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
@@ -193,13 +193,13 @@ def test_a_stopping_server_is_not_ready(tiny_bundle: Path, tmp_path: Path) -> No
             refused = server.post("/v1/translate", {"texts": ["w4"]})
             assert (refused.status, refused.headers["retry-after"]) == (503, "1")
             assert long.result().status == 200
-        assert server.process.wait(10) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_ctrl_c_ends_it_as_sigterm_does(tiny_bundle: Path, tmp_path: Path) -> None:
     with serving(tmp_path, tiny_bundle) as server:
         server.signal(signal.SIGINT)
-        assert server.process.wait(10) == 130
+        assert server.process.wait(60) == 130
         assert "Traceback" not in server.log.read_text()
 
 
@@ -211,7 +211,7 @@ def test_a_second_signal_ends_it_at_once(tiny_bundle: Path, tmp_path: Path) -> N
         server.signal(signal.SIGTERM)
         time.sleep(0.1)
         server.signal(signal.SIGTERM)
-        server.process.wait(10)
+        server.process.wait(60)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="threads get no signals on Windows")

@@ -141,7 +141,7 @@ WAYS_IN: dict[str, tuple[Callable[[Path], None], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", few_of(WAYS_IN, "pytorch-tutorial", "any-module"))
+@pytest.mark.parametrize("name", few_of(WAYS_IN, "any-module"))
 def test_way_in_ends_in_a_bundle_that_decodes(name: str, tmp_path: Path) -> None:
     make, bundle, lines = WAYS_IN[name]
     make(tmp_path)

@@ -60,6 +60,7 @@ def only(dist: Path, pattern: str) -> Path:
 
 
 @needs_tools
+@pytest.mark.exhaustive
 def test_wheel_and_sdist_hold_what_they_should(dist: Path) -> None:
     assert problems_of_wheel(only(dist, "*.whl")) == []
     assert problems_of_sdist(only(dist, "*.tar.gz")) == []
@@ -68,6 +69,7 @@ def test_wheel_and_sdist_hold_what_they_should(dist: Path) -> None:
 
 
 @needs_tools
+@pytest.mark.exhaustive
 def test_a_wheel_with_something_else_is_noticed(dist: Path, tmp_path: Path) -> None:
     wheel = shutil.copy(only(dist, "*.whl"), tmp_path)
     with zipfile.ZipFile(wheel, "a") as archive:

@@ -156,7 +156,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     tfexport translate speech.bundle one.wav two.flac --jsonl
     """
     call = as_call(_Call, values)
-    check_ahead(call.bundle)  # while the following are imported
+    check = check_ahead(call.bundle)  # while the following are imported
     from tfexport.cli.document_files import check_document_call, translate_document
     from tfexport.cli.input_rows import check_files, check_inputs_call, read_rows, translate_rows
     from tfexport.runtime.engine import Engine
@@ -170,7 +170,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
         source = None if call.file == "-" else Path(call.file)
         check_output(source, Path(call.output), call.force, call.resume)
     engine = Engine(
-        call.bundle, _layout(call), call.vocabulary_map, call.engine, _media_limits(call)
+        call.bundle, _layout(call), call.vocabulary_map, call.engine, _media_limits(call), check
     )
     check_files(call, engine.manifest.media)
     rows = read_rows(call, engine)

@@ -35,8 +35,12 @@ from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.parallel.workers import StartError, Workers
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.speech.transcriber import MOST_SECONDS, Transcriber
-from tfexport.runtime.speech.transcription import Transcription, TranscriptionOptions
+from tfexport.runtime.speech.transcriber import Transcriber
+from tfexport.runtime.speech.transcription import (
+    MOST_SECONDS,
+    Transcription,
+    TranscriptionOptions,
+)
 from tfexport.speech import language_code
 
 _MOST_FILE_BYTES = 1 << 30  # of a file that is not on a disk, which is kept in memory

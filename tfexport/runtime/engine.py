@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from tfexport import graph_io
-from tfexport.bundle import opening_bundle
+from tfexport.bundle import BundleCheck, opening_bundle
 from tfexport.errors import (
     ForkError,
     InputError,
@@ -41,8 +41,8 @@ from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
 from tfexport.runtime.search.required import Required
 from tfexport.runtime.term_tokens import TermTokens, check_supported
-from tfexport.runtime.terms import Terms
-from tfexport.runtime.text.codec import TextCodec
+from tfexport.runtime.terms import Terms, Words, split_words, words_of_tokens
+from tfexport.runtime.text.codec import Framing, TextCodec, check_text
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
 Result = TypeVar("Result")
@@ -82,13 +82,17 @@ class Engine:
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
         engine: EngineName = "auto",
         media_limits: MediaLimits | None = None,
+        check: BundleCheck | None = None,
     ) -> None:
-        """Check a bundle and open it; see ``Translator``."""
+        """Check a bundle and open it; see ``Translator``.
+
+        ``check`` is one of ``check_ahead`` for this bundle.
+        """
         self.path, self.layout = Path(bundle), layout or ThreadLayout()
         self._opening = threading.Lock()
         self._workers: Workers | None = None
         self._process = os.getpid()
-        with opening_bundle(self.path) as self.manifest:
+        with opening_bundle(self.path, check) as self.manifest:
             check_own(self.manifest.generation, str(self.path))
             chosen, self.reason = choose_engine(self.manifest, engine)
             native = chosen == "native"
@@ -150,16 +154,14 @@ class Engine:
         self._check_process()
         if self._io is not None:
             self.manifest.require_ids()
-        most = options.truncate, options.max_input_length
         if as_ids:
+            most = options.truncate, options.max_input_length
             ids = self.texts.check_ids(cast("Sequence[int]", source), *most)
         else:
-            ids = self.texts.encode(cast("str", source), *most, options.framing)
+            ids, required = self._read(cast("str", source), terms, options)
         if not ids:
             return None
         prefix = options.with_first_token(prefix)
-        if terms is not None:
-            required = self._required(cast("str", source), terms, options)
         if required is not None:
             check_supported(options)
         candidates = None
@@ -169,18 +171,36 @@ class Engine:
         group = () if padded else (len(ids),)
         return Request(ids, number, prefix, candidates, group=group, required=required)
 
-    def _required(self, source: str, terms: Terms, options: ResolvedOptions) -> Required | None:
-        """The phrases that the terms in a text require; None if it has no terms."""
-        found = terms.find(source)
+    def _read(
+        self, source: str, terms: Terms | None, options: ResolvedOptions
+    ) -> tuple[list[int], Required | None]:
+        """The ids of a text, and the phrases that its terms require; None if it has none."""
+        limit, framing = options.max_input_length, options.framing
+        check_text(source)
+        words = None if terms is None else split_words(source)
+        found = terms.locate(words) if terms and words else []
         if not found:
-            return None
-        if options.truncate:
-            try:
-                self.texts.encode(source, False, options.max_input_length, options.framing)
-            except TooLongError as error:
-                text = ", and would be cut; terms need the whole text"
-                raise InputError(Message(error.message, text)) from None
-        return self.term_tokens.required(found, options)
+            return self.texts.encode(source, options.truncate, limit, framing), None
+        try:
+            ids = self.texts.encode(source, False, limit, framing)
+        except TooLongError as error:
+            if not options.truncate:
+                raise
+            text = ", and would be cut; terms need the whole text"
+            raise InputError(Message(error.message, text)) from None
+        assert words is not None
+        of_ids = partial(self._words_of_ids, source, words, len(ids), framing)
+        # Only a bundle with attention can place phrases.
+        return ids, self.term_tokens.required(found, options, None if self._io else of_ids)
+
+    def _words_of_ids(
+        self, source: str, words: Words, count: int, framing: Framing
+    ) -> tuple[int, ...]:
+        """The word of each of so many ids of a text, -1 for special tokens."""
+        of_text = words_of_tokens(words, self.texts.surfaces(source))
+        after = self.texts.num_special_tokens(framing)[1]
+        before = count - len(of_text) - after
+        return (*[-1] * before, *of_text, *[-1] * after) if before >= 0 else (-1,) * count
 
     def request_from(
         self, row: Any, number: int, prefix: tuple[int, ...], options: ResolvedOptions

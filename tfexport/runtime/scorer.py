@@ -17,12 +17,11 @@ from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.search.batch import advance
-from tfexport.runtime.search.logits import token_log_probs
+from tfexport.runtime.search.logits import LOGITS_AT_ONCE, token_log_probs
 from tfexport.runtime.search.ranking import make_hypothesis
 from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, check_rows, without_own_end
 
 _SEARCH_OPTIONS = frozenset(DEFAULTS) - frozenset(ScoringKeywords.__annotations__)
-LOGITS_AT_ONCE = 1 << 25  # 128 MB of logits; longer targets are scored in parts
 
 
 class Scorer:

@@ -1,7 +1,7 @@
 """Terms as tokens of a bundle's target: what a search has to find, and what a text has met."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -12,11 +12,11 @@ from tfexport.runtime.results import Term
 from tfexport.runtime.search.constrained import unsupported, why_banned
 from tfexport.runtime.search.request import ResolvedOptions
 from tfexport.runtime.search.required import Required, Requirement
-from tfexport.runtime.terms import Phrases, joins, split_words
+from tfexport.runtime.terms import Occurrence, Phrases, joins, split_words
 from tfexport.runtime.text.codec import TextCodec, check_ids, check_rows
 from tfexport.runtime.text.tokenizer import Tokenizer
 
-_CACHED = 10_000  # phrases
+_CACHED, _TEXTS = 10_000, 1000  # phrases, and translations
 # Words before a phrase, to see how it is written inside a sentence; the first that the vocabulary
 # has is taken.
 _ANCHORS = ("a", "e", "и", "α", "ا", "の", "的", "1", ",")
@@ -47,18 +47,28 @@ class TermTokens:
         self._unk, self._size = manifest.special_ids.unk, manifest.limits.target_vocab_size
         self._written = lru_cache(_CACHED)(self._write)
         self._phrases = lru_cache(_CACHED)(self._find_phrases)
+        self._missing = lru_cache(_TEXTS)(self._find_missing)
+        self.forms = lru_cache(_CACHED)(self._forms)
+        self.written_as = lru_cache(_CACHED)(self._written_as)
 
-    def required(self, found: Sequence[Term], options: ResolvedOptions) -> Required:
+    def required(
+        self,
+        found: Sequence[Occurrence],
+        options: ResolvedOptions,
+        words: Callable[[], tuple[int, ...]] | None = None,
+    ) -> Required:
         """The phrases that a target has to contain.
 
         Args:
-            found: the term of each occurrence in the source.
+            found: the occurrences of terms in the source.
             options: how it is decoded.
+            words: gives the word of each source token; see ``Places``. None if phrases cannot be
+                placed.
 
         Raises:
             InputError: naming target phrases that the vocabulary lacks, or that options ban.
         """
-        counts = Counter(term.targets for term in found)
+        counts = Counter(each.term.targets for each in found)
         if len(counts) > MOST_REQUIRED:
             raise InputError(
                 f"holds {len(counts)} different terms; at most {MOST_REQUIRED}: split the text"
@@ -90,7 +100,8 @@ class TermTokens:
         def unmet_in(tokens: Sequence[int]) -> tuple[int, ...]:
             return self._missing(terms, self._texts.decode(tokens))
 
-        return Required(tuple(requirements), self.boundaries, unmet_in)
+        places = None if words is None else TermPlaces(self, found, words, options)
+        return Required(tuple(requirements), self.boundaries, unmet_in, places)
 
     def unmet(self, found: Sequence[Term], text: str) -> tuple[Term, ...]:
         """The terms, of those found in a source, that its translation does not meet."""
@@ -99,7 +110,9 @@ class TermTokens:
         missing = self._missing(tuple(counts.items()), text)
         return tuple(firsts[targets] for place, targets in enumerate(counts) if place in missing)
 
-    def _missing(self, counts: Iterable[tuple[tuple[str, ...], int]], text: str) -> tuple[int, ...]:
+    def _find_missing(
+        self, counts: tuple[tuple[tuple[str, ...], int], ...], text: str
+    ) -> tuple[int, ...]:
         words = split_words(text)
         return tuple(
             place
@@ -140,7 +153,7 @@ class TermTokens:
         Raises:
             InputError: the vocabulary lacks a part of it.
         """
-        tokenizer, bounds = self._texts.target, self.boundaries
+        tokenizer = self._texts.target
         alone = tuple(tokenizer.encode(phrase))
         if not alone or self._unk in alone or max(alone) >= self._size:
             lacking = shown(self._lacking(alone))
@@ -151,7 +164,7 @@ class TermTokens:
             "a", phrase
         ):  # a sign, or a script without spaces: written without a space too
             inside.append(self._first_after(anchors, phrase))
-        capital = phrase[:1].upper() + phrase[1:]
+        capital = _capital(phrase)
         first = [alone, tuple(self._encode(capital))]
         # Some vocabularies have words together with the sign after them, such as "▁big.".
         for sign in _AFTER:
@@ -162,12 +175,35 @@ class TermTokens:
                     signed = tuple(self._encode(written))
                 if signed and not any(each == signed[: len(each)] for each in known if each):
                     known.append(signed)
-        usable = [each for each in inside if each]
-        starting = [each for each in usable if bounds is None or not bounds.continue_with(each)]
         round_trip = self._texts.decode(alone)
         texts = tuple(dict.fromkeys(text for text in (phrase, round_trip) if text.strip()))
         begun = tuple(each for each in first if each)
-        return _Written(tuple(dict.fromkeys(starting or usable)), begun, texts)
+        return _Written(self._starting(inside), begun, texts)
+
+    def holds(self, targets: tuple[str, ...], tokens: Sequence[int]) -> bool:
+        """Whether tokens have one of several target phrases."""
+        return self._phrases(targets).count(split_words(self._texts.decode(tokens))) > 0
+
+    def _forms(self, phrase: str, sign: str, first: bool) -> tuple[tuple[int, ...], ...]:
+        """The tokens of a phrase and a sign, inside a sentence or at the start of a text."""
+        if first:
+            found = tuple(self._encode(phrase + sign))
+            return (found,) if found else ()
+        anchors = [each for each in _ANCHORS if self._encode(each)]
+        inside = [self._first_after(anchors, f" {phrase}{sign}")]
+        if not joins("a", phrase):
+            inside.append(self._first_after(anchors, phrase + sign))
+        return self._starting(inside)
+
+    def _written_as(self, token: int) -> str:
+        """The text of a token; what is a part of a character counts as a letter."""
+        return self._texts.decode([token]).strip().replace(_UNDECIDED, "a")
+
+    def _starting(self, phrases: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+        """The phrases that begin a word after another word; all if none does."""
+        bounds, usable = self.boundaries, tuple(dict.fromkeys(each for each in phrases if each))
+        found = tuple(each for each in usable if bounds is None or not bounds.continue_with(each))
+        return found or usable
 
     def _first_after(self, anchors: Sequence[str], text: str) -> tuple[int, ...]:
         return next((tuple(found) for each in anchors if (found := self._after(each, text))), ())
@@ -214,6 +250,64 @@ class WordBoundaries:
             before = text[: len(text) - len(last)] if last and text.endswith(last) else ""
             self._known[key] = joins(before, last)
         return self._known[key]
+
+
+class TermPlaces:
+    """See ``required.Places``."""
+
+    def __init__(
+        self,
+        tokens: TermTokens,
+        found: Sequence[Occurrence],
+        words: Callable[[], tuple[int, ...]],
+        options: ResolvedOptions,
+    ) -> None:
+        """Take the occurrences of terms; see ``TermTokens.required``."""
+        self._tokens, self._options, self._words = tokens, options, words
+        self._sources: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+        for term, start, end in found:
+            self._sources.setdefault(term.targets, []).append((start, end))
+        self._targets = list(self._sources)
+
+    @cached_property
+    def words(self) -> tuple[int, ...]:
+        """See ``Places``."""
+        return self._words()
+
+    def sources(self, number: int) -> Sequence[tuple[int, int]]:
+        """See ``Places``."""
+        return self._sources[self._targets[number]]
+
+    def forms(self, number: int, sign: str, first: bool, upper: bool) -> Sequence[tuple[int, ...]]:
+        """See ``Places``."""
+        of_each = (
+            self._tokens.forms(_capital(target) if first and upper else target, sign, first)
+            for target in self._targets[number]
+        )
+        return _allowed((form for forms in of_each for form in forms), self._options)
+
+    def holds(self, number: int, tokens: Sequence[int]) -> bool:
+        """See ``Places``."""
+        return self._tokens.holds(self._targets[number], tokens)
+
+    def is_sign(self, token: int) -> bool:
+        """See ``Places``."""
+        written = self._tokens.written_as(token)
+        return bool(written) and not any(map(str.isalnum, written))
+
+    def is_upper(self, token: int) -> bool:
+        """See ``Places``."""
+        return self._tokens.written_as(token)[:1].isupper()
+
+    def sign_after(self, token: int) -> str:
+        """See ``Places``."""
+        written = self._tokens.written_as(token)
+        word = written.rstrip("".join(_AFTER))
+        return written[len(word) :] if word else ""
+
+
+def _capital(phrase: str) -> str:
+    return phrase[:1].upper() + phrase[1:]
 
 
 def _allowed(

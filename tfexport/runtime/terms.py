@@ -18,7 +18,9 @@ MOST_TERMS = 200_000
 MOST_CHARACTERS = 1000  # of a phrase
 MOST_ALTERNATIVES = 32  # of a term
 _SHOWN = 5  # problems that are listed
+_LOOKED_AHEAD = 8  # characters in which the text of a token is looked for
 _ENDS = frozenset(".!?…。！？")  # of sentences
+_SHORT = 500  # characters
 _JOINERS = frozenset("\u200c\u200d_")  # inside words, besides letters, marks and digits
 # Blocks of scripts that are written without spaces between words: each character counts as a word.
 _SPACELESS = (
@@ -64,12 +66,16 @@ class Words(NamedTuple):
         begins: whether each is the first of a sentence.
     """
 
-    words: list[str]
-    begins: list[bool]
+    words: tuple[str, ...]
+    begins: tuple[bool, ...]
 
 
 def split_words(text: str) -> Words:
     """Split a text; white space is one space, whatever it is."""
+    return _split_short(text) if len(text) <= _SHORT else _split(text)
+
+
+def _split(text: str) -> Words:
     words, begins = list[str](), list[bool]()
     space, first = "", True
     for character in unicodedata.normalize("NFC", text):
@@ -85,7 +91,38 @@ def split_words(text: str) -> Words:
             space = ""
             # A quotation mark or bracket before a sentence's first word, or after its end.
             first = character in _ENDS or (first and kind == "sign")
-    return Words(words, begins)
+    return Words(tuple(words), tuple(begins))
+
+
+_split_short = lru_cache(4096)(_split)  # texts are looked at several times
+
+
+def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
+    """The word of each token of a text.
+
+    Args:
+        words: of the text.
+        surfaces: the part of the text that each token is; see ``TextCodec.surfaces``.
+    """
+    written = [word.lstrip(" ") for word in words.words]
+    text = "".join(written)
+    word_at = [number for number, word in enumerate(written) for _ in word]
+    found, place, before = list[int](), 0, ""
+    for surface in surfaces:
+        piece = "".join(unicodedata.normalize("NFC", surface).split())
+        again = piece == before and not text.startswith(piece, place)
+        if again and found:  # one of several tokens of a character
+            found.append(found[-1])
+            continue
+        start = text.find(piece, place, place + len(piece) + _LOOKED_AHEAD) if piece else -1
+        start = place if start < 0 else start
+        place = min(len(text), start + len(piece))
+        of_token = word_at[start : max(place, start + 1)] or word_at[-1:]
+        # A token such as "(a" belongs to the word, not to the sign.
+        found.append(max(of_token, key=lambda word: (_kind(written[word][0]) != "sign",
+                                                     of_token.count(word), -word)))  # fmt: skip
+        before = piece
+    return found
 
 
 def _key(words: Sequence[str]) -> tuple[str, ...]:
@@ -121,34 +158,40 @@ class Phrases:
         ordered = {word: tuple(sorted(found)[::-1]) for word, found in lengths.items()}
         return cls(numbers, ordered)
 
-    def find(self, text: Words) -> list[int]:
-        """The number of each phrase that occurs, in order; occurrences do not overlap."""
-        found, place = list[int](), 0
+    def find(self, text: Words) -> list[tuple[int, int, int]]:
+        """Each phrase that occurs, in order; occurrences do not overlap.
+
+        Returns:
+            Its number, its first word, and the word after it.
+        """
+        found, place = list[tuple[int, int, int]](), 0
         while place < len(text.words):
             number, length = self._at(text, place)
             if length:
-                found.append(number)
+                found.append((number, place, place + length))
             place += length or 1
         return found
 
     def count(self, text: Words) -> int:
         """The most occurrences of any of the phrases that do not overlap."""
+        ends = list[tuple[int, int]]()
+        for start, (word, begins) in enumerate(zip(text.words, text.begins, strict=True)):
+            written = word.lstrip(" ")
+            for first in (written, _lower_first(written))[: 1 + begins]:
+                for length in self.lengths.get(first, ()):
+                    if (first, *text.words[start + 1 : start + length]) in self.numbers:
+                        ends.append((start + length, start))
         found, free = 0, 0
-        lengths = sorted({len(key) for key in self.numbers})
-        for end in range(1, len(text.words) + 1):
-            starts = (end - length for length in lengths if end - length >= free)
-            if any(self._is_phrase(text, start, end) for start in starts):
+        for end, start in sorted(ends):
+            if start >= free:
                 found, free = found + 1, end
         return found
-
-    def _is_phrase(self, text: Words, start: int, end: int) -> bool:
-        key = _key(text.words[start:end])
-        lower = (_lower_first(key[0]), *key[1:])
-        return key in self.numbers or (text.begins[start] and lower in self.numbers)
 
     def _at(self, text: Words, place: int) -> tuple[int, int]:
         """The number and length of the longest phrase that begins at a word; length 0 for none."""
         word = text.words[place].lstrip(" ")
+        if word not in self.lengths and not text.begins[place]:
+            return 0, 0
         starts = [word]
         if text.begins[place] and (lower := _lower_first(word)) != word:
             starts.append(lower)
@@ -159,6 +202,14 @@ class Phrases:
             if len(key) == length and key in self.numbers:
                 return self.numbers[key], length
         return 0, 0
+
+
+class Occurrence(NamedTuple):
+    """A term that occurs in a text, from its word ``start`` to before its word ``end``."""
+
+    term: Term
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -217,9 +268,16 @@ class Terms:
 
     def find(self, text: str) -> list[Term]:
         """The term of each occurrence in a source text, in order."""
+        return [each.term for each in self.locate(split_words(text))]
+
+    def locate(self, text: Words) -> list["Occurrence"]:
+        """The occurrences in a source text, in order."""
         if not self.terms:
             return []
-        return [self.terms[place] for place in self._sources.find(split_words(text))]
+        return [
+            Occurrence(self.terms[place], start, end)
+            for place, start, end in self._sources.find(text)
+        ]
 
 
 def _check(pair: Any) -> Term:

@@ -36,8 +36,8 @@ from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.speech.transcriber import MOST_SECONDS, Transcriber
 from tfexport.runtime.speech.transcription import (
+    MOST_SECONDS,
     Transcription,
     TranscriptionKeywords,
     TranscriptionOptions,
@@ -334,6 +334,9 @@ class Translator:
             InputError: naming every sound that cannot be transcribed.
             ConfigError: the bundle is of another model, or options are unknown or contradictory.
         """
+        # Imported here, since most bundles read text, and importing takes time.
+        from tfexport.runtime.speech.transcriber import Transcriber  # noqa: PLC0415
+
         chosen = merge_options(options, keywords)
         listed = check_rows("sounds", sounds, "sounds")
         return Transcriber(self.engine, chosen, most_seconds).transcribe(listed)

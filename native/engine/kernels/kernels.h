@@ -69,16 +69,15 @@ struct Input {
     const float* turned = nullptr;  // for a table; see `turn`
 };
 
-// One head of one query over `n` positions, which lie in blocks of BLOCK positions.
-constexpr int BLOCK = 8;
+// One head of one query over `n` positions, which lie anywhere.
+constexpr int BLOCK = 8;          // positions that are looked at together
 constexpr int MOST_LANES = 16;    // floats of the widest vector
 constexpr int MOST_PANEL = 64;    // columns of the widest panel
 constexpr int MOST_TOGETHER = 8;  // heads that are attended with at a time
 struct Attend {
     const float* query;
-    const float* const* blocks;  // of each block, its first position
-    size_t key, value;           // where this head's keys and values begin in a block
-    size_t stride;               // between positions of a block
+    const float* const* positions;
+    size_t key, value;  // where this head's keys and values begin in each
     int n;
     int dim;  // values of a head, whole vectors
     float scale;

@@ -91,74 +91,56 @@ void norm(NormKind kind, float eps, const float* weight, const float* bias, cons
     for (; i < padded; i++) y[i] = 0.0f;
 }
 
-// Scores of one block of positions, `apart` from one another. Their values, which are needed soon,
-// are fetched from memory meanwhile. WIDTH vectors of a position, or any number if it is 0.
-template <int WIDTH, class Apart>
-INLINE void scores_of(const Attend& a, const float* block, Apart&& apart, float* scores) {
+// Scores of one block of positions. Their values, which are needed soon, are fetched from memory
+// meanwhile. WIDTH vectors of a position, or any number if it is 0.
+template <int WIDTH>
+INLINE void scores_of(const Attend& a, const float* const* positions, float* scores) {
     const int width = WIDTH ? WIDTH : a.dim / LANES;
-    const float *keys = block + a.key, *values = block + a.value;
+    const size_t values = a.value - a.key;
+    const float* keys[BLOCK];
+#pragma GCC unroll 8
+    for (int j = 0; j < BLOCK; j++) keys[j] = positions[j] + a.key;
     F sums[BLOCK] = {};
 #pragma GCC unroll 4
-    for (int v = 0; v < width; v++, keys += LANES, values += LANES) {
+    for (int v = 0; v < width; v++) {
         const F query = load(a.query + v * LANES);
 #pragma GCC unroll 8
-        for (int j = 0; j < BLOCK; j++) sums[j] += query * load(keys + apart(j));
+        for (int j = 0; j < BLOCK; j++) sums[j] += query * load(keys[j] + v * LANES);
         if (v * LANES % 16) continue;  // of a cache line, which is fetched already
 #pragma GCC unroll 8
-        for (int j = 0; j < BLOCK; j++) __builtin_prefetch(values + apart(j), 0, 3);
+        for (int j = 0; j < BLOCK; j++) __builtin_prefetch(keys[j] + values + v * LANES, 0, 3);
     }
     lane_sums(sums, scores);
 }
 
 template <int WIDTH>
 INLINE void scores_of(const Attend& a) {
-    const size_t stride = a.stride;
-    const float* const* block = a.blocks;
-    float* scores = a.weights;
-    int left = a.n;
-    for (; left >= BLOCK; left -= BLOCK, scores += BLOCK)
-        scores_of<WIDTH>(a, *block++, [stride](int j) { return j * stride; }, scores);
-    if (!left) return;
-    // Behind the last position there may be no memory: the first is read again.
-    size_t apart[BLOCK];
-    for (int j = 0; j < BLOCK; j++) apart[j] = j < left ? j * stride : 0;
-    scores_of<WIDTH>(a, *block, [&apart](int j) { return apart[j]; }, scores);
+    int at = 0;
+    for (; at + BLOCK <= a.n; at += BLOCK) scores_of<WIDTH>(a, a.positions + at, a.weights + at);
+    if (at == a.n) return;
+    const float* last[BLOCK];  // the first of them again behind the last position
+    for (int j = 0; j < BLOCK; j++) last[j] = a.positions[at + j < a.n ? at + j : at];
+    scores_of<WIDTH>(a, last, a.weights + at);
 }
 
-// Adds values of two positions, each to sums of its own: even ones to the first, odd ones to the
-// second.
-template <int WIDTH>
-INLINE void add_values(const float* values, size_t stride, const float* weights, F* even, F* odd) {
-    const float first = weights[0], second = weights[1];
-#pragma GCC unroll 8
-    for (int v = 0; v < WIDTH; v++) {
-        even[v] += first * load(values + v * LANES);
-        odd[v] += second * load(values + stride + v * LANES);
-    }
-}
-
-// Weighted sums of values, times a factor.
+// Weighted sums of values, times a factor: of even and of odd positions, each in a chain.
 template <int WIDTH>
 INLINE void contexts(const Attend& a, float factor, int from) {
     F even[WIDTH] = {}, odd[WIDTH] = {};
-    const size_t offset = a.value + from, stride = a.stride;
-    const float* weights = a.weights;
-    const float* const* block = a.blocks;
-    int left = a.n;
-    for (; left >= BLOCK; left -= BLOCK, weights += BLOCK) {
-        const float* values = *block++ + offset;
+    const size_t offset = a.value + from;
+    const auto add = [&](F* sums, int at) __attribute__((always_inline)) {
+        const float* values = a.positions[at] + offset;
+        const float weight = a.weights[at];
 #pragma GCC unroll 8
-        for (int j = 0; j < BLOCK; j += 2)
-            add_values<WIDTH>(values + j * stride, stride, weights + j, even, odd);
+        for (int v = 0; v < WIDTH; v++) sums[v] += weight * load(values + v * LANES);
+    };
+    int at = 0;
+#pragma GCC unroll 4
+    for (; at + 2 <= a.n; at += 2) {
+        add(even, at);
+        add(odd, at + 1);
     }
-    if (left) {
-        const float* values = *block + offset;
-        for (; left >= 2; left -= 2, weights += 2, values += 2 * stride)
-            add_values<WIDTH>(values, stride, weights, even, odd);
-        if (left)
-#pragma GCC unroll 8
-            for (int v = 0; v < WIDTH; v++) even[v] += weights[0] * load(values + v * LANES);
-    }
+    if (at < a.n) add(even, at);
 #pragma GCC unroll 8
     for (int v = 0; v < WIDTH; v++)
         store(a.context + from + v * LANES, (even[v] + odd[v]) * factor);

@@ -122,33 +122,29 @@ void check_rows(const Kernels& kernels, Checks& checks) {
 // A head of a query, with keys and values drawn for it.
 struct Head {
     int n;
-    size_t stride;
     float size;
     std::vector<float> query, bias, weights, context;
-    std::vector<std::vector<float>> blocks;
-    std::vector<const float*> firsts;
+    std::vector<std::vector<float>> memory;
+    std::vector<const float*> positions;
 
     Head(Random& random, int dim, bool biased) {
         n = random.between(1, 50);
-        stride = 2 * dim + random.below(8);
         size = random.below(4) ? 1.0f : 30.0f;  // weights of nearly 0 and 1 too
         const int room = (int)round_up(n, MOST_LANES);
         query = random.normals(dim, size);
         if (biased) bias = random.normals(room);
-        // Each block in memory of its own, so that a read beside it is found by sanitizers.
-        for (int at = 0; at < n; at += BLOCK)
-            blocks.push_back(random.normals((std::min(BLOCK, n - at) - 1) * stride + 2 * dim));
-        for (const auto& block : blocks) firsts.push_back(block.data());
+        // Each in memory of its own, so that a read beside it is found by sanitizers.
+        for (int at = 0; at < n; at++) memory.push_back(random.normals(2 * dim));
+        for (const auto& position : memory) positions.push_back(position.data());
         weights.resize(room);
         context.resize(dim);
     }
     Attend attend() {
         const size_t dim = query.size();
         return {query.data(),
-                firsts.data(),
+                positions.data(),
                 0,
                 dim,
-                stride,
                 n,
                 (int)dim,
                 0.25f,
@@ -162,7 +158,7 @@ struct Head {
         std::vector<double> scores(n), expected(dim);
         double most = -1e300, total = 0, worst = 0;
         for (int at = 0; at < n; at++) {
-            const float* key = firsts[at / BLOCK] + at % BLOCK * stride;
+            const float* key = positions[at];
             for (int j = 0; j < dim; j++) scores[at] += (double)query[j] * key[j];
             scores[at] = scores[at] * 0.25 + (bias.empty() ? 0 : bias[at]);
             most = std::max(most, scores[at]);
@@ -171,8 +167,7 @@ struct Head {
         for (int at = 0; at < n; at++) {
             scores[at] /= total;
             worst = std::max(worst, std::fabs(scores[at] - weights[at]));
-            for (int j = 0; j < dim; j++)
-                expected[j] += scores[at] * firsts[at / BLOCK][at % BLOCK * stride + dim + j];
+            for (int j = 0; j < dim; j++) expected[j] += scores[at] * positions[at][dim + j];
         }
         checks.hold(worst < 2e-5 * size, "attention weights are off by " + std::to_string(worst));
         for (int j = 0; j < dim; j++)

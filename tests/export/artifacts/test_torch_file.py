@@ -97,7 +97,7 @@ def test_generate_equals_the_tutorials_loop(
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("kind", few_of(KINDS, "torchscript"))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few_of(FAMILIES, "annotated-pre"))
 def test_every_family_generates(family: str, kind: str, tmp_path: Path) -> None:
     model, scores, settings, _ = FAMILIES[family]
     torch.save(model.state_dict(), tmp_path / "model.pt")
@@ -171,6 +171,7 @@ def test_the_other_methods_of_torchscript_score_and_step(path: Path) -> None:
         module.step(target[:, :1], [], cross, mask[:, :1])
 
 
+@pytest.mark.parametrize("path", few_of(KINDS, "torchscript"), indirect=True)
 def test_a_process_without_tfexport_loads_it(path: Path) -> None:
     load = "jit" if path.name == "torchscript" else "export"
     call = "m.generate" if load == "jit" else "m.module()"
@@ -237,6 +238,7 @@ def test_model_without_embeddings_has_all_but_generate(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_shapes")
+@pytest.mark.parametrize("path", few_of(KINDS, "torchscript"), indirect=True)
 def test_another_checkpoint_is_found_out(
     path: Path, tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import CONFIG
 from tests.export.conftest import LARGE, SIZES, large, make_wide, pre_norm
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS
 from tfexport.errors import ConfigError
@@ -100,6 +101,7 @@ def test_weights_are_stored_once(request: pytest.FixtureRequest, tied: bool) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("few_shapes")
 def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
@@ -201,7 +203,7 @@ def test_a_large_tied_table_is_transposed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("placement", few_of(["pre", "post"], "post"))
 def test_onnxruntime_joins_no_residual_with_its_norm(
     placement: str, tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:

@@ -221,7 +221,7 @@ def test_bad_ids_are_errors_in_a_bundles_graphs_too(tiny_bundle: Path, graph: st
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize("portable", [False, True], ids=["fused", "portable"])
+@pytest.mark.parametrize("portable", few_of([False, True], False), ids=["fused", "portable"])
 def test_attention_is_that_of_torchs_own_modules(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, portable: bool
 ) -> None:

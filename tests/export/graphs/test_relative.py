@@ -19,7 +19,7 @@ EXPORTED = CASES if os.environ.get("FAMILIES") == "all" else CASES[:1]
 
 def saved(kind: str, path: Path) -> Path:
     config = TransformerConfig(
-        d_model=12, num_heads=3, decoder_num_heads=2, num_encoder_layers=1, num_decoder_layers=2,
+        d_model=12, num_heads=3, decoder_num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
         d_ff=12, source_vocab_size=20, target_vocab_size=20, pad_id=0, bos_id=1, eos_id=2,
         positions="none", relative_positions=kind, relative_max_distance=4,  # type: ignore[arg-type]
     )  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tests.conftest import CONFIG
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.graphs import exporter, shortcuts
 from tfexport.export.graphs.exporter import export_graph_module
@@ -58,7 +59,7 @@ def content(attribute: ir.Attr) -> Any:
     return content_key(value.numpy()) if isinstance(value, ir.TensorProtocol) else value
 
 
-@pytest.mark.parametrize("export", [export_encoder, export_decoder])
+@pytest.mark.parametrize("export", few_of([export_encoder, export_decoder], export_decoder))
 def test_graphs_are_those_of_torchs_own_way(
     export: Callable[[Transformer, int], ir.Model],
     tutorial_model: tutorial.TutorialModel,

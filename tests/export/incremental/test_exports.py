@@ -66,12 +66,12 @@ class ByForward(nn.Module):
 
 @pytest.fixture(scope="module")
 def exported(once: Once) -> Exported:
-    """The bundle of a case, which was compared with the forward. Do not change it."""
+    """The bundle of a case, whose searches are compared here. Do not change it."""
 
     def get(case: Case) -> Path:
         def make(path: Path) -> None:
             export(case.make(), path, **arguments(case), pad_id=PAD, bos_id=BOS, eos_id=EOS,
-                   max_length=LONGEST)  # fmt: skip
+                   max_length=LONGEST, verify="quick")  # fmt: skip
 
         return once(f"forwards/{case.name}.bundle", make)
 
@@ -179,7 +179,11 @@ def test_verify_finds_the_steps_again(exported: Exported) -> None:
         other = case.make()
         next(iter(other.parameters())).mul_(1.01)
     assert not verify(exported(case), other, **arguments(case), level="quick").passed
-    stock = named("stock")
+
+
+@pytest.mark.exhaustive
+def test_verify_refuses_another_module(exported: Exported) -> None:
+    case, stock = named("gru"), named("stock")
     with pytest.raises(BundleError, match="not exported from"):
         verify(exported(case), stock.make(), **arguments(stock))
 
@@ -189,7 +193,7 @@ def test_verify_finds_the_steps_again(exported: Exported) -> None:
 def test_torchscript_has_the_steps(name: str, tmp_path: Path) -> None:
     case, made = named(name), tmp_path / "a.ts"
     result = export(case.make(), made, **arguments(case), pad_id=PAD, bos_id=BOS, eos_id=EOS,
-                    max_length=LONGEST)  # fmt: skip
+                    max_length=LONGEST, verify="quick")  # fmt: skip
     assert result.report is not None
     assert result.report.passed
     loaded, oracle = torch.jit.load(made), ByForward(case)

@@ -36,8 +36,8 @@ SIZES = (
     (1, {"source_length": 3, "frames": 11, "region_count": 9}, 12),
     (4, {"source_length": 9, "frames": 30, "region_count": 4}, 9),
 )
-# Of each kind of state and of calls; the others repeat their ways.
-SHORT = ("stock", "gru", "lstm_with_attention", "average", "batch_second", "relative_buckets")
+# Of each kind of state; the others repeat their ways.
+SHORT = ("stock", "gru", "lstm_with_attention", "average")
 
 
 def cases(short: tuple[str, ...] = SHORT) -> list[object]:

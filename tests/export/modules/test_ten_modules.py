@@ -70,7 +70,7 @@ def exported(once: Once) -> Exported:
         def make(path: Path) -> None:
             export(
                 kind.build(), path, inputs=[Input(*each) for each in kind.inputs], pad_id=PAD,
-                bos_id=BOS, eos_id=EOS, max_length=LONGEST, **forms[form],
+                bos_id=BOS, eos_id=EOS, max_length=LONGEST, verify="quick", **forms[form],
             )  # fmt: skip
 
         ending = "bundle" if form == "bundle" else "onnx"

@@ -118,6 +118,20 @@ def test_few_words_are_left_where_one_stands_out() -> None:
     assert not too_many
 
 
+def test_a_long_row_of_the_table_leaves_no_words_of_other_blocks() -> None:
+    draw = np.random.default_rng(3)
+    table = draw.normal(size=(1000, 64)).astype(np.float32)
+    states = draw.normal(size=(8, 64)).astype(np.float32)
+    states[:, :2] = 20, -0.1  # the first costs int8 its precision
+    table[:, 0] = 0
+    (others,) = check(table, None, states, watched=("best/left_size",))
+    table[2] = 0
+    table[2, 1] = 4 * np.abs(table).max()
+    left, too_many = check(table, None, states, watched=("best/left_size", "best/too_many"))
+    assert left < 1.5 * others
+    assert not too_many
+
+
 def test_all_logits_decide_where_too_many_are_left() -> None:
     draw = np.random.default_rng(1)
     table = np.ones((1000, 64), np.float32) + 1e-6 * draw.normal(size=(1000, 64)).astype(np.float32)

@@ -46,7 +46,7 @@ KNOWN = (
     "x_transformers_glu_rotary", "torchtune", "llama", "t5", "packed", "einsum_weights", "conv1d",
     "shared_layers",
 )  # fmt: skip
-FEW = ("lessons", "notebook")
+FEW = ("lessons",)
 
 
 def named(name: str) -> Style:
@@ -115,8 +115,8 @@ def test_the_page_lists_every_style() -> None:
 
 def bundle_of(style: Style, path: Path, **options: Any) -> Any:
     return export(style.build(), path, **arguments(style), pad_id=style.pad_id,
-                  bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST, verify="quick",
-                  **options)  # fmt: skip
+                  bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST,
+                  **{"verify": "quick", **options})  # fmt: skip
 
 
 def until_padding(rows: list[list[int]], style: Style) -> list[list[int]]:
@@ -167,6 +167,12 @@ def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
     for row, result in zip(wanted.tolist(), found, strict=True):
         ended = row[: row.index(style.eos_id)] if style.eos_id in row else row
         assert list(result.hypotheses[0].tokens) == ended
+
+
+@pytest.mark.exhaustive
+def test_verify_recognises_the_module_again(tmp_path: Path) -> None:
+    style, path = named("gordic"), tmp_path / "a.bundle"
+    bundle_of(style, path, verify=False)
     called = arguments(style)
     assert verify(path, style.build(), **called, level="quick").passed
     other = style.build()
@@ -178,22 +184,36 @@ def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
         verify(path, unlike.build(), **arguments(unlike), level="quick")
 
 
-def test_what_differs_is_exported_by_its_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def recognise_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another activation be recognised than there is."""
+
     def wrong(*given: Any) -> Recognised:
         found = recognise_model(*given)
         config = dataclasses.replace(found.config, activation="silu")
         return Recognised(config, found.state_dict)
 
     monkeypatch.setattr(recognised, "recognise_model", wrong)
+
+
+def test_what_differs_is_not_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    recognise_wrongly(monkeypatch)
+    with pytest.raises(NotRecognisedError, match="differs from forward"):
+        recognise(named("lessons"))
+
+
+@pytest.mark.exhaustive
+def test_what_differs_is_exported_by_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recognise_wrongly(monkeypatch)
     made = bundle_of(named("gordic"), tmp_path / "a.bundle")
     assert made.manifest.module is not None
     assert "differs from forward" in made.notes[0]
 
 
+@pytest.mark.usefixtures("no_beam_graph")
 def test_no_model_of_another_form_is_recognised(tmp_path: Path) -> None:
-    made = bundle_of(named("alibi"), tmp_path / "a.bundle")
+    made = bundle_of(named("alibi"), tmp_path / "a.bundle", verify=False)
     assert made.manifest.module is not None
     assert "not recognised" in made.notes[0]
     assert ".py:" in made.notes[0]  # the line

@@ -69,6 +69,7 @@ def test_tokens_are_those_that_transformers_generates(tmp_path: Path, family: st
         assert tokens_of(translator, rows, beam_size=beams, max_length=TOKENS) == wanted
 
 
+@pytest.mark.exhaustive
 def test_decoding_defaults_are_those_of_the_folder(tmp_path: Path) -> None:
     model = make_model("trocr", seed=3)
     settings = {
@@ -116,6 +117,13 @@ def test_rules_are_in_the_graph_and_the_tokenizer_in_the_bundle(tmp_path: Path) 
     found = translator.translate(texts)
     assert [result.text for result in found] == decoded
     assert [list(it.hypotheses[0].tokens) for it in found] == [generate(model, it) for it in given]
+
+
+@pytest.mark.exhaustive
+def test_verify_reads_the_folder_again(tmp_path: Path) -> None:
+    folder, model = tmp_path / "model", make_model("bert2bert", seed=1)
+    made, _ = exported(folder, model)
+    assert verify(made.path, folder, level="quick").passed
     with torch.no_grad():
         model.decoder.bert.embeddings.LayerNorm.bias.add_(0.1)
     model.save_pretrained(folder)

@@ -87,7 +87,7 @@ def test_tables_of_names_are_bounded(tmp_path: Path, config: dict[str, Any], mes
         assert len(str(caught.value)) < 1000
     else:
         load_checkpoint(tmp_path / "a.pt")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # a generous bound on what must not explode
 
 
 @pytest.mark.parametrize(

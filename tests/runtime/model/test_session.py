@@ -139,7 +139,7 @@ if hasattr(os, "fork"):
     child = os.fork()  # while the thread is in a call
     if not child:
         began = time.monotonic()
-        atexit.register(lambda: time.monotonic() - began < 20 or os._exit(1))
+        atexit.register(lambda: time.monotonic() - began < 120 or os._exit(1))
         sys.exit()
     assert os.waitpid(child, 0)[1] == 0
 else:

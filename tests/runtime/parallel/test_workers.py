@@ -105,7 +105,7 @@ def test_closing_lets_a_callback_finish_that_calls_its_translator() -> None:
     closing.set()
     closer.join(30)
     assert not closer.is_alive()
-    assert made.result(timeout=1)
+    assert made.result(timeout=30)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -114,7 +114,7 @@ def test_rows_of_a_submission_may_end_at_the_same_time(engine: Engine) -> None:
             end.start()
         for end in ends:
             end.join()
-        hypotheses = found.future.result(1)
+        hypotheses = found.future.result(30)
     finally:
         sys.setswitchinterval(before)
     assert [row[0].tokens for row in hypotheses] == [[place] for place in range(8)]

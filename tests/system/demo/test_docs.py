@@ -46,7 +46,12 @@ SOURCE, TRANSLATION = "Guten Morgen!", "Good morning."
 
 def blocks(*languages: str) -> pytest.MarkDecorator:
     found = [
-        pytest.param(block, id=str(block))
+        # What a program of torch.export needs is made for such a block alone.
+        pytest.param(
+            block,
+            id=str(block),
+            marks=pytest.mark.exhaustive if "model.pt2" in block.text else (),
+        )
         for block in BLOCKS
         if block.language in languages
         and block not in QUICK_START

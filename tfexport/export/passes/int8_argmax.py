@@ -7,8 +7,9 @@ projection, and H and W their values after quantisation, the Cauchy-Schwarz ineq
 
     |h w - H W| = |h (w - W) + (h - H) W| <= ||h|| max ||w - W|| + ||h - H|| max ||W||
 
-so a token whose approximate logit is lower than the highest one by more than twice that bound is
-not the argmax. If too many tokens remain, all logits are computed in float32.
+where the maxima are those of a block of tokens, so that a few long rows of the table do not loosen
+the bound of all others. A token whose approximate logit plus its bound is lower than any other's
+minus its own is not the argmax. If too many tokens remain, all logits are computed in float32.
 
 Axes: R rows, E model width, V vocabulary.
 """
@@ -82,20 +83,20 @@ def prepare_text(size: int, width: int, missing: int) -> str:
     }}"""
 
 
-def argmax_text(table: Floats, dequantized: Floats, bias: Floats, missing: int) -> str:
+def argmax_text(size: int, width: int, bias: Floats, missing: int) -> str:
     """States (R, 1, E) to the tokens (R, 1) of the highest logits, as a graph.
 
     Args:
-        table: (V, E).
-        dequantized: the table after quantisation to int8, in float32.
+        size: V.
+        width: E.
         bias: (V,).
         missing: V' - V.
     """
-    size, width = table.shape
     padded = size + missing
     return f"""
     screen (float[rows, 1, {width}] states, float[{size}, {width}] table, float[{size}] bias,
             float[{padded}] bias_in_blocks, float[{padded}] scale,
+            float[{padded // BLOCK}] longest, float[{padded // BLOCK}] furthest,
             int8[{width}, {padded}] coarse, float step, uint8 middle)
         => (int64[rows, 1] best)
     {{
@@ -107,7 +108,7 @@ def argmax_text(table: Floats, dequantized: Floats, bias: Floats, missing: int) 
         blocks = Constant <value = int64[3] {{0, -1, {BLOCK}}}> ()
         x = Reshape (states, flat)
         {_APPROXIMATE_LOGITS}
-        {_threshold_text(table, dequantized, bias)}
+        {_bounds_text(bias)}
         {_PRESELECT}
         most = Constant <value = int64 {{{2 * max(BLOCK, size // _MOST)}}}> ()
         too_many = Greater (left_size, most)
@@ -125,8 +126,8 @@ def argmax_text(table: Floats, dequantized: Floats, bias: Floats, missing: int) 
     }}"""
 
 
-# Approximate logits, and the highest of each block (R, V' / block) and row (R,). States are
-# quantised with one scale for all rows.
+# Approximate logits, and the highest of each block, (R, V' / block). States are quantised with one
+# scale for all rows.
 _APPROXIMATE_LOGITS = """
         sizes = Abs (x)
         largest = ReduceMax <keepdims = 0> (sizes)
@@ -140,14 +141,14 @@ _APPROXIMATE_LOGITS = """
         scaled = Mul (as_float, scales)
         about = Add (scaled, bias_in_blocks)
         in_blocks = Reshape (about, blocks)
-        highest_in_block = ReduceMax <keepdims = 0> (in_blocks, third)
-        highest = ReduceMax (highest_in_block, second)"""
+        highest_in_block = ReduceMax <keepdims = 0> (in_blocks, third)"""
 
 
-def _threshold_text(table: Floats, dequantized: Floats, bias: Floats) -> str:
-    """The approximate logit below which no token can be the argmax, for each row (R, 1)."""
-    longest = float(np.linalg.norm(dequantized, axis=-1).max())
-    furthest = float(np.linalg.norm(table - dequantized, axis=-1).max()) + _ROUNDING * longest
+def _bounds_text(bias: Floats) -> str:
+    """By how much approximate logits of a block may be wrong, (R, V' / block), and what is sure.
+
+    That is a value for each row, (R, 1), which its highest logit is not below.
+    """
     # Rounding errors grow with the bias. Negative biases do not matter: their logits are low.
     largest_bias = float(bias.max(initial=0.0))
     return f"""
@@ -155,28 +156,31 @@ def _threshold_text(table: Floats, dequantized: Floats, bias: Floats) -> str:
         lost = Sub (x, x_again)
         length_lost = ReduceL2 (lost, second)
         length = ReduceL2 (x, second)
-        twice_longest = Constant <value = float {{{2 * longest!r}}}> ()
-        twice_furthest = Constant <value = float {{{2 * furthest!r}}}> ()
-        of_states = Mul (length_lost, twice_longest)
-        of_words = Mul (length, twice_furthest)
-        of_bias = Constant <value = float {{{largest_bias * 2**-20!r}}}> ()
+        of_states = Mul (length_lost, longest)
+        of_words = Mul (length, furthest)
+        of_bias = Constant <value = float {{{largest_bias * 2**-21!r}}}> ()
         of_both = Add (of_states, of_words)
-        margin = Add (of_both, of_bias)
-        threshold = Sub (highest, margin)"""
+        bound = Add (of_both, of_bias)
+        least_in_block = Sub (highest_in_block, bound)
+        sure = ReduceMax (least_in_block, second)"""
 
 
 # The remaining tokens: first full blocks, then tokens within these. left_size is twice their
 # number, as NonZero gives two indices each. Not(Less) is used so that NaN remains.
 _PRESELECT = """
-        block_is_out = Less (highest_in_block, threshold)
+        most_in_block = Add (highest_in_block, bound)
+        block_is_out = Less (most_in_block, sure)
         block_is_in = Not (block_is_out)
         left_blocks = NonZero (block_is_in)
         block_places = Transpose <perm = [1, 0]> (left_blocks)
         candidates = GatherND (in_blocks, block_places)
         block_row = Gather <axis = 0> (left_blocks, zero)
         block_number = Gather <axis = 0> (left_blocks, one)
-        own_threshold = Gather <axis = 0> (threshold, block_row)
-        is_out = Less (candidates, own_threshold)
+        own_bounds = GatherND (bound, block_places)
+        own_bound = Unsqueeze (own_bounds, second)
+        at_most = Add (candidates, own_bound)
+        own_sure = Gather <axis = 0> (sure, block_row)
+        is_out = Less (at_most, own_sure)
         is_in = Not (is_out)
         left = NonZero (is_in)
         left_size = Size (left)"""
@@ -262,7 +266,8 @@ def insert_argmax(
     bias = np.zeros(size, np.float32) if bias is None else bias
     missing = -size % BLOCK
     quantized, scale = quantize_per_row(table, LEVELS)
-    weights = _add_weights(graph, table, bias, scale, missing)
+    dequantized = quantized * scale[:, None]
+    weights = _add_weights(graph, table, dequantized, bias, scale)
     prepared = parse_graph(prepare_text(size, width, missing), opset)
     nodes, made = take_nodes(prepared, [weights["weight"], weights["scale"]], _PREPARED)
     graph.extend(nodes)
@@ -270,8 +275,7 @@ def insert_argmax(
     (place,) = [node for node in body if is_operator(node, BEST_TOKEN)]
     (states,) = place.inputs
     assert states is not None
-    dequantized = quantized * scale[:, None]
-    argmax = parse_graph(argmax_text(table, dequantized, bias, missing), opset)
+    argmax = parse_graph(argmax_text(size, width, bias, missing), opset)
     given = [states, *(value for name, value in weights.items() if name != "scale"), *made]
     nodes, (best,) = take_nodes(argmax, given, _PREFIX)
     body.insert_before(place, nodes)
@@ -281,15 +285,27 @@ def insert_argmax(
 
 
 def _add_weights(
-    graph: ir.Graph, table: Floats, bias: Floats, scale: Floats, missing: int
+    graph: ir.Graph, table: Floats, dequantized: Floats, bias: Floats, scale: Floats
 ) -> dict[str, ir.Value]:
-    """Add table, bias and scales, the last two padded so that padding is never the argmax."""
+    """Add table, bias and scales, the last two padded so that padding is never the argmax.
+
+    And of each block of tokens the length of its longest row, and how far quantisation moves any.
+    """
+    missing = -len(table) % BLOCK
+    lengths = np.linalg.norm(dequantized, axis=-1)
+    errors = np.linalg.norm(table - dequantized, axis=-1) + _ROUNDING * lengths
+    longest, furthest = (
+        np.pad(values, (0, missing)).reshape(-1, BLOCK).max(-1).astype(np.float32)
+        for values in (lengths, errors)
+    )
     arrays = {
         "weight": table,
         "bias": bias,
         "scale": scale,
         "bias_in_blocks": np.pad(bias, (0, missing), constant_values=LOWEST),
         "scale_in_blocks": np.pad(scale, (0, missing), constant_values=1),
+        "longest_in_blocks": longest,
+        "furthest_in_blocks": furthest,
     }
     weights = {
         name: share_initializer(graph, f"output_proj.{name}", array)

@@ -1,7 +1,7 @@
 """The preprocessing of a bundle: a file of sound or a picture becomes a row of the model's inputs.
 
 Another kind is a class with the two methods of ``Preprocessor``, its keys in
-``tfexport.preprocessing``, and its entry in ``_KINDS``.
+``tfexport.preprocessing``, and its place in ``open_preprocessor``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from tfexport.errors import InputError, Message, shown
 from tfexport.preprocessing import MEDIA
 from tfexport.runtime.media.limits import MediaLimits
-from tfexport.runtime.media.pictures import Picture
-from tfexport.runtime.media.sound_features import FilterBanks, LogMel, Waveform
 
 Inputs = Mapping[str, NDArray[Any]]
 
@@ -40,17 +38,25 @@ class Preprocessor(Protocol):
         """
 
 
-_KINDS: Mapping[str, type[Preprocessor]] = {
-    "log_mel": LogMel,
-    "waveform": Waveform,
-    "filter_banks": FilterBanks,
-    "picture": Picture,
-}
-
-
 def open_preprocessor(part: Mapping[str, Any] | None, limits: MediaLimits) -> Preprocessor | None:
     """Make the preprocessor of a manifest; None if the manifest has none."""
-    return None if part is None else _KINDS[part["kind"]].of(part, limits)
+    if part is None:
+        return None
+    # Imported here, since most bundles read text, and importing takes time.
+    from tfexport.runtime.media.pictures import Picture  # noqa: PLC0415
+    from tfexport.runtime.media.sound_features import (  # noqa: PLC0415
+        FilterBanks,
+        LogMel,
+        Waveform,
+    )
+
+    kinds: Mapping[str, type[Preprocessor]] = {
+        "log_mel": LogMel,
+        "waveform": Waveform,
+        "filter_banks": FilterBanks,
+        "picture": Picture,
+    }
+    return kinds[part["kind"]].of(part, limits)
 
 
 @dataclass(frozen=True)

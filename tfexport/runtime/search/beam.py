@@ -318,15 +318,11 @@ class BeamChoice:
 
     def _filter(self, beams: Beams, logits: Floats, sources: Rows) -> None:
         """Apply penalties and bans to logits, in place; see ``_choose``."""
-        options, length = self._options, beams.tokens.shape[-1]
+        length = beams.tokens.shape[-1]
         rows = beams.rows.ravel()
         tokens = np.zeros((len(logits), length), np.int64)
         tokens[rows] = beams.tokens.reshape(len(rows), length)
-        if options.by_transformers:  # there penalties and bans act on log-probabilities
-            # A shortlist is no ban: probabilities are normalised over the row's candidates.
-            self._filters.keep_candidates(logits, sources)
-            logits -= self._normalizer(logits)[:, None].astype(logits.dtype)
-        self._filters.apply(logits, tokens, sources)
+        self._filters.apply_in_beam(logits, tokens, sources, self._normalizer)
 
     def _normalize(self, logits: Floats) -> Doubles:
         """The logarithms of the sums that turn logits (R, V) into probabilities, or zeros: (R,)."""

@@ -9,7 +9,7 @@ et al. 2019 (the allocation in one sort).
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefill, run
 from tfexport.runtime.search.beam import BeamChoice, Beams, Candidates, Doubles, GroupChoice, Rows
 from tfexport.runtime.search.logits import log_normalizer, topk
+from tfexport.runtime.search.placed import place_phrases
 from tfexport.runtime.search.ranking import best_first
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.required import Required
@@ -49,8 +50,7 @@ def decode_constrained(
     """
     free = [dataclasses.replace(request, required=None) for request in requests]
     found = search(model, free, options)
-    open_rows: dict[int, list[int]] = {}
-    rows: list[Request] = list(requests)
+    rows = dict[int, Request]()
     for place, request in enumerate(requests):
         if request.required is None:
             continue
@@ -59,7 +59,13 @@ def decode_constrained(
             reachable = _within(request, options)
             if reachable is not None:
                 rows[place] = _admitting(request, reachable)
-                open_rows.setdefault(_width(reachable, options), []).append(place)
+    for place, hypotheses in _placed(model, rows, found, options).items():
+        found[place] = hypotheses
+        del rows[place]
+    open_rows = dict[int, list[int]]()
+    for place, row in rows.items():
+        assert row.required is not None
+        open_rows.setdefault(_width(row.required, options), []).append(place)
     for width, places in open_rows.items():
         chosen = [rows[place] for place in places]
         wider = dataclasses.replace(options, beam_size=width)
@@ -70,6 +76,40 @@ def decode_constrained(
             checked = [_checked(each, required) for each in hypotheses]
             found[place] = _fewest_unmet(found[place], checked, options.num_hypotheses)
     return found
+
+
+def _placed(
+    model: Model,
+    rows: Mapping[int, Request],
+    found: Sequence[list[Hypothesis]],
+    options: ResolvedOptions,
+) -> dict[int, list[Hypothesis]]:
+    """The hypotheses with all phrases of rows in which these can be placed.
+
+    Args:
+        model: the model that decodes.
+        rows: rows that lack phrases, by their place in the batch.
+        found: the hypotheses of the batch.
+        options: how they were decoded.
+    """
+    lacking = [
+        (place, made)
+        for place, row in rows.items()
+        if row.required is not None and row.required.places is not None
+        for made in found[place]
+        if made.unmet
+    ]
+    of_rows = [rows[place] for place, _ in lacking]
+    made = place_phrases(model, of_rows, [before for _, before in lacking], options)
+    results: dict[int, list[Hypothesis]] = {}
+    for (place, _), after in zip(lacking, made, strict=True):
+        if after is not None:
+            results.setdefault(place, []).append(after)
+    for place, hypotheses in results.items():
+        kept = {tuple(each.tokens): each for each in found[place] if not each.unmet}
+        kept.update((tuple(each.tokens), each) for each in hypotheses)
+        results[place] = best_first(kept.values())[: options.num_hypotheses]
+    return results
 
 
 def unsupported(options: ResolvedOptions) -> list[Problem]:
@@ -97,6 +137,8 @@ def why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | Non
     if suppressed:
         return Message(f"holds the token {suppressed[0]}, which is among ",
                        Option("suppress_tokens"))  # fmt: skip
+    if not options.suppress_sequences:
+        return None
     windows = {
         tuple(phrase[start : start + len(banned)])
         for banned in options.suppress_sequences

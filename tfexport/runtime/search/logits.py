@@ -3,7 +3,7 @@
 Axes: R rows, T tokens so far, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -25,6 +25,22 @@ class LogitFilters:
         size = options.encoder_no_repeat_ngram_size
         self._rules = _rows_of_rules(requests)
         self._of_source = [continuations(row.source_ids, size) for row in requests] if size else []
+
+    @property
+    def idle(self) -> bool:
+        """Whether no option in use changes any logits, except at the greatest length."""
+        options = self._options
+        return (
+            options.repetition_penalty == 1
+            and not options.no_repeat_ngram_size
+            and not options.encoder_no_repeat_ngram_size
+            and not options.suppress_sequences
+            and not options.min_length
+            and not options.suppress_tokens
+            and not options.suppress_first_tokens
+            and not self._limited
+            and not self._rules
+        )
 
     def apply(self, logits: Floats, tokens: Ids, requests: NDArray[np.intp]) -> None:
         """Change logits in place; a token that is banned gets -inf.
@@ -60,6 +76,26 @@ class LogitFilters:
             logits[:, list(options.suppress_first_tokens)] = -np.inf
         self.keep_candidates(logits, requests)
         self._apply_rules(logits, tokens, requests)
+
+    def apply_in_beam(
+        self,
+        logits: Floats,
+        tokens: Ids,
+        requests: NDArray[np.intp],
+        normalizer: Callable[[Floats], NDArray[np.float64]],
+    ) -> bool:
+        """Change logits as a beam search does; see ``apply``.
+
+        Returns:
+            Whether they have to be normalised to be log-probabilities.
+        """
+        by_transformers = self._options.by_transformers
+        if by_transformers:  # there penalties and bans act on log-probabilities
+            # A shortlist is no ban: probabilities are normalised over the row's candidates.
+            self.keep_candidates(logits, requests)
+            logits -= normalizer(logits)[:, None].astype(logits.dtype)
+        self.apply(logits, tokens, requests)
+        return not by_transformers or self._options.renormalize_logits
 
     def _apply_rules(self, logits: Floats, tokens: Ids, requests: NDArray[np.intp]) -> None:
         """Have the rules of rows act; see ``apply``."""
@@ -140,6 +176,7 @@ def _ban_completion(logits: Floats, tokens: Ids, sequence: tuple[int, ...]) -> N
 # Axes: R rows, V vocabulary, K best.
 
 
+LOGITS_AT_ONCE = 1 << 25  # 128 MB; of longer targets a part at a time is computed
 BLOCK = 64  # values of a block, whose largest is found first
 Number = TypeVar("Number", np.float32, np.float64)
 

@@ -25,6 +25,39 @@ class Boundaries(Protocol):
         """Whether a word after this token belongs to this token's word."""
 
 
+class Places(Protocol):
+    """Where requirements come from in the source, and how they are put into a translation."""
+
+    @property
+    def words(self) -> Tokens:
+        """The word of each source token; -1 for special tokens."""
+
+    def sources(self, number: int) -> Sequence[tuple[int, int]]:
+        """The first source word of each occurrence of a requirement, and the one after the last."""
+
+    def forms(self, number: int, sign: str, first: bool, upper: bool) -> Sequence[Tokens]:
+        """Ways of writing a requirement before a sign, the sign included.
+
+        Args:
+            number: the number of the requirement.
+            sign: punctuation that is written to the word before it; empty for none.
+            first: whether it comes before all other tokens.
+            upper: whether it has a capital letter there.
+        """
+
+    def holds(self, number: int, tokens: Sequence[int]) -> bool:
+        """Whether tokens have a phrase of a requirement."""
+
+    def is_sign(self, token: int) -> bool:
+        """Whether a token has neither letters nor digits, but is written."""
+
+    def is_upper(self, token: int) -> bool:
+        """Whether a token begins with a capital letter."""
+
+    def sign_after(self, token: int) -> str:
+        """The signs with which a token ends that is none itself; empty for none."""
+
+
 @dataclass(frozen=True)
 class Requirement:
     """Phrases of which one has to occur.
@@ -56,11 +89,14 @@ class Required:
         boundaries: if given, a phrase has to begin and end where words do.
         unmet_in: finds the requirements that tokens do not meet, by their number, in another way
             than token by token: in their text. None for no other way.
+        places: where in the source they come from, and how they are put into a translation; None
+            if unknown.
     """
 
     requirements: tuple[Requirement, ...]
     boundaries: Boundaries | None = None
     unmet_in: Callable[[Sequence[int]], Tokens] | None = field(default=None, compare=False)
+    places: "Places | None" = field(default=None, compare=False)
 
     @cached_property
     def progress(self) -> "Progress":

@@ -17,6 +17,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.media.sound_features import LogMel
 from tfexport.runtime.speech.rules import split_window
 from tfexport.runtime.speech.transcription import (
+    MOST_SECONDS,
     SUBJECT,
     Failed,
     Segment,
@@ -33,7 +34,6 @@ from tfexport.runtime.speech.windows import (
 from tfexport.speech import FRAME_SECONDS, Speech
 
 Features = NDArray[np.float32]  # (mel bins, frames)
-MOST_SECONDS = 14_400.0  # of one sound; each hour takes 0.7 GB while it is read
 
 
 @dataclass(eq=False)

@@ -1,0 +1,98 @@
+"""Phrases that are put into a translation, and what is decoded after them."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.support.table_model import TableModel
+from tests.support.table_search import BOS, EOS, log_probs, search
+from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.search.placed import Draft, Reading, continue_drafts, place_phrases
+from tfexport.runtime.search.required import Required, Requirement, Tokens
+
+SIZE, SIGN = 12, 11
+
+
+class OneWordEach:
+    """Places in which each token is a word; the phrase of requirement n comes from word n."""
+
+    def __init__(self, phrases: Sequence[Tokens], source: Sequence[int]) -> None:
+        self._phrases, self.words = phrases, tuple(range(len(source)))
+
+    def sources(self, number: int) -> list[tuple[int, int]]:
+        return [(number, number + 1)]
+
+    def forms(self, number: int, sign: str, first: bool, upper: bool) -> list[Tokens]:
+        return [self._phrases[number]]
+
+    def holds(self, number: int, tokens: Sequence[int]) -> bool:
+        phrase = self._phrases[number]
+        starts = range(len(tokens) - len(phrase) + 1)
+        return any(tuple(tokens[start : start + len(phrase)]) == phrase for start in starts)
+
+    def is_sign(self, token: int) -> bool:
+        return token == SIGN
+
+    def sign_after(self, token: int) -> str:
+        return ""
+
+    def is_upper(self, token: int) -> bool:
+        return False
+
+
+def resolved(**options: object) -> ResolvedOptions:
+    chosen = DecodingOptions(max_length=12, **options)  # type: ignore[arg-type]
+    return ResolvedOptions.of(chosen, BOS, (EOS,), 12, (), (), eos_id=EOS, seed=0)
+
+
+def total(model: TableModel, row: Request, tokens: Sequence[int]) -> float:
+    return sum(log_probs(model, row, tokens[:place])[token] for place, token in enumerate(tokens))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_placed_hypotheses_have_the_phrases_and_the_scores_of_the_model(beam: int) -> None:
+    draw, options = random.Random(beam), resolved(beam_size=beam, length_penalty=0.0)
+    model, rows, free = TableModel(SIZE, 5, scale=1.0), list[Request](), list[Hypothesis]()
+    for _ in range(12):
+        source = [draw.randrange(9) for _ in range(3)]
+        phrases = [tuple(draw.choices(range(2, 10), k=draw.choice([1, 2]))) for _ in range(2)]
+        places = OneWordEach(phrases, source)
+        each = tuple(Requirement((phrase,), number=i) for i, phrase in enumerate(phrases))
+        rows.append(Request(source, required=Required(each, places=places)))
+        tokens = draw.choices(range(2, SIZE), k=draw.choice([3, 5]))
+        free.append(Hypothesis(tokens, 0.0))
+    found = place_phrases(model, rows, free, options)  # type: ignore[arg-type]
+    placed = [(row, made) for row, made in zip(rows, found, strict=True) if made is not None]
+    assert len(placed) > 8
+    for row, made in placed:
+        assert row.required is not None
+        assert not row.required.unmet(made.tokens)
+        ends = [EOS] * made.finished
+        assert made.score == pytest.approx(total(model, row, [*made.tokens, *ends]), abs=1e-5)
+    alone = [
+        place_phrases(model, [row], [made], options)[0]  # type: ignore[arg-type]
+        for row, made in zip(rows, free, strict=True)
+    ]
+    assert [made and made.tokens for made in alone] == [made and made.tokens for made in found]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_what_follows_forced_tokens_is_that_of_a_search_with_a_prefix(beam: int) -> None:
+    draw, model, options = random.Random(beam), TableModel(SIZE, 9), resolved(beam_size=beam)
+    drafts = list[tuple[Draft, Reading]]()
+    for number in range(8):
+        row = Request([number, 3])
+        tokens = tuple(draw.choices(range(2, SIZE), k=1 + number % 4))
+        known = [log_probs(model, row, tokens[:i])[token] for i, token in enumerate(tokens)]
+        drafts.append((Draft(row, tokens, False), Reading(np.array(known), None, len(tokens), EOS)))
+    found = continue_drafts(model, drafts, options)  # type: ignore[arg-type]
+    for (draft, _), made in zip(drafts, found, strict=True):
+        row = Request(draft.request.ids, prefix=draft.tokens)
+        ((expected, *_),) = search(model, [row], beam_size=beam, max_length=12)
+        assert made is not None
+        assert made.tokens == expected.tokens
+        assert made.score == pytest.approx(expected.score, abs=1e-5)

@@ -1,0 +1,542 @@
+"""Placing required phrases in a translation that lacks them, by its cross-attention.
+
+A phrase replaces the words that were translated from its source. If the model would clearly go on
+in another way after the last phrase, that is decoded too, and taken if it is clearly better.
+
+Axes: R rows, T tokens, S source, V vocabulary, W words of the source.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfexport.runtime.model.interface import Floats, Ids, Model, Rows
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.search.batch import BatchSteps, Prefilled, advance, prefill, run
+from tfexport.runtime.search.beam import BeamChoice, Beams
+from tfexport.runtime.search.logits import LOGITS_AT_ONCE, LogitFilters, log_normalizer
+from tfexport.runtime.search.ranking import make_hypothesis
+from tfexport.runtime.search.request import Request, ResolvedOptions
+from tfexport.runtime.search.required import Boundaries, Places, Required, Tokens
+from tfexport.runtime.search.stepwise import StepwiseChoice
+
+Doubles = NDArray[np.float64]
+Span = tuple[int, int]  # the first token, or word, and the one after the last
+# A token is clearly likelier than another by so much log-probability: 55 times.
+_CLEARLY = 4.0
+# By so much the mean log-probability of another continuation has to be better, as the rest of the
+# translation is known to fit the source.
+_MARGIN = 0.5
+_MOST_DRAFTS = 8  # of a translation
+_HEADS = 256  # of all layers together, by which the memory of attention is bounded
+
+
+class Draft(NamedTuple):
+    """A translation with phrases put into it.
+
+    Attributes:
+        request: the row that it translates.
+        tokens: its tokens, without an end token.
+        ended: whether an end token follows.
+        forced: the tokens up to the end of the last phrase.
+        replaced: the tokens that the last phrase replaces.
+    """
+
+    request: Request
+    tokens: Tokens
+    ended: bool
+    forced: int = 0
+    replaced: Tokens = ()
+
+    @property
+    def required(self) -> Required:
+        """The phrases that it has to contain."""
+        assert self.request.required is not None
+        return self.request.required
+
+    @property
+    def places(self) -> Places:
+        """Where its phrases come from."""
+        assert self.required.places is not None
+        return self.required.places
+
+
+class Reading(NamedTuple):
+    """A draft as the model reads it.
+
+    Attributes:
+        log_probs: (T,) of its tokens, and of the end token if one follows.
+        attention: (T, S) of these; None if nothing asks for it.
+        agreed: the tokens before the first after the phrases for which the model has a clearly
+            likelier one; None if it has none, nor for the end.
+        end: the likeliest end token after the last.
+    """
+
+    log_probs: Doubles
+    attention: Floats | None
+    agreed: int | None
+    end: int
+
+    @property
+    def mean(self) -> float:
+        """The mean log-probability; -inf if a token is not allowed."""
+        return float(self.log_probs.mean()) if len(self.log_probs) else 0.0
+
+
+def place_phrases(
+    model: Model,
+    requests: Sequence[Request],
+    found: Sequence[Hypothesis],
+    options: ResolvedOptions,
+) -> list[Hypothesis | None]:
+    """For each row a translation with all of its phrases; None if they have no place.
+
+    Args:
+        model: the model that decodes.
+        requests: rows whose ``required`` has ``places``; their prefixes are equally long.
+        found: a translation of each that lacks some of its phrases.
+        options: how it was decoded.
+    """
+    results: list[Hypothesis | None] = [None] * len(requests)
+    free = [
+        Draft(request, _without_end(made, options), made.finished)
+        for request, made in zip(requests, found, strict=True)
+    ]
+    drafts, owners = list[Draft](), list[int]()
+    for row, pooled in enumerate(_align(model, free, options)):
+        made = list(_with_phrases(free[row], pooled, options))
+        drafts += made
+        owners += [row] * len(made)
+    chosen: dict[int, tuple[Draft, Reading]] = {}
+    for row, draft, reading in zip(owners, drafts, _read(model, drafts, options), strict=True):
+        if row not in chosen or reading.mean > chosen[row][1].mean:
+            chosen[row] = draft, reading
+    open_rows = [row for row, (_, reading) in chosen.items() if reading.agreed is not None]
+    again = continue_drafts(model, [chosen[row] for row in open_rows], options)
+    continued = dict(zip(open_rows, again, strict=True))
+    for row, (draft, reading) in chosen.items():
+        usable = [
+            made
+            for made in (_hypothesis(draft, reading, options), continued.get(row))
+            if made is not None
+            and math.isfinite(made.score)
+            and not draft.required.unmet(_without_end(made, options))
+        ]
+        if len(usable) > 1 and usable[1].score > usable[0].score + _MARGIN:
+            del usable[0]
+        results[row] = next(iter(usable), None)
+    return results
+
+
+def _without_end(made: Hypothesis, options: ResolvedOptions) -> Tokens:
+    ended = made.finished and options.return_end_token
+    return tuple(made.tokens[: len(made.tokens) - ended])
+
+
+def _hypothesis(draft: Draft, reading: Reading, options: ResolvedOptions) -> Hypothesis | None:
+    """The draft as it is; None if that is no target."""
+    if not draft.ended or len(draft.tokens) >= options.max_length:
+        return None
+    tokens = [*draft.tokens, reading.end]
+    uncounted = options.uncounted(draft.request.prefix)
+    return make_hypothesis(tokens, reading.log_probs, reading.attention, True, options, uncounted)
+
+
+# Reading of given tokens.
+
+
+class _Part(NamedTuple):
+    """Some positions of some drafts.
+
+    Attributes:
+        places: (R,), the drafts.
+        first: the first position.
+        tokens: (R, T), what the decoder reads at all positions, the start token first.
+        last: the position after the last one of this part.
+        state: the state of the decoder before ``first``.
+    """
+
+    places: list[int]
+    first: int
+    tokens: Ids
+    last: int
+    state: Rows
+
+
+def _parts(
+    model: Model, drafts: Sequence[Draft], options: ResolvedOptions, width: int
+) -> Iterator[_Part]:
+    """Drafts and their positions, in parts of bounded memory; the caller advances the state.
+
+    Args:
+        model: the model that decodes.
+        drafts: the drafts.
+        options: how they are decoded.
+        width: numbers that are computed for each position.
+    """
+    sizes = [min(len(draft.tokens) + 1, options.max_length) for draft in drafts]
+    left = sorted(range(len(drafts)), key=lambda place: sizes[place])
+    while left:
+        each = max(width, _HEADS * max(drafts[place].request.length for place in left))
+        count = 1
+        while count < len(left) and (count + 1) * sizes[left[count]] * each <= LOGITS_AT_ONCE:
+            count += 1
+        places, left = left[:count], left[count:]
+        tokens = np.full((count, sizes[places[-1]]), options.bos_id, np.int64)
+        for row, place in enumerate(places):
+            given = drafts[place].tokens[: tokens.shape[1] - 1]
+            tokens[row, 1 : len(given) + 1] = given
+        state = model.encode([drafts[place].request.source for place in places])
+        step = max(1, LOGITS_AT_ONCE // (count * each))
+        for first in range(0, tokens.shape[1], step):
+            yield _Part(places, first, tokens, min(first + step, tokens.shape[1]), state)
+
+
+def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Doubles]:
+    """The attention of each token of drafts to the words of their sources, (T, W) each.
+
+    Of the last layer, the mean over its heads, at the position that chose the token.
+    """
+    found = [
+        np.zeros((len(draft.tokens), max(draft.places.words, default=-1) + 1)) for draft in drafts
+    ]
+    few = np.array([options.eos_id]) if model.has_shortlist else None  # no logits are needed
+    for part in _parts(model, drafts, options, model.vocab_size if few is None else 1):
+        read = part.tokens[:, part.first : part.last]
+        _, weights = model.attend(read, part.state, few)
+        attended = weights[:, -1].mean(1)  # (R, T, S)
+        for row, place in enumerate(part.places):
+            words = np.array(drafts[place].places.words)
+            inside = np.flatnonzero(words >= 0)
+            pooled = found[place][part.first : part.last]
+            np.add.at(pooled.T, words[inside], attended[row, : len(pooled), inside])
+    return found
+
+
+def _read(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Reading]:
+    """Read drafts by teacher forcing; penalties and bans act as in the search."""
+    if not drafts:
+        return []
+    best, gaps, log_probs, wanted = [[list[Any]() for _ in drafts] for _ in range(4)]
+    attention: list[list[Floats]] = [[] for _ in drafts]
+    ends = np.array(options.end_tokens)
+    for part in _parts(model, drafts, options, model.vocab_size):
+        logits, attended = advance(
+            model, part.tokens[:, part.first : part.last], part.state, options
+        )
+        normal = _filter(model, [drafts[place] for place in part.places], part, logits, options)
+        chosen, highest, every = logits.argmax(-1), logits.max(-1), np.arange(logits.shape[1])
+        likeliest = ends[logits[..., ends].argmax(-1)]
+        for row, place in enumerate(part.places):
+            given = drafts[place].tokens[part.first : part.last]
+            tokens = np.array([*given, *likeliest[row, len(given) :]], np.int64)
+            found = logits[row, every, tokens]
+            with np.errstate(invalid="ignore"):  # where no token is allowed
+                gaps[place] += (highest[row] - found).tolist()
+                scores = found - normal[row]
+            if part.first == 0 and drafts[place].request.prefix[:1] == (options.first_token,):
+                scores[0] = 0  # a forced token is certain
+            best[place] += chosen[row].tolist()
+            log_probs[place] += scores.tolist()
+            wanted[place] += tokens.tolist()
+            if attended is not None:
+                attention[place].append(attended[row])
+    return [
+        _reading(draft, best[place], gaps[place], log_probs[place], wanted[place], attention[place])
+        for place, draft in enumerate(drafts)
+    ]
+
+
+def _filter(
+    model: Model, rows: Sequence[Draft], part: _Part, logits: Floats, options: ResolvedOptions
+) -> Doubles:
+    """Apply penalties and bans to logits (R, T, V), in place, as the search does.
+
+    Returns:
+        (R, T), what has to be subtracted for log-probabilities.
+    """
+    normalizer = model.log_normalizer or log_normalizer
+    filters = LogitFilters(options, [draft.request for draft in rows])
+    count, length, size = logits.shape
+    in_beam = options.beam_size > 1
+    forced_end = options.last_token is not None and part.last >= options.max_length
+    if filters.idle and not forced_end and not (in_beam and options.by_transformers):
+        return normalizer(logits.reshape(-1, size)).reshape(count, length)
+    every, prefix = np.arange(count), len(rows[0].request.prefix)
+    normal = np.zeros((count, length))
+    for place in range(length):
+        found, at = logits[:, place], part.first + place
+        normalise = True
+        if at >= prefix and in_beam:
+            normalise = filters.apply_in_beam(found, part.tokens[:, 1 : at + 1], every, normalizer)
+        elif at >= prefix:
+            filters.apply(found, part.tokens[:, 1 : at + 1], every)
+        if normalise:
+            normal[:, place] = normalizer(found)
+    return normal
+
+
+def _reading(
+    draft: Draft,
+    best: list[int],
+    gaps: list[float],
+    log_probs: list[float],
+    wanted: list[int],
+    attention: list[Floats],
+) -> Reading:
+    """Compare the tokens that the model finds likeliest with those that are wanted."""
+    length = len(draft.tokens)
+    whole = length + draft.ended
+    agreed = None
+    if not draft.ended or whole > len(best):
+        agreed = min(length, len(best))
+    for at in range(draft.forced, min(whole, len(best))):
+        # That the model would go on with its own word is no reason to go on in another way.
+        if gaps[at] > _CLEARLY and not (at == draft.forced and best[at] in draft.replaced):
+            agreed = at
+            break
+    attended = None
+    if attention:
+        attended = np.concatenate(attention)[:whole, : draft.request.length]
+    return Reading(
+        np.array(log_probs[:whole]), attended, agreed, wanted[min(length, len(best) - 1)]
+    )
+
+
+# Drafts.
+
+
+class _Place(NamedTuple):
+    """Where phrases belong in a translation.
+
+    Attributes:
+        span: the tokens that were translated from their sources.
+        core: of these the word with the most attention.
+        numbers: the requirements, in the order of their sources.
+    """
+
+    span: Span
+    core: Span
+    numbers: tuple[int, ...]
+
+    def ways(self, draft: Draft) -> Iterator[tuple[Span, Tokens]]:
+        """The tokens that are replaced, and those that replace them."""
+        places, start = draft.places, len(draft.request.prefix)
+        for span in dict.fromkeys([self.span, self.core]):
+            replaced = draft.tokens[slice(*span)]
+            sign = places.sign_after(replaced[-1]) if replaced else ""
+            upper = bool(replaced) and places.is_upper(replaced[0])
+            forms = list[Sequence[Tokens]]()
+            for rank, number in enumerate(self.numbers):
+                first = span[0] == start and not rank
+                own = sign if rank == len(self.numbers) - 1 else ""
+                forms.append(places.forms(number, own, first, upper))
+            for chosen in itertools.product(*forms):
+                yield span, tuple(itertools.chain(*chosen))
+
+
+def _with_phrases(draft: Draft, pooled: Doubles, options: ResolvedOptions) -> Iterator[Draft]:
+    """The translation with all phrases that it lacks, in several ways.
+
+    Args:
+        draft: the translation.
+        pooled: (T, W), the attention of its tokens to the words of the source.
+        options: how it was decoded.
+    """
+    places = _merged(sorted(_places(draft, pooled), key=lambda place: place.span))
+    if not places:
+        return
+    ways = [list(itertools.islice(place.ways(draft), _MOST_DRAFTS)) for place in places]
+    for chosen in itertools.islice(itertools.product(*ways), _MOST_DRAFTS):
+        tokens, at, forced, replaced = list[int](), 0, 0, Tokens()
+        for span, phrases in chosen:
+            tokens += draft.tokens[at : span[0]]
+            tokens += phrases
+            at, forced, replaced = span[1], len(tokens), draft.tokens[slice(*span)]
+        tokens += draft.tokens[at:]
+        if forced < options.max_length:
+            yield Draft(draft.request, tuple(tokens), draft.ended, forced, replaced)
+
+
+def _merged(places: Sequence[_Place]) -> list[_Place]:
+    """Places, those that overlap as one."""
+    found = list[_Place]()
+    for place in places:
+        if found and place.span[0] < found[-1].span[1]:
+            before = found.pop()
+            span = before.span[0], max(before.span[1], place.span[1])
+            place = _Place(span, span, before.numbers + place.numbers)
+        found.append(place)
+    return found
+
+
+def _places(draft: Draft, pooled: Doubles) -> Iterator[_Place]:
+    """Where each phrase belongs that is missing where its source was translated."""
+    required, tokens, places = draft.required, draft.tokens, draft.places
+    unmet = required.unmet(tokens)
+    spans = _words(tokens, required.boundaries)
+    start = len(draft.request.prefix)
+    shares = np.zeros((len(spans), pooled.shape[1]))  # of each word's attention
+    for word, (first, end) in enumerate(spans):
+        if first >= start and not all(map(places.is_sign, tokens[first:end])):
+            attended = pooled[first:end].sum(0)
+            shares[word] = attended / max(float(attended.sum()), 1e-9)
+    met = [each.number for each in required.requirements if each.number not in unmet]
+    for number in unmet:
+        for source in places.sources(number):
+            found = _translated_from(shares, source)
+            if found is None:
+                continue
+            (first, end), core = found
+            span = spans[first][0], spans[end - 1][1]
+            replaced = tokens[slice(*span)]
+            if places.holds(number, replaced):
+                continue
+            for other in met:  # the words are another phrase: this one is put beside them
+                if places.holds(other, replaced):
+                    place = span[min(places.sources(other)) < source]
+                    yield _Place((place, place), (place, place), (number,))
+                    break
+            else:
+                yield _Place(span, spans[core], (number,))
+
+
+def _words(tokens: Tokens, bounds: Boundaries | None) -> list[Span]:
+    """The words of a target."""
+    starts = [
+        place
+        for place, token in enumerate(tokens)
+        if not place
+        or bounds is None
+        or not (bounds.continues(token) or bounds.opens(tokens[place - 1]))
+    ]
+    return list(itertools.pairwise([*starts, len(tokens)]))
+
+
+def _translated_from(shares: Doubles, source: Span) -> tuple[Span, int] | None:
+    """The target words that were translated from words of the source, and the clearest of them.
+
+    These are neighbours that attend more to one of the words than to any other; without any, the
+    word that attends most to them.
+
+    Args:
+        shares: (N, W), the attention of each target word to the words of the source.
+        source: the words of the source.
+    """
+    mass = shares[:, slice(*source)].sum(-1)
+    if not mass.max(initial=0) > 0:
+        return None
+    most = shares.argmax(-1)
+    own = (most >= source[0]) & (most < source[1]) & (mass > 0)
+    core = int(np.where(own, 1 + mass, mass).argmax())
+    first = end = core
+    while own[core] and first and own[first - 1]:
+        first -= 1
+    while own[core] and end + 1 < len(own) and own[end + 1]:
+        end += 1
+    return (first, end + 1), core
+
+
+# Decoding what follows the phrases.
+
+
+def continue_drafts(
+    model: Model, drafts: Sequence[tuple[Draft, Reading]], options: ResolvedOptions
+) -> list[Hypothesis | None]:
+    """Decode drafts from after the tokens that are ``agreed``; None where there is no room."""
+    results: list[Hypothesis | None] = [None] * len(drafts)
+    kept = list[tuple[int, Draft, Tokens, Reading]]()
+    for place, (draft, reading) in enumerate(drafts):
+        agreed = reading.agreed
+        if agreed is None or agreed >= options.max_length:
+            continue
+        if np.isfinite(reading.log_probs[:agreed]).all():
+            kept.append((place, draft, draft.tokens[:agreed], reading))
+    if not kept:
+        return results
+    # ``given`` still names all of them, so that rows are decoded step by step.
+    inner = dataclasses.replace(
+        options, num_hypotheses=1, suppress_first_tokens=(), return_token_scores=True,
+        return_end_token=True, return_attention=options.needs_attention,
+    )  # fmt: skip
+    common = min(len(tokens) for _, _, tokens, _ in kept)
+    requests = [
+        dataclasses.replace(draft.request, prefix=tokens[:common], required=None)
+        for _, draft, tokens, _ in kept
+    ]
+    prefilled = prefill(model, requests, inner)
+    for row, (_, _, _, reading) in enumerate(kept):
+        prefilled.prefix_scores[row] = reading.log_probs[:common]
+    uncounted = options.uncounted(kept[0][1].request.prefix)
+    forced = [tokens for _, _, tokens, _ in kept]
+    choice: _ForcedBeams | _ForcedSteps
+    if options.beam_size > 1:
+        choice = _ForcedBeams(model, requests, inner, prefilled, forced, uncounted)
+    else:
+        choice = _ForcedSteps(requests, inner, prefilled, forced)
+    found = run(choice, BatchSteps(model, requests, inner, prefilled))
+    for (place, _, _, _), hypotheses in zip(kept, found, strict=True):
+        for made in hypotheses[:1]:
+            scores = np.array(made.token_scores)
+            results[place] = make_hypothesis(
+                made.tokens, scores, made.attention, made.finished, options, uncounted
+            )
+    return results
+
+
+class _ForcedSteps(StepwiseChoice):
+    """Greedy search over rows of which each has a forced start of its own length."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        options: ResolvedOptions,
+        prefixes: Prefilled,
+        forced: Sequence[Tokens],
+    ) -> None:
+        super().__init__(requests, options, prefixes)
+        self._forced = forced
+
+    def _choose(self, logits: Floats) -> Ids:
+        best = super()._choose(logits)
+        for row, sequence in enumerate(self._active):
+            forced, length = self._forced[sequence.request], len(sequence.tokens)
+            if length < len(forced):
+                best[row] = forced[length]
+        return best
+
+
+class _ForcedBeams(BeamChoice):
+    """Beam search over rows of which each has a forced start of its own length."""
+
+    def __init__(
+        self,
+        model: Model,
+        requests: Sequence[Request],
+        options: ResolvedOptions,
+        prefixes: Prefilled,
+        forced: Sequence[Tokens],
+        uncounted: int,
+    ) -> None:
+        super().__init__(requests, options, prefixes, model.log_normalizer or log_normalizer)
+        self._forced, self._uncounted = forced, uncounted
+        self._beams = Beams.start(prefixes, 1, uncounted)
+
+    def _filter(self, beams: Beams, logits: Floats, sources: NDArray[np.intp]) -> None:
+        super()._filter(beams, logits, sources)
+        self._whole = super()._normalize(logits)
+        length = beams.tokens.shape[-1]
+        for row, source in enumerate(sources):
+            forced = self._forced[source]
+            if length < len(forced):
+                kept = logits[row, forced[length]]
+                logits[row] = -np.inf
+                logits[row, forced[length]] = kept
+
+    def _normalize(self, logits: Floats) -> Doubles:
+        return self._whole
