@@ -3,8 +3,8 @@
 python -m benchmarks.pictures [--folder build/bench/trocr] [--threads 2]
 
 A picture of 384 x 384 pixels becomes 32 tokens, greedily. Every system has its own process, and
-they take turns; each number is the median of the rounds. The encoder with one token is what a faster
-decoder leaves. Optimum runs in .venv-optimum, if it is there.
+they take turns; each number is the median of the rounds. The encoder with one token is what a
+faster decoder leaves. Optimum runs in .venv-optimum, if it is there.
 """
 
 import json
@@ -31,28 +31,24 @@ SETTINGS: dict[str, Any] = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, 
 def make_model(folder: Path) -> None:
     """Write a folder with the sizes of microsoft/trocr-small-printed."""
     import torch
-    from transformers import (
-        DeiTConfig,
-        TrOCRConfig,
-        VisionEncoderDecoderConfig,
-        VisionEncoderDecoderModel,
-    )
+    import transformers
 
+    library: Any = transformers
     torch.manual_seed(0)
-    encoder = DeiTConfig(
+    encoder = library.DeiTConfig(
         hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536,
         image_size=SIDE, patch_size=16,
     )  # fmt: skip
-    decoder = TrOCRConfig(
+    decoder = library.TrOCRConfig(
         vocab_size=64044, d_model=256, decoder_layers=6, decoder_attention_heads=8,
         decoder_ffn_dim=1024, max_position_embeddings=512, cross_attention_hidden_size=384,
         scale_embedding=True, is_decoder=True, add_cross_attention=True,
     )  # fmt: skip
-    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config = library.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     ids = {"decoder_start_token_id": EOS, "eos_token_id": EOS, "pad_token_id": 1}
     for key, value in ids.items():
         setattr(config, key, value)
-    model = VisionEncoderDecoderModel(config)
+    model = library.VisionEncoderDecoderModel(config)
     with torch.no_grad():  # else every token is the same
         model.decoder.model.decoder.embed_tokens.weight.mul_(30)
     model.generation_config.update(**ids, max_length=LENGTH + 1)
@@ -70,10 +66,11 @@ def prepare(folder: Path) -> None:
     if not model.exists():
         make_model(model)
     if not bundle.exists():
-        command = [sys.executable, "-m", "tfexport", "onnx", "--checkpoint", model, "-o", bundle]
+        command = [sys.executable, "-m", "tfexport", "onnx", "--checkpoint", str(model)]
+        command += ["-o", str(bundle)]
         subprocess.run(command, check=True)
     if OPTIMUM_PYTHON.exists() and not (folder / "optimum").exists():
-        command = [OPTIMUM_PYTHON, "-m", "benchmarks.pictures", "--save-optimum", folder]
+        command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.pictures", "--save-optimum", str(folder)]
         try:
             subprocess.run(command, check=True, cwd=REPOSITORY)
         except subprocess.CalledProcessError:
@@ -83,10 +80,11 @@ def prepare(folder: Path) -> None:
 
 def save_optimum(folder: Path) -> None:
     """Export the model with Optimum, in its environment."""
+    import transformers
     from optimum.exporters.onnx import onnx_export_from_model
-    from transformers import VisionEncoderDecoderModel
 
-    model = VisionEncoderDecoderModel.from_pretrained(folder / "model")
+    library: Any = transformers
+    model = library.VisionEncoderDecoderModel.from_pretrained(folder / "model")
     task = "image-to-text-with-past"
     onnx_export_from_model(model, folder / "optimum", task=task, do_validation=False)
 
@@ -111,9 +109,10 @@ def ours(folder: Path, threads: int, engine: Any = "auto") -> tuple[Decode, Deco
 def theirs(model: Any, folder: Path) -> tuple[Decode, Decode]:
     """``generate`` of transformers or of Optimum, and the encoder alone."""
     import torch
-    from transformers import AutoImageProcessor
+    import transformers
 
-    processor = AutoImageProcessor.from_pretrained(folder / "model", use_fast=False)
+    library: Any = transformers
+    processor = library.AutoImageProcessor.from_pretrained(folder / "model", use_fast=False)
 
     def decode(pictures: list[Any], length: int = LENGTH) -> list[list[int]]:
         from PIL import Image
@@ -136,9 +135,11 @@ def open_system(name: str, folder: Path, threads: int) -> tuple[Decode, Decode]:
 
     torch.set_num_threads(threads)
     if name == "transformers":
-        from transformers import VisionEncoderDecoderModel
+        import transformers
 
-        return theirs(VisionEncoderDecoderModel.from_pretrained(folder / "model").eval(), folder)
+        library: Any = transformers
+        model = library.VisionEncoderDecoderModel.from_pretrained(folder / "model")
+        return theirs(model.eval(), folder)
     import onnxruntime
     from optimum.onnxruntime import ORTModelForVision2Seq
 
@@ -234,9 +235,9 @@ def main(
                 tokens[name] = found["tokens"]
                 if number:  # the first one warms up
                     times[name].append(found["seconds"])
-        whole = {name: median(each[0] for each in found) for name, found in times.items()}
-        for name, found in times.items():
-            encoder = median(each[1] for each in found)
+        whole = {name: median(each[0] for each in taken) for name, taken in times.items()}
+        for name, taken in times.items():
+            encoder = median(each[1] for each in taken)
             same = "yes" if tokens[name] == tokens["transformers"] else "no"
             ratio = whole[name] / whole["tfexport"]
             click.echo(f"| {batch} | {name} | {whole[name]:.3f} | {encoder:.3f} | {ratio:.2f} | "

@@ -153,7 +153,7 @@ def _write(
         if result.problem is not None:
             bad += 1
             problem = result.problem.spelled(spell)
-            name = rows[result.number].get(media)
+            name = None if media is None else rows[result.number].get(media)
             if isinstance(name, str) and name not in problem:
                 problem = f"{name}: {problem}"
             problems.add(result.number, problem)
