@@ -192,9 +192,10 @@ overload: .venv/ready
 	$(BIN)/python -m tests.serve.overload build/overload/de-en.bundle
 
 # The packages are fetched into build/real, and never installed. T5-like models are drawn.
-real: .venv/ready
+real: .venv/ready build/native/ready
 	$(BIN)/python -m benchmarks.real
 	$(BIN)/python -m benchmarks.real.t5_folders --draws 2 --others 0
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m benchmarks.real.whisper_sounds
 
 fuzz-serve: .venv/ready
 	@mkdir -p build/overload
@@ -280,6 +281,11 @@ RELEASE := $(subst .venv,.venv-release,$(BIN))
 	$(PYTHON) -m venv .venv-optimum
 	$(subst .venv,.venv-optimum,$(BIN))/python -m pip install --disable-pip-version-check --quiet \
 		$(PIP_ARGS) optimum-onnx torch==2.13.0 onnxruntime safetensors
+	@touch $@
+
+.venv-faster-whisper/ready:
+	$(PYTHON) -m venv .venv-faster-whisper
+	$(subst .venv,.venv-faster-whisper,$(BIN))/python $(INSTALL) faster-whisper==1.2.1
 	@touch $@
 
 .venv-onnxruntime-%/ready:

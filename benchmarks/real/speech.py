@@ -1,4 +1,4 @@
-"""English speech of a text by eSpeak NG, whose library and voices are a package of the index."""
+"""Speech of a text by eSpeak NG, whose library and voices are a package of the index."""
 
 import ctypes
 from functools import cache
@@ -11,15 +11,17 @@ from tfexport.module_rows import Array
 
 REQUIREMENT = "espeakng-loader==0.2.4"
 RATE = 16_000  # samples a second
-# Of espeak-ng's speak_lib.h.
+# Of espeak-ng's speak_lib.h; a normal rate is 175 words a minute.
 _SYNCHRONOUS, _DO_NOT_EXIT, _UTF8 = 2, 0x8000, 1
+_RATE = 1  # its parameter
+VOICE, WORDS_A_MINUTE = "en-us", 175
 _HEARD = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
 )
 
 
 class Speaker:
-    """The library, with one voice."""
+    """The library, with one voice at a time."""
 
     def __init__(self) -> None:
         """Load it.
@@ -32,11 +34,20 @@ class Speaker:
         self._rate = self._library.espeak_Initialize(
             _SYNCHRONOUS, 0, str(folder).encode(), _DO_NOT_EXIT
         )
-        if self._rate <= 0 or self._library.espeak_SetVoiceByName(b"en-us") != 0:
+        if self._rate <= 0 or self._library.espeak_SetVoiceByName(VOICE.encode()) != 0:
             raise NotFetchedError(f"{REQUIREMENT}: it has no English voice")
 
-    def say(self, text: str) -> Array:
-        """The samples (N,) of a text, between -1 and 1, at ``RATE``."""
+    def say(self, text: str, voice: str = VOICE, words_a_minute: int = WORDS_A_MINUTE) -> Array:
+        """The samples (N,) of a text, between -1 and 1, at ``RATE``.
+
+        Args:
+            text: to say.
+            voice: its name, which may have a variant such as ``en-us+f3``.
+            words_a_minute: the speed.
+        """
+        if self._library.espeak_SetVoiceByName(voice.encode()) != 0:
+            raise ValueError(f"espeak-ng has no voice {voice}")
+        self._library.espeak_SetParameter(_RATE, words_a_minute, 0)
         pieces: list[Array] = []
 
         def heard(samples: Any, count: int, events: Any) -> int:

@@ -73,7 +73,12 @@ class EagerModel:
     model: Any
     vocab_size: int = VOCABULARY
     has_shortlist: bool = False
+    has_attention: bool = True
+    log_normalizer: None = None
     engine: str = "eager"
+
+    def encoded(self, rows: Sequence[Any]) -> Sequence[Any]:
+        return rows
 
     def encode(self, rows: Sequence[Any]) -> EagerState:
         features = torch.from_numpy(np.stack([row["input_features"] for row in rows]))
@@ -81,9 +86,17 @@ class EagerModel:
 
     @torch.no_grad()
     def step(self, ids: Any, state: EagerState, candidates: Any = None) -> Any:
+        return self.attend(ids, state)[0]
+
+    @torch.no_grad()
+    def attend(self, ids: Any, state: EagerState, candidates: Any = None) -> Any:
         state.tokens = torch.cat([state.tokens, torch.from_numpy(ids)], dim=1)
-        logits = self.model(state.features, decoder_input_ids=state.tokens).logits
-        return logits[:, -ids.shape[1] :].numpy().copy()
+        made = self.model(
+            state.features, decoder_input_ids=state.tokens, output_attentions=True
+        )  # fmt: skip
+        new = slice(-ids.shape[1], None)
+        weights = torch.stack(made.cross_attentions, dim=1)[:, :, :, new]
+        return made.logits[:, new].numpy().copy(), weights.numpy()
 
 
 def tensor(name: str, *axes: int) -> dict[str, Any]:

@@ -38,9 +38,11 @@ FALLBACK = {"temperature": _FALLBACK, **_THRESHOLDS}
 @click.option("--language", help="Of the sounds, as a code or a name.  [default: detected]")
 @click.option("--task", type=click.Choice(("transcribe", "translate")),
               help="Translate is into English.  [default: the model's, or transcribe]")  # fmt: skip
-@click.option("--timestamps/--no-timestamps", default=None,
-              help="Decode timestamps, which longer sounds than a window need.  [default: the "
-              "model's, else with]")  # fmt: skip
+@click.option(
+    "--timestamps/--no-timestamps",
+    default=None,
+    help="Decode timestamps, which longer sounds than a window need.  [default: with]",
+)
 @click.option("--prompt", metavar="TEXT", help="Text before each window, for names and style.")
 @click.option("--condition-on-previous/--no-condition-on-previous", default=None,
               help="Decode each window after the text before it.  [default: the model's, else "
@@ -48,6 +50,10 @@ FALLBACK = {"temperature": _FALLBACK, **_THRESHOLDS}
 @click.option("--fallback", is_flag=True,
               help="Decode doubtful windows again at temperatures up to 1, with the thresholds "
               "1.35 (compression), -1 (log-probability) and 0.6 (no speech).")  # fmt: skip
+@click.option("--word-times", is_flag=True,
+              help="Find the times of words; they are in the segments of JSON.")  # fmt: skip
+@click.option("--beam-size", type=click.IntRange(1, 1024),
+              help="Hypotheses that are followed.  [default: the model's, else 1]")  # fmt: skip
 @click.option("--temperature", type=click.FloatRange(0, 100), default=0.0, show_default=True,
               help="Of sampling; 0 takes the most probable tokens.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True,
@@ -76,6 +82,8 @@ def transcribe(ctx: click.Context, /, bundle: str, sounds: tuple[str, ...], **va
 
     output, kind, force = values.pop("output"), values.pop("kind"), values.pop("force")
     most, threads, engine = (values.pop(name) for name in ("max_seconds", "threads", "engine"))
+    if values["word_times"] and kind != "json":
+        raise ConfigError(f"--word-times: --format {kind} shows no words; choose --format json")
     if values.pop("fallback"):
         if values["temperature"]:
             raise ConfigError("--fallback begins with temperature 0; give one of both")

@@ -29,8 +29,13 @@ from tfexport.export import export
 from tfexport.export.artifacts.transformers_source import read_transformers
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.runtime import Translator, engine
+from tfexport.runtime.engine import Engine
 from tfexport.runtime.search import stepwise
+from tfexport.runtime.speech import transcriber
 from tfexport.runtime.speech.rules import WindowRule, compression_ratio, split_window
+from tfexport.runtime.speech.transcriber import Transcriber
+from tfexport.runtime.speech.transcription import Word
+from tfexport.runtime.text.codec import TextCodec
 from tfexport.speech import Speech
 
 transformers = pytest.importorskip("transformers", reason="make optional installs it")
@@ -126,6 +131,8 @@ def draw_call(seed: int, multilingual: bool) -> tuple[Any, dict[str, Any], dict[
         their["compression_ratio_threshold"] = our["compression_ratio_threshold"] = 1.0
     if {"logprob_threshold", "compression_ratio_threshold"} & {*our}:
         their["temperature"] = our["temperature"] = draw.choice([(0.0,), (0.0, 0.0)])
+    if seed % 3 == 1:
+        their["num_beams"] = our["beam_size"] = 2 + seed // 3 % 3
     return draw_features(seed, frames), their, our
 
 
@@ -189,6 +196,47 @@ def test_figures_of_windows_and_temperatures_tried(both: tuple[Any, Translator])
             wanted = model._retrieve_avg_logprobs(scores, own, ours.temperature or 1.0)
             assert ours.avg_logprob == pytest.approx(float(wanted), abs=1e-4)
     assert len(tried) > 1
+
+
+HEADS = [[0, 1], [1, 0], [1, 1]]
+
+
+def test_times_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, translator = opened(
+        tmp_path / "model", None, alignment_heads=HEADS, median_filter_width=3
+    )
+    monkeypatch.setattr(TextCodec, "decode", lambda self, tokens: " ".join(map(str, tokens)))
+    monkeypatch.setattr(Engine, "gives_text", True)
+    monkeypatch.setattr(
+        transcriber,
+        "group_words",
+        lambda ids, spans, *_: [Word(start, end, "") for start, end in spans],
+    )
+    several = 0
+    for seed, frames, beams in ((2, 13, 1), (3, 57, 1), (4, 50, 2)):
+        features = draw_features(seed, frames)
+        padded = np.pad(features, ((0, 0), (0, max(0, FRAMES - frames))))
+        mask = torch.zeros((1, padded.shape[1]), dtype=torch.long)
+        mask[:, :frames] = 1
+        segments = theirs(
+            model, padded, task="transcribe", return_timestamps=True, num_beams=beams,
+            return_token_timestamps=True, attention_mask=mask, return_dict_in_generate=True,
+        )  # fmt: skip
+        monkeypatch.setattr(
+            Transcriber, "features", lambda self, _, found=(padded, frames / 100): found
+        )
+        (found,) = translator.transcribe([0], word_times=True, beam_size=beams)
+        for ours, other in zip(found.segments, segments, strict=True):
+            assert [*ours.tokens] == other["tokens"].tolist()
+            times = [round(time, 2) for time in other["token_timestamps"].tolist()]
+            wanted = [
+                (times[place - 1], times[place])
+                for place, token in enumerate(ours.tokens)
+                if token < EOS
+            ]
+            assert [(word.start, word.end) for word in ours.words or ()] == wanted
+            several += len(set(wanted)) > 1
+    assert several > 1
 
 
 def test_probability_of_silence(both: tuple[Any, Translator]) -> None:

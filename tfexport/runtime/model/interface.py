@@ -217,12 +217,14 @@ class Model(Protocol):
         vocab_size: V.
         has_generate: whether ``generate`` can be called.
         has_beam: whether ``beam`` can be called.
+        has_attention: whether ``attend`` can be called.
         engine: name of the engine, and its instruction set if known.
     """
 
     vocab_size: int
     has_generate: bool
     has_beam: bool
+    has_attention: bool
     engine: str
 
     @property
@@ -282,6 +284,13 @@ class Model(Protocol):
         Raises:
             AbandonedError: ``going`` was false.
             NoTokenError: the rules allow some row no token.
+        """
+
+    def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
+        """Compute what ``encode`` needs of the encoder, once for several calls.
+
+        Returns:
+            For each source one that ``encode`` takes in its place.
         """
 
     def encode(self, rows: Sequence[Source]) -> Any:

@@ -5,7 +5,7 @@ Axes: R rows of the decoder.
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnxruntime
@@ -72,6 +72,36 @@ class DecoderState:
 
 def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
     return OrtValue.ortvalue_from_numpy(value.numpy()[rows])
+
+
+class EncodedRow(NamedTuple):
+    """A row of a batch before its first token, from which several searches may start.
+
+    Attributes:
+        batch: its state, which no search changes.
+        place: of the row.
+    """
+
+    batch: DecoderState
+    place: int
+
+
+def join_rows(rows: Sequence[EncodedRow]) -> DecoderState:
+    """Encoded rows as a batch; nothing is copied if they are all those of one."""
+    first = rows[0].batch
+    alike = all(row.batch is first for row in rows)
+    if alike and [row.place for row in rows] == [*range(len(first.sources))]:
+        return DecoderState({**first.memory}, {**first.past}, own_past=False)
+    parts = [
+        {
+            name: OrtValue.ortvalue_from_numpy(np.concatenate([
+                getattr(row.batch, part)[name].numpy()[row.place : row.place + 1] for row in rows
+            ]))
+            for name in getattr(first, part)
+        }
+        for part in ("memory", "past")
+    ]  # fmt: skip
+    return DecoderState(parts[0], parts[1], own_past=False)
 
 
 # Axes: R rows, N slots, H heads, D' slot width of a head, M positions of a buffer, V vocabulary.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -44,8 +45,14 @@ class NativeDecoder(NativeModel):
         """See ``NativeModel``."""
         return np.zeros((1, self._width), np.float32)
 
+    def encoded(self, rows: Sequence[Source]) -> Sequence[Floats]:
+        """See ``interface.Model``: the states (S, W) of each row."""
+        return self.sources(rows)
+
     def sources(self, rows: Sequence[Source]) -> Sequence[Floats]:
         """The states (S, W) of each row; rows of one shape are computed together."""
+        if all(isinstance(row, np.ndarray) for row in rows):  # they are states already
+            return cast("Sequence[Floats]", rows)
         groups: dict[object, list[int]] = {}
         for place, row in enumerate(rows):
             groups.setdefault(_shape(row), []).append(place)

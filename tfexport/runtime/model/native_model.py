@@ -79,7 +79,7 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_beam = has_shortlist = has_slots = True
+    has_generate = has_beam = has_shortlist = has_slots = has_attention = True
 
     @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -167,6 +167,10 @@ class NativeModel:
             raise NoTokenError(str(error)) from None
         tokens, parents = (each.astype(np.int64) for each in (found.tokens, found.parents))
         return BeamRecord(tokens, parents, found.log_probs, found.steps.astype(np.int64))
+
+    def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
+        """See ``interface.Model``: the encoder is part of the engine's call, and computed anew."""
+        return rows
 
     @_reporting
     def encode(self, rows: Sequence[Source]) -> NativeRows:

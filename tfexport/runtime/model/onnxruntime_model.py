@@ -29,7 +29,7 @@ from tfexport.runtime.model.interface import (
     NoTokenError,
     Source,
 )
-from tfexport.runtime.model.kv_cache import DecoderState, Slots
+from tfexport.runtime.model.kv_cache import DecoderState, EncodedRow, Slots, join_rows
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 from tfexport.runtime.model.session import Graph, check_onnxruntime, check_range
 
@@ -43,6 +43,7 @@ class OnnxModel:
 
     engine = "onnxruntime"
     log_normalizer = None
+    has_attention = True
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.vocab_size = manifest.limits.target_vocab_size
@@ -166,6 +167,10 @@ class OnnxModel:
         check_range(path, "parents", found.parents, beam_size)
         check_range(path, "steps", found.steps, len(found.tokens) + 1)
         return found
+
+    def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
+        """See ``interface.Model``: rows of ids are encoded anew."""
+        return rows
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
@@ -294,7 +299,7 @@ class ModuleModel(OnnxModel):
         manifest: its manifest.
     """
 
-    has_shortlist = False
+    has_shortlist = has_attention = False
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.folder, self.manifest = folder, manifest
@@ -339,8 +344,15 @@ class ModuleModel(OnnxModel):
             )
         return states, found
 
+    def encoded(self, rows: Sequence[Source]) -> Sequence[EncodedRow]:
+        """See ``interface.Model``; the rows may share a batch."""
+        state = self.encode(rows)
+        return [EncodedRow(state, place) for place in range(len(rows))]
+
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""
+        if encoded := [row for row in rows if isinstance(row, EncodedRow)]:
+            return join_rows(encoded)
         feeds = {
             name: OrtValue.ortvalue_from_numpy(array) for name, array in self._inputs(rows).items()
         }

@@ -43,6 +43,7 @@ class Request:
         group: rows of equal groups may share a batch.
         rule: a rule on its tokens; None for none. Searches in one call have none.
         required: phrases that the target has to contain; None for none.
+        encoded: the source as ``Model.encoded`` gives it, instead of ids and inputs; else None.
     """
 
     ids: list[int]
@@ -54,6 +55,7 @@ class Request:
     group: tuple[Any, ...] = ()
     rule: LogitRule | None = None
     required: Required | None = None
+    encoded: Any = None
 
     @classmethod
     def of(cls, source: Source, number: int) -> "Request":
@@ -65,6 +67,9 @@ class Request:
     @property
     def source(self) -> Source:
         """The source, in the form for ``Model.encode``."""
+        if self.encoded is not None:
+            encoded: Source = self.encoded
+            return encoded
         return self.ids if self.inputs is None else self.inputs
 
     @property

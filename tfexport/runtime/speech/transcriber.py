@@ -4,6 +4,7 @@ Source: ``generate`` of Whisper in transformers, with one sound at a time; Radfo
 section 3.8.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,14 +24,18 @@ from tfexport.runtime.speech.transcription import (
     Segment,
     Transcription,
     TranscriptionOptions,
+    Word,
 )
 from tfexport.runtime.speech.windows import (
     Decoded,
     Window,
     decode_windows,
     detect_languages,
+    encode_windows,
     task_tokens,
+    times_of_tokens,
 )
+from tfexport.runtime.speech.words import group_words
 from tfexport.speech import FRAME_SECONDS, Speech
 
 Features = NDArray[np.float32]  # (mel bins, frames)
@@ -48,6 +53,7 @@ class _Sound:
         conditioned: whether the next window sees the text before it.
         texts: the tokens of a prompt and of all segments so far.
         given: the tokens for language, task and no timestamps.
+        encoded: the first frame of a window, and what the encoder made of it.
     """
 
     number: int
@@ -61,10 +67,16 @@ class _Sound:
     language: str | None = None
     language_probability: float | None = None
     segments: list[Segment] = field(default_factory=list)
+    encoded: tuple[int, Any] | None = None
 
     @property
     def frames(self) -> int:
         return int(self.features.shape[1])
+
+    @property
+    def heard(self) -> int:
+        """Its frames without the silence that fills its window."""
+        return min(self.frames, math.ceil(round(self.duration / FRAME_SECONDS, 6)))
 
 
 class Transcriber:
@@ -92,7 +104,14 @@ class Transcriber:
                 "for it"
             )
         self._speech: Speech = speech
-        self._options = options.resolved(speech)
+        self._options = options.resolved(
+            speech, int(engine.manifest.generation.get("beam_size", 1))
+        )
+        if self._options.word_times and not engine.model.has_attention:
+            raise ConfigError(Message(
+                f"{SUBJECT}: ", Option("word_times"), f": the engine {engine.model.engine} gives "
+                "no attention of this bundle; the native engine (tfexport-native) does",
+            ))  # fmt: skip
         (self._input,) = io.inputs
         self.window_frames, self.most_seconds = int(self._input.axes[-1]), most_seconds
         reader = engine.files.preprocessor
@@ -226,14 +245,23 @@ class Transcriber:
             sound.language = options.language if speech.multilingual else None
         unknown = [each for each in sounds if each.language is None] if speech.multilingual else []
         if unknown:
-            inputs = [self._inputs_of(sound) for sound in unknown]
+            encoded = self._encode(unknown)
             for sound, (code, probability) in zip(
-                unknown, detect_languages(self._engine, speech, inputs), strict=True
+                unknown, detect_languages(self._engine, speech, encoded), strict=True
             ):
                 sound.language, sound.language_probability = code, probability
         start = self._engine.manifest.special_ids.decoder_start
         for sound in sounds:
             sound.given = task_tokens(speech, start, options, sound.language)
+
+    def _encode(self, sounds: Sequence[_Sound]) -> list[Any]:
+        """What the encoder makes of the next windows of sounds; each is computed once."""
+        left = [each for each in sounds if each.encoded is None or each.encoded[0] != each.seek]
+        if left:
+            inputs = [self._inputs_of(sound) for sound in left]
+            for sound, encoded in zip(left, encode_windows(self._engine, inputs), strict=True):
+                sound.encoded = sound.seek, encoded
+        return [each.encoded[1] for each in sounds if each.encoded is not None]
 
     def _inputs_of(self, sound: _Sound) -> dict[str, Features]:
         """The next window of a sound; what is behind its end is 0."""
@@ -246,9 +274,9 @@ class Transcriber:
     def _step(self, sounds: Sequence[_Sound]) -> list[tuple[_Sound, InputError]]:
         """Decode one window of each sound, and return those that have none."""
         windows, failed = dict[int, Window](), list[tuple[_Sound, InputError]]()
-        for sound in sounds:
+        for sound, encoded in zip(sounds, self._encode(sounds), strict=True):
             try:
-                windows[sound.number] = self._window(sound)
+                windows[sound.number] = self._window(sound, encoded)
             except InputError as error:
                 failed.append((sound, error))
         found: dict[int, Decoded] = {}
@@ -266,10 +294,10 @@ class Transcriber:
                 sound.conditioned = self._options.condition and temperature < 0.5
             pending = [each for each in pending if found[each.number].is_doubtful(self._options)]
         for sound in ready:
-            self._add(sound, found[sound.number])
+            self._add(sound, windows[sound.number], found[sound.number])
         return failed
 
-    def _window(self, sound: _Sound) -> Window:
+    def _window(self, sound: _Sound, encoded: Any) -> Window:
         """The next window of a sound.
 
         Raises:
@@ -287,8 +315,7 @@ class Transcriber:
                 Option("prompt"), f": with {len(ids)} tokens before a window there is no room in "
                 f"the {sound.longest} of a row",
             ))  # fmt: skip
-        number, seek = sound.number, sound.seek
-        return Window(self._inputs_of(sound), (*ids,), given, sound.longest, number, seek)
+        return Window(encoded, (*ids,), given, sound.longest, sound.number, sound.seek)
 
     def _given_ids(self, sound: _Sound) -> list[int]:
         """The tokens before a window: a prompt, the text before it, language and task."""
@@ -310,7 +337,7 @@ class Transcriber:
             return [*previous, *prompt, *sound.given]
         return sound.given
 
-    def _add(self, sound: _Sound, found: Decoded) -> None:
+    def _add(self, sound: _Sound, window: Window, found: Decoded) -> None:
         """Add the segments of a window, and go on to the next one."""
         frames = min(sound.frames - sound.seek, self.window_frames)
         if found.is_silence(self._options):
@@ -319,14 +346,42 @@ class Transcriber:
         pieces, further = split_window(
             found.tokens, sound.seek, frames, self._speech.first_timestamp
         )
+        times, place = self._times(sound, window, found), 0
         for piece in pieces:
             sound.texts.append(piece.tokens)
+            words = None
+            if times is not None:
+                words = self._words(sound, piece.tokens, times[place : place + len(piece.tokens)])
+            place += len(piece.tokens)
             sound.segments.append(Segment(
                 piece.start, piece.end, self._text(piece.tokens), piece.tokens, found.temperature,
-                found.avg_logprob, found.compression_ratio, found.no_speech_prob, sound.seek,
+                found.avg_logprob, found.compression_ratio, found.no_speech_prob, sound.seek, words,
             ))  # fmt: skip
         # Only without their rules can timestamps stand still.
         sound.seek += further if further > 0 else frames
+
+    def _times(self, sound: _Sound, window: Window, found: Decoded) -> list[float] | None:
+        """When each token of a window ends, in seconds of the sound; None if nobody asks for it."""
+        if not self._options.word_times:
+            return None
+        frames, begin = sound.heard - sound.seek, sound.seek * FRAME_SECONDS
+        times = times_of_tokens(self._engine, self._speech, window, found, frames)
+        return [begin + time for time in times]
+
+    def _words(
+        self, sound: _Sound, tokens: Sequence[int], times: Sequence[float]
+    ) -> tuple[Word, ...]:
+        """The words of a segment; its first token stands for the time at which it begins."""
+        hidden, begin = {*self._engine.manifest.hidden_ids}, self._speech.first_timestamp
+        shown_ids, spans = [], []
+        for place, token in enumerate(tokens):
+            if token < begin and token not in hidden:
+                shown_ids.append(token)
+                spans.append((round(times[max(0, place - 1)], 2), round(times[place], 2)))
+        if not self._engine.gives_text:
+            return ()
+        language = sound.language or "en"
+        return tuple(group_words(shown_ids, spans, self._engine.texts.decode, language))
 
     def _result(self, sound: _Sound) -> Transcription:
         tokens = [token for segment in sound.segments for token in segment.tokens]

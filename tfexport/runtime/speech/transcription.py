@@ -22,13 +22,15 @@ class TranscriptionOptions:
         language: of all sounds, as a code or a name; None detects that of each, unless the model's
             files name one.
         task: "transcribe", or "translate" into English.
-        timestamps: decode timestamps, at which sounds are cut into segments and windows. Without
-            them a sound has one window.
+        timestamps: decode timestamps, at which sounds are cut into segments and windows, as by
+            default. Without them a sound has one window.
         prompt: text, or ids without special tokens, that comes before each window, for its names
             and its style.
         condition_on_previous: decode each window after the text of those before it.
         prompt_every_window: put the prompt before that text in every window; else the prompt is
             the first part of that text.
+        word_times: find the times of words, by the attention of the model.
+        beam_size: hypotheses that are followed at temperature 0; 1 for greedy search.
         temperature: of sampling, 0 for greedy search; or several, of which each further one is
             tried where a window misses a threshold.
         compression_ratio_threshold: a window is repetitive above it. It is that of tokens, of
@@ -45,6 +47,8 @@ class TranscriptionOptions:
     prompt: str | Sequence[int] | None = None
     condition_on_previous: bool | None = None
     prompt_every_window: bool = False
+    word_times: bool = False
+    beam_size: int | None = None
     temperature: float | Sequence[float] = 0.0
     compression_ratio_threshold: float | None = None
     logprob_threshold: float | None = None
@@ -59,6 +63,8 @@ class TranscriptionOptions:
             "timestamps": of_type("true or false", bool),
             "condition_on_previous": of_type("true or false", bool),
             "prompt_every_window": of_type("true or false", bool),
+            "word_times": of_type("true or false", bool),
+            "beam_size": integer(1, _MOST),
             "compression_ratio_threshold": _NUMBER,
             "logprob_threshold": _NUMBER,
             "no_speech_threshold": _NUMBER,
@@ -88,8 +94,12 @@ class TranscriptionOptions:
         given = self.temperature
         return tuple(given) if isinstance(given, list | tuple) else (given,)
 
-    def resolved(self, speech: Speech) -> "Resolved":
+    def resolved(self, speech: Speech, beam_size: int = 1) -> "Resolved":
         """The options for one model.
+
+        Args:
+            speech: its settings.
+            beam_size: that of its own files.
 
         Raises:
             ConfigError: the model has no such language or task, or options contradict each other.
@@ -115,16 +125,21 @@ class TranscriptionOptions:
         if condition and speech.previous is None:
             text = Message(Option("condition_on_previous"), ": the model has no token for it")
             problems.append(Problem(None, text))
+        # Published folders have return_timestamps false, which is no more than the default of
+        # transformers, and would refuse every sound that is longer than a window.
+        timestamps = self.timestamps is not False
+        if self.word_times:
+            problems += _word_problems(speech, timestamps)
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
-        timestamps = speech.timestamps if self.timestamps is None else self.timestamps
         return Resolved(
             language=speech.language if code is None else code if speech.multilingual else None,
-            task=task, timestamps=True if timestamps is None else timestamps,
+            task=task, timestamps=timestamps,
             temperatures=tuple(float(value) for value in self.temperatures),
             condition=condition, condition_first=bool(self.condition_on_previous),
             compression_ratio_threshold=ratio, logprob_threshold=logprob,
-            no_speech_threshold=silence,
+            no_speech_threshold=silence, word_times=self.word_times,
+            beam_size=beam_size if self.beam_size is None else self.beam_size,
         )  # fmt: skip
 
     def _language_problems(self, speech: Speech) -> list[Problem]:
@@ -145,6 +160,21 @@ class TranscriptionOptions:
         return problems
 
 
+def _word_problems(speech: Speech, timestamps: bool) -> list[Problem]:
+    """Why words have no times."""
+    problems = []
+    if not speech.alignment_heads:
+        text = Message(
+            Option("word_times"), ": the model's generation_config.json names no alignment_heads, "
+            "whose attention follows the words; add them there, and export it again",
+        )  # fmt: skip
+        problems.append(Problem(None, text))
+    if not timestamps:
+        text = Message(Option("word_times"), " needs ", Option("timestamps"))
+        problems.append(Problem(None, text))
+    return problems
+
+
 def _is_temperature(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and 0 <= value <= 100
@@ -159,6 +189,8 @@ class TranscriptionKeywords(TypedDict, total=False):
     prompt: str | Sequence[int] | None
     condition_on_previous: bool | None
     prompt_every_window: bool
+    word_times: bool
+    beam_size: int | None
     temperature: float | Sequence[float]
     compression_ratio_threshold: float | None
     logprob_threshold: float | None
@@ -202,11 +234,19 @@ class Resolved:
     compression_ratio_threshold: float | None
     logprob_threshold: float | None
     no_speech_threshold: float | None
+    word_times: bool
+    beam_size: int
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word and its times in seconds."""
+    """A word and its times in seconds.
+
+    Attributes:
+        start: when the word before it ends, or its segment begins.
+        end: when it ends.
+        text: with the space before it, and punctuation.
+    """
 
     start: float
     end: float
@@ -227,6 +267,7 @@ class Segment:
         compression_ratio: of the tokens of its window.
         no_speech_prob: the probability that its window is silent.
         seek: the first frame of its window, 0.01 s each.
+        words: with their times; None if these were not asked for.
     """
 
     start: float
@@ -238,10 +279,16 @@ class Segment:
     compression_ratio: float
     no_speech_prob: float
     seek: int = 0
+    words: tuple[Word, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The segment as JSON values."""
-        return {**vars(self), "tokens": [*self.tokens]}
+        """The segment as JSON values; without words if these were not asked for."""
+        values = {**vars(self), "tokens": [*self.tokens]}
+        if self.words is None:
+            del values["words"]
+        else:
+            values["words"] = [vars(word) for word in self.words]
+        return values
 
 
 @dataclass(frozen=True)
@@ -266,6 +313,11 @@ class Transcription:
     def tokens(self) -> list[int]:
         """The tokens of all segments."""
         return [token for segment in self.segments for token in segment.tokens]
+
+    @property
+    def words(self) -> list[Word]:
+        """The words of all segments; none if their times were not asked for."""
+        return [word for segment in self.segments for word in segment.words or ()]
 
     @property
     def language_name(self) -> str | None:

@@ -1,0 +1,54 @@
+"""A bundle of Whisper, as ``benchmarks.transcription`` runs it."""
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from tfexport.runtime import Translator
+
+
+def timed(parts: dict[str, float], name: str, call: Any) -> Any:
+    """A call that adds its seconds to a part."""
+
+    def run(*values: Any, **keywords: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return call(*values, **keywords)
+        finally:
+            parts[name] = parts.get(name, 0.0) + time.perf_counter() - begun
+
+    return run
+
+
+def main() -> None:
+    """Transcribe, and print seconds, peak memory, texts and the seconds of parts as JSON."""
+    setup = json.loads(sys.argv[1])
+    texts, begun, parts = [], 0.0, dict[str, float]()
+    with Translator(setup["bundle"], engine=setup["engine"], threads=setup["threads"]) as opened:
+        engine = opened.engine
+        model, reader = engine.model, engine.files.preprocessor
+        model.encoded = timed(parts, "encoder", model.encoded)  # type: ignore[method-assign]
+        language = setup["language"] if opened.manifest.speech.multilingual else None  # type: ignore[union-attr]
+        for number, sound in enumerate([setup["sounds"][0], *setup["sounds"]]):  # first: warm-up
+            if number == 1:
+                begun = time.perf_counter()
+                parts.clear()
+            (found,) = opened.transcribe(
+                [sound], language=language, timestamps=True, beam_size=setup["beam_size"]
+            )
+            texts.append(found.text)
+        seconds = time.perf_counter() - begun
+        begun = time.perf_counter()
+        for sound in setup["sounds"]:
+            samples = reader.read(sound, 100)  # type: ignore[union-attr]
+            reader.features(samples)  # type: ignore[union-attr]
+        parts["features"] = time.perf_counter() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    rounded = {name: round(value, 3) for name, value in parts.items()}
+    print(json.dumps({"seconds": seconds, "peak": peak, "texts": texts[1:], "parts": rounded}))
+
+
+if __name__ == "__main__":
+    main()
