@@ -28,12 +28,10 @@ class Sound:
     Attributes:
         samples: (N,), at ``RATE``.
         how: in a few words.
-        text: that was said, as far as it was not cut off.
     """
 
     samples: Array
     how: str
-    text: str
 
     @property
     def seconds(self) -> float:
@@ -52,13 +50,12 @@ def make_sounds_of(lengths: Sequence[float]) -> Iterator[Sound]:
     draw, place = np.random.default_rng(0), 0
     for number, seconds in enumerate(lengths):
         voice, speed = _VOICES[number % len(_VOICES)], _SPEEDS[number % len(_SPEEDS)]
-        parts, said = [np.zeros(RATE // 5, np.float32)], list[str]()
+        parts = [np.zeros(RATE // 5, np.float32)]
         if number % 4 == 1:
             parts.append(np.zeros(int(RATE * min(seconds / 3, 12)), np.float32))
         while sum(map(len, parts)) < seconds * RATE:
             text = texts[place % len(texts)]
             parts += [speaker().say(text, voice, speed), np.zeros(RATE // 4, np.float32)]
-            said.append(text)
             place += 1
         samples = np.concatenate(parts)[: int(seconds * RATE)]
         loudness = (0.0, 0.003, 0.02)[number // 3 % 3] if number % 3 == 2 else 0.0
@@ -66,4 +63,4 @@ def make_sounds_of(lengths: Sequence[float]) -> Iterator[Sound]:
             samples = samples + draw.normal(0, loudness, len(samples)).astype(np.float32)
         how = f"{seconds:g} s, {voice}, {speed} words a minute"
         how += f", noise {loudness}" if loudness else ""
-        yield Sound(samples.astype(np.float32), how, " ".join(said))
+        yield Sound(samples.astype(np.float32), how)

@@ -242,6 +242,7 @@ def test_scores_of_tokens(kind: Kind, exported: Exported) -> None:
         )
 
 
+@pytest.mark.exhaustive
 def test_beams_that_do_not_stop_early(exported: Exported) -> None:
     kind = BY_NAME["speech"]
     rules = Rules(
