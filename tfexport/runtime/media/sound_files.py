@@ -123,6 +123,8 @@ def _reason(head: bytes, error: Exception) -> str:
     except UnicodeDecodeError:
         pass
     reason = str(getattr(error, "error_string", "") or error).strip().rstrip(".")
+    if reason.startswith("File does not exist"):  # said of what cannot be an MP3 file
+        reason = "its content is damaged or of no known kind"
     return f"not a sound that libsndfile reads: {reason}"
 
 
