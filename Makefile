@@ -262,7 +262,7 @@ build/native/ready: .venv/ready $(shell find native/engine -type f) \
 
 # Clients of the protocols that the server speaks.
 .venv/clients: .venv/ready
-	$(BIN)/python $(INSTALL) deepl libretranslatepy 'tritonclient[http]'
+	$(BIN)/python $(INSTALL) deepl libretranslatepy openai 'tritonclient[http]'
 	@touch $@
 
 # Runs the recipe of docs/corpus.md; it needs Java.

@@ -78,7 +78,7 @@ def test_a_bad_file_leaves_an_empty_line(bundle: Path, sounds: list[Path], tmp_p
     assert made.exit_code == 1
     first, empty, last = made.stdout.split("\n")[:3]
     assert (bool(first), empty, bool(last)) == (True, "", True)
-    assert "note.wav: holds text, not sound" in made.stderr
+    assert f"files: row 1: {tmp_path / 'note.wav'}: holds text, not sound" in made.stderr
     made = invoke("translate", bundle, sounds[0], "--max-seconds", "0.01")
     assert "0.0 s or longer; at most 0.01 s are read" in made.stderr
 

@@ -72,6 +72,8 @@ def test_a_folder_gives_a_line_of_each_file(bundle: Path, folder: Path, tmp_path
     done = invoke("corpus", bundle, folder, output, "--json", "--beam-size", "2")
     assert done.exit_code == 1
     assert "out.jsonl:4: a damaged PNG file" in done.stderr
+    listed = invoke("translate", bundle, folder / "a.png", folder / "b/bad.png").stderr
+    assert f"files: row 1: {folder / 'b/bad.png'}: a damaged PNG file" in listed
     report = json.loads(done.stdout)
     assert (report["rows"], report["errors"], report["finished"]) == (6, 1, 1)
     assert report["passed_over"] == ["note.txt: .txt is not that of a picture"]

@@ -90,8 +90,13 @@ def open_folder(folder: Path, address: str = "", isolated: bool = False) -> Iter
 
 
 @contextlib.contextmanager
-def open_address(address: str) -> Iterator[Any]:
-    """A browser with a page that somebody serves; skips the test where there is none."""
+def open_address(address: str, microphone: bool = False) -> Iterator[Any]:
+    """A browser with a page that somebody serves; skips the test where there is none.
+
+    Args:
+        address: of the page.
+        microphone: whether there is one, which beeps, and which pages may use.
+    """
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
         pytest.skip("needs Debian's chromium and chromium-driver")
@@ -101,6 +106,9 @@ def open_address(address: str) -> Iterator[Any]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
         options.add_argument(f"--{argument}")
+    if microphone:
+        options.add_argument("--use-fake-device-for-media-stream")
+        options.add_argument("--use-fake-ui-for-media-stream")
     browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
     try:
         browser.set_script_timeout(300)

@@ -171,7 +171,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
 
 def _transcription(call: _Call) -> dict[str, Any]:
     """The options that were given for a Whisper model."""
-    from tfexport.cli.transcribe_command import FALLBACK
+    from tfexport.runtime.speech.transcription import FALLBACK
 
     names = ("task", "timestamps", "prompt")
     values = {name: value for name in names if (value := getattr(call, name)) is not None}

@@ -148,10 +148,14 @@ def _write(
     from tfexport.runtime.files.array_rows import decode_rows
 
     bad, problems = 0, ProblemLines(call.inputs or "files", " row ")
+    media = engine.manifest.media
     for result in decode_rows(engine, rows, options, prefix):
         if result.problem is not None:
             bad += 1
             problem = result.problem.spelled(spell)
+            name = None if media is None else rows[result.number].get(media)
+            if isinstance(name, str) and name not in problem:
+                problem = f"{name}: {problem}"
             problems.add(result.number, problem)
         for line in lines(result):
             file.write(line + "\n")

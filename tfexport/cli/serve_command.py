@@ -80,6 +80,8 @@ def _in_file(option: click.Parameter) -> bool:
               "models that take files.")  # fmt: skip
 @click.option("--max-pixels", type=click.IntRange(1, 1 << 31), default=25_000_000,
               show_default=True, help="Maximum number of pixels of a picture.")  # fmt: skip
+@click.option("--max-seconds", type=float, default=1800.0, show_default=True,
+              help="Maximum length of a sound to transcribe.")  # fmt: skip
 @click.option("--max-connections", type=click.IntRange(1, 1 << 20), default=16_384,
               show_default=True, help="Maximum number of open connections, or the system's limit "
               "of open files if that is lower; others wait to be accepted.")  # fmt: skip
@@ -113,11 +115,11 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve BUNDLEs over HTTP, each as a model named as its folder, without '.bundle'.
 
-    The server has its own JSON protocol, and those of LibreTranslate, DeepL and KServe, so that
-    their clients work with it. SIGTERM stops it after all requests are answered. SIGHUP reloads
-    bundles that were replaced. Decoding options are defaults: a request can set its own. Every
-    option can also be an environment variable (TFEXPORT_SERVE_PORT for --port) or a setting in the
-    file of --config.
+    The server has its own JSON protocol, and those of LibreTranslate, DeepL, KServe and, for
+    sound, OpenAI, so that their clients work with it. SIGTERM stops it after all requests are
+    answered. SIGHUP reloads bundles that were replaced. Decoding options are defaults: a request
+    can set its own. Every option can also be an environment variable (TFEXPORT_SERVE_PORT for
+    --port) or a setting in the file of --config.
 
     \b
     tfexport serve de-en.bundle

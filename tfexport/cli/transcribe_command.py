@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 _FORMATS = ("text", "srt", "vtt", "json")
 _SUFFIX = {"text": "txt"}
-# Temperatures that are tried one after the other, and their thresholds, which are usual.
-_FALLBACK = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-_THRESHOLDS = {
-    "compression_ratio_threshold": 1.35, "logprob_threshold": -1.0, "no_speech_threshold": 0.6,
-}  # fmt: skip
-FALLBACK = {"temperature": _FALLBACK, **_THRESHOLDS}
 
 
 @click.command(short_help="Text and times of sounds, with a Whisper bundle. Needs no torch.")
@@ -78,7 +72,7 @@ def transcribe(ctx: click.Context, /, bundle: str, sounds: tuple[str, ...], **va
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.parallel.cpu import ThreadLayout
     from tfexport.runtime.speech.transcriber import Transcriber
-    from tfexport.runtime.speech.transcription import TranscriptionOptions
+    from tfexport.runtime.speech.transcription import FALLBACK, TranscriptionOptions
 
     output, kind, force = values.pop("output"), values.pop("kind"), values.pop("force")
     most, threads, engine = (values.pop(name) for name in ("max_seconds", "threads", "engine"))

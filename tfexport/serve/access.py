@@ -16,6 +16,7 @@ from tfexport.serve.failures import (
     DEEPL,
     KSERVE,
     LIBRETRANSLATE,
+    OPENAI,
     OWN,
     ErrorFormat,
     RequestError,
@@ -25,6 +26,7 @@ from tfexport.serve.failures import (
 _LIBRETRANSLATE_PATHS = ("/translate/", "/languages/", "/detect/", "/suggest/",
                          "/frontend/settings/", "/translate_file/")  # fmt: skip
 _KSERVE_PATHS = ("/v2/health/", "/v2/models/", "/v2/repository/")
+_OPENAI_PATHS = ("/v1/audio/", "/v1/models/")  # but not the list, which is our own as well
 # Probes, and the files that a browser loads before a user can enter a key.
 _OPEN_PATHS = ("/page/", "/health/", "/metrics/", "/docs/", "/openapi.json/", "/v2/health/",
                "/frontend/settings/")  # fmt: skip
@@ -52,6 +54,8 @@ def path_rules(path: str) -> PathRules:
     folder = f"{path}/"
     if folder.startswith(_LIBRETRANSLATE_PATHS):
         error_format = LIBRETRANSLATE
+    elif path.startswith(_OPENAI_PATHS):
+        error_format = OPENAI
     elif path in ("/v2", "/v2/") or folder.startswith(_KSERVE_PATHS):
         error_format = KSERVE
     else:

@@ -20,6 +20,7 @@ from tfexport.serve.protocols import (
     deepl_glossaries,
     kserve,
     libretranslate,
+    openai,
     own,
     token_offsets,
 )
@@ -43,7 +44,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
     app = FastAPI(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    for protocol in (own, token_offsets, libretranslate, deepl, deepl_glossaries, kserve):
+    for protocol in (own, token_offsets, openai, libretranslate, deepl, deepl_glossaries, kserve):
         app.include_router(protocol.routes(service))
     _add_pages(app)
     _add_probes(app, service)

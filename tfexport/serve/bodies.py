@@ -41,6 +41,19 @@ class First(pydantic.FailFast):
 
 
 Texts = Annotated[list[str], First()]
+
+
+def unsupported(*harmless: Any) -> pydantic.BeforeValidator:
+    """A field of a protocol that no model has; only values without an effect are accepted."""
+
+    def check(value: Any) -> Any:
+        if value in (None, "", [], [""]) or any(value == known for known in harmless):
+            return None
+        raise ValueError("not supported by this server; omit it")
+
+    return pydantic.BeforeValidator(check)
+
+
 _MOST_NAMES = 64  # of an object in a body
 MOST_TERMS = 1000  # of a request
 _MOST_OF = {"glossary": MOST_TERMS}

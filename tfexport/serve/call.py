@@ -40,6 +40,7 @@ class Call:
         characters: the number of characters of all texts.
         problem: why it had no result.
         ended: whether it has ended, in any way.
+        memory: closed when the body is dropped, at the end of the request at the latest.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Call:
     characters: int = 0
     problem: str = ""
     ended: bool = False
+    memory: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
     def begin(cls, path: str, headers: Iterable[tuple[bytes, bytes]], timeout: float) -> "Call":
@@ -62,6 +64,11 @@ class Call:
         given = first.get(b"x-request-id", b"").decode("latin-1")
         number = given if _SANE_ID.fullmatch(given) else secrets.token_hex(8)
         return cls(number, now + timeout, now, first, path_rules(path))
+
+    def drop_body(self) -> None:
+        """Give back the memory of the body, which is not needed any more."""
+        self.body = b""
+        self.memory.close()
 
     def check(self) -> None:
         """Stop work for a call that has ended or is too late; callable from any thread.

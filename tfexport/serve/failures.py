@@ -170,7 +170,16 @@ def _message_body(failure: RequestError) -> Mapping[str, Any]:
     return {"message": failure.message}
 
 
+def _openai_body(failure: RequestError) -> Mapping[str, Any]:
+    kind = "server_error" if failure.status >= 500 else "invalid_request_error"
+    named = [found[0] for one in failure.problems if (found := _NAME.match(one))]
+    param = named[0] if len(failure.problems) == 1 and named and named[0] in _names else None
+    code = "invalid_api_key" if failure.status == 401 else None
+    return {"error": {"message": failure.message, "type": kind, "param": param, "code": code}}
+
+
 OWN = ErrorFormat("own", 422, 401, b"Bearer", _own_body)
 LIBRETRANSLATE = ErrorFormat("LibreTranslate", 400, 403, None, _error_body)
 DEEPL = ErrorFormat("DeepL", 400, 403, b"DeepL-Auth-Key", _message_body)
 KSERVE = ErrorFormat("KServe", 400, 401, b"Bearer", _error_body)
+OPENAI = ErrorFormat("OpenAI", 400, 401, b"Bearer", _openai_body)

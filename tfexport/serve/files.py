@@ -32,12 +32,18 @@ class AskedFiles:
         files: in base64, which may be data URLs, or bytes.
         options: the options of decoding, by name.
         prefixes: the start of each text; None for none.
+        field: the field of a single file, for messages; None for that of a list.
     """
 
     key: str
     files: Sequence[str | bytes]
     options: Mapping[str, Any]
     prefixes: Sequence[Prefix] | None = None
+    field: str | None = None
+
+    def place(self, number: int) -> str:
+        """Where a file is in the request, for messages."""
+        return f"{self.key}s[{number}]" if self.field is None else self.field
 
 
 async def read_files(
@@ -94,7 +100,7 @@ def _prepare(
         asked.options, given, extra, LanguagePair(as_ids=True)
     )
     options = model.within_limits(options, asked.options)
-    files = _decoded(key, asked.files)
+    files = _decoded(asked)
     size = sum(map(len, files))
     if size > settings.max_file_bytes:
         text = f"{size} bytes of files are more than the {settings.max_file_bytes} of a request"
@@ -105,15 +111,15 @@ def _prepare(
         try:
             requests.append(engine.request_from({key: file}, number, prefix, options))
         except InputError as error:
-            problems.append(f"{key}s[{number}]: {spelled(error)}")
+            problems.append(f"{asked.place(number)}: {spelled(error)}")
     if problems:
         raise wrong(problems)
     return requests, options
 
 
-def _decoded(key: str, files: Sequence[str | bytes]) -> list[bytes]:
+def _decoded(asked: AskedFiles) -> list[bytes]:
     found, problems = [], []
-    for number, file in enumerate(files):
+    for number, file in enumerate(asked.files):
         if isinstance(file, bytes):
             found.append(file)
             continue
@@ -121,7 +127,7 @@ def _decoded(key: str, files: Sequence[str | bytes]) -> list[bytes]:
         try:
             found.append(base64.b64decode(file[start.end() if start else 0 :], validate=True))
         except (binascii.Error, ValueError):
-            problems.append(f"{key}s[{number}]: is not base64")
+            problems.append(f"{asked.place(number)}: is not base64")
     if problems:
         raise wrong(problems)
     return found

@@ -90,6 +90,7 @@ class _RowFigures:
         self.cut = counter(
             "tfexport_cut_rows", "Translations that ended at the longest length, not by themselves."
         )
+        self.heard = counter("tfexport_sound_seconds", "Seconds of sound to transcribe.")
 
 
 class ModelObserver(Observer):
@@ -101,6 +102,7 @@ class ModelObserver(Observer):
         self._first = rows.first.labels(model)
         self._generated, self._encoded = rows.generated.labels(model), rows.encoded.labels(model)
         self._unknown, self._cut = rows.unknown.labels(model), rows.cut.labels(model)
+        self._heard = rows.heard.labels(model)
 
     def batch(self, rows: int) -> None:
         """See ``Observer``."""
@@ -129,6 +131,10 @@ class ModelObserver(Observer):
     def cut(self, rows: int) -> None:
         """Count rows that were cut."""
         self._cut.inc(rows)
+
+    def heard(self, seconds: float) -> None:
+        """Count the seconds of a sound."""
+        self._heard.inc(seconds)
 
 
 class _Queues(Collector):

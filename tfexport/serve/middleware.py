@@ -133,7 +133,8 @@ class RequestMiddleware:
         """Read the body, up to the length of the settings."""
         length = call.headers.get(b"content-length", b"")
         size = int(length[:18]) if length.isdigit() else 0
-        body, hold = bytearray(), call.exits.enter_context(self._service.bodies.held())
+        call.exits.callback(call.memory.close)
+        body, hold = bytearray(), call.memory.enter_context(self._service.bodies.held())
         while size <= self._max_body:
             with anyio.move_on_after(max(call.left, 0.001)) as scope_of_time:
                 message = await receive()

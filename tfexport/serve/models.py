@@ -5,21 +5,27 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
+from tfexport.preprocessing import AUDIO
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.media.limits import MediaLimits
+from tfexport.runtime.media.sound_files import check_sound_library
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.speech.transcriber import Transcriber
+from tfexport.runtime.speech.transcription import TranscriptionOptions
 from tfexport.runtime.text.codec import LanguagePair
 from tfexport.runtime.text.language_codes import UNKNOWN, ModelLanguages
 from tfexport.runtime.text.sentences import Join, Split, join_of
 from tfexport.serve import request_log
+from tfexport.serve.bodies import BodyMemory
 from tfexport.serve.call import Call
 from tfexport.serve.failures import RequestError, loggable, wrong
 from tfexport.serve.metrics import ModelObserver
@@ -28,6 +34,10 @@ from tfexport.serve.settings import Settings
 loggable(DEFAULTS)
 SUFFIX = ".bundle"
 _SHORT = 32  # tokens, enough for most sentences
+_WHOLE = MediaLimits().seconds  # of a sound that a model takes as a whole
+_SOUNDS = 4  # of the greatest length, for which there is memory at a time
+_BYTES_OF_SECOND = 128 * 100 * 4  # of a sound's features: mel bins, frames, float32
+_KEPT = 64  # transcribers, each of other options
 Observers = Callable[[str], ModelObserver]  # a setting of a model, by its name
 
 
@@ -48,6 +58,8 @@ class Model:
         max_queue: requests that may wait for it.
         max_tokens: the most tokens of a row.
         wordless: ids of no word: special, language and unknown tokens.
+        created: when its bundle was written, in seconds since 1970.
+        sounds: the memory for sounds that wait or are transcribed.
     """
 
     def __init__(self, name: str, path: Path, settings: Settings, observer: ModelObserver) -> None:
@@ -66,9 +78,15 @@ class Model:
         workers = own.threads or usable_cores()
         self.engine = Engine(
             path, ThreadLayout(workers, threads=1), engine=own.engine or "auto",
-            media_limits=MediaLimits(pixels=settings.max_pixels),
+            media_limits=MediaLimits(min(settings.max_seconds, _WHOLE), settings.max_pixels),
         )  # fmt: skip
         manifest = self.engine.manifest
+        if manifest.media == AUDIO:
+            check_sound_library(str(path))  # now, not at the first request
+        self.created = int((path / MANIFEST).stat().st_mtime)
+        self.sounds = BodyMemory(int(_SOUNDS * settings.max_seconds * _BYTES_OF_SECOND))
+        self._most_seconds = settings.max_seconds
+        self._transcribers = lru_cache(_KEPT)(self._transcriber)
         for side in manifest.tokenizers:
             getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(name, manifest.languages, own.languages)
@@ -80,6 +98,17 @@ class Model:
         self.scheduler = Scheduler(self.engine, limits, observer)
         self._calls = set[Call]()
         self._retired = False
+
+    def transcriber(self, options: TranscriptionOptions) -> Transcriber:
+        """The transcriber of a Whisper model with these options; sounds of one share batches.
+
+        Raises:
+            ConfigError: options do not fit the model.
+        """
+        return self._transcribers(options)
+
+    def _transcriber(self, options: TranscriptionOptions) -> Transcriber:
+        return Transcriber(self.engine, options, self._most_seconds)
 
     def join(self, target: str) -> Join:
         """The way to join the translations of sentences in a language."""

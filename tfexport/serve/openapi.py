@@ -9,16 +9,16 @@ import pydantic
 from fastapi import APIRouter
 
 from tfexport.serve.access import path_rules
-from tfexport.serve.bodies import FORM, JSON, Fields
+from tfexport.serve.bodies import JSON, Fields
 from tfexport.serve.failures import ErrorFormat, RequestError
 
 _REFERENCE = "#/components/schemas/{model}"
 
 
-def describe(kind: type[Fields], summary: str, *, forms: bool = False) -> dict[str, Any]:
-    """Keywords of a route whose body has these fields."""
+def describe(kind: type[Fields], summary: str, *media_types: str) -> dict[str, Any]:
+    """Keywords of a route whose body has these fields, in JSON if no media types are named."""
     schema = kind.model_json_schema(ref_template=_REFERENCE)
-    content = {name: {"schema": schema} for name in ((JSON, FORM) if forms else (JSON,))}
+    content = {name: {"schema": schema} for name in media_types or (JSON,)}
     body = {"required": True, "content": content}
     return {"summary": summary, "openapi_extra": {"requestBody": body}}
 
@@ -75,8 +75,7 @@ def _key_scheme(error_format: ErrorFormat) -> dict[str, str]:
 
 def _errors(error_format: ErrorFormat, keys: bool) -> dict[str, Any]:
     of_error: dict[str, Any] = {"type": "object", "properties": {
-        name: {"type": "array", "items": {"type": "string"}} if isinstance(value, list)
-        else {"type": "string"}
+        name: _schema_of(value)
         for name, value in error_format.body(RequestError(400, ["a", "b"])).items()
     }}  # fmt: skip
     texts = {
@@ -90,6 +89,15 @@ def _errors(error_format: ErrorFormat, keys: bool) -> dict[str, Any]:
         texts[error_format.no_key] = "the key is missing or wrong"
     content = {JSON: {"schema": of_error}}
     return {str(n): {"description": texts[n], "content": content} for n in sorted(texts)}
+
+
+def _schema_of(value: Any) -> dict[str, Any]:
+    """The schema of a value of an error."""
+    if isinstance(value, Mapping):
+        return {"type": "object", "properties": {key: _schema_of(it) for key, it in value.items()}}
+    if isinstance(value, list):
+        return {"type": "array", "items": {"type": "string"}}
+    return {"type": "string"} if isinstance(value, str) else {"type": ["string", "null"]}
 
 
 def add_probe(router: APIRouter, path: str, answer: Callable[..., Any], summary: str) -> None:

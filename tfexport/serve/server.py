@@ -265,6 +265,7 @@ def run(service: Service, bound: socket.socket, on_start: Callable[[], object]) 
     """
     request_log.take_over("_granian", "granian", "asyncio")
     logging.getLogger("_granian").setLevel(logging.ERROR)  # it warns that embedding is experimental
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of forms of callers
     server = Server(service, bound, on_start)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:

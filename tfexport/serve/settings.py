@@ -83,6 +83,8 @@ class Settings:
         max_tokens: the most tokens of a sentence's translation.
         max_file_bytes: the most bytes of all files of a request, of models that take files.
         max_pixels: the most pixels of a picture; reading one takes up to 16 bytes for each.
+        max_seconds: of a sound, of models that transcribe; of other models of sound a minute at
+            most.
         max_connections: connections that are open at a time, unless the system's limit is lower;
             each takes up to 25 KB.
         key_file: a file with one key a line; None for no keys.
@@ -104,6 +106,7 @@ class Settings:
     max_tokens: int = 1024
     max_file_bytes: int = 16 << 20
     max_pixels: int = 25_000_000
+    max_seconds: float = 1800.0
     max_connections: int = 16_384
     key_file: Path | None = None
     glossaries: Path | None = None
@@ -131,9 +134,10 @@ class Settings:
             )
             if (value := getattr(self, name)) < 1
         ]
-        if not 0 < self.timeout <= 86400:
-            text = f"{self.timeout:g} is not a number of seconds above 0, up to 86400"
-            problems.append(Problem("timeout", text))
+        for name in ("timeout", "max_seconds"):
+            if not 0 < (seconds := getattr(self, name)) <= 86400:
+                text = f"{seconds:g} is not a number of seconds above 0, up to 86400"
+                problems.append(Problem(name, text))
         problems += [
             Problem("cors_origin", text)
             for origin in self.cors_origins

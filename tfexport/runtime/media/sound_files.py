@@ -67,6 +67,18 @@ def read_sound(source: Any, rate: int, most_seconds: float) -> Samples:
     )
 
 
+def check_sound_library(name: str) -> None:
+    """Check that files of sound can be read.
+
+    Args:
+        name: of what needs it, for the message.
+
+    Raises:
+        MissingDependencyError: soundfile is not installed.
+    """
+    _soundfile(name)
+
+
 def _of_file(name: str, head: bytes, file: Any, rate: int, most_seconds: float) -> Samples:
     soundfile = _soundfile(name)
     try:
@@ -111,6 +123,8 @@ def _reason(head: bytes, error: Exception) -> str:
     except UnicodeDecodeError:
         pass
     reason = str(getattr(error, "error_string", "") or error).strip().rstrip(".")
+    if reason.startswith("File does not exist"):  # said of what cannot be an MP3 file
+        reason = "its content is damaged or of no known kind"
     return f"not a sound that libsndfile reads: {reason}"
 
 

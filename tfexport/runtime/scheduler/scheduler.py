@@ -18,6 +18,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
 from tfexport.runtime.scheduler.continuous import ENTERING, ContinuousBatch, fits_slots
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
+from tfexport.runtime.scheduler.sounds import ONE_WINDOW, SoundBatch, SoundRequest
 from tfexport.runtime.scheduler.submission import (
     Ended,
     Observer,
@@ -99,6 +100,11 @@ class Scheduler:
             wake = np.zeros(1, np.int32)
             running = [ContinuousBatch(engine, self._slots, observer, wake) for _ in workers]
             self._batch_workers.append(BatchWorkers("continuous", running, observer, wake))
+        self._sounds: BatchWorkers | None = None
+        if engine.manifest.speech is not None:
+            sounds = [SoundBatch(self._slots, observer) for _ in workers]
+            self._sounds = BatchWorkers("sounds", sounds, observer)
+            self._batch_workers.append(self._sounds)
         self._entering = threading.Lock()
         self._draining = False
 
@@ -126,7 +132,30 @@ class Scheduler:
             return submission
         rows = [row for row in requests if row is not None]
         fits = self.continuous and fits_slots(rows, options, self._slots)
-        workers = self._batch_workers[fits]
+        self._enter(submission, self._batch_workers[fits])
+        return submission
+
+    def submit_sound(self, request: SoundRequest, *, deadline: float | None = None) -> Submission:
+        """Submit a sound to transcribe with a Whisper model; never blocks.
+
+        Args:
+            request: the sound and its transcriber, which is of the scheduler's engine.
+            deadline: see ``submit``.
+
+        Raises:
+            QueueFullError: see ``submit``.
+        """
+        assert self._sounds is not None
+        submission = Submission([request], ONE_WINDOW, deadline, None)
+        self._enter(submission, self._sounds)
+        return submission
+
+    def _enter(self, submission: Submission, workers: "BatchWorkers") -> None:
+        """Add rows to a queue, if there is room.
+
+        Raises:
+            QueueFullError: see ``submit``.
+        """
         with self._entering:
             if self._draining:
                 raise QueueFullError("the scheduler accepts no more work", 1.0)
@@ -137,7 +166,6 @@ class Scheduler:
                 if self._waiting() >= most:
                     raise QueueFullError(f"{most} requests are waiting", self.seconds_to_clear())
             workers.submit(submission)
-        return submission
 
     def stats(self) -> SchedulerStats:
         """The current work."""

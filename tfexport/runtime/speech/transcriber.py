@@ -5,7 +5,7 @@ section 3.8.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,7 @@ Features = NDArray[np.float32]  # (mel bins, frames)
 
 
 @dataclass(eq=False)
-class _Sound:
+class Sound:
     """A sound and how far it is.
 
     Attributes:
@@ -71,7 +71,13 @@ class _Sound:
 
     @property
     def frames(self) -> int:
+        """Of all windows."""
         return int(self.features.shape[1])
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has no further window."""
+        return self.seek >= self.frames
 
     @property
     def heard(self) -> int:
@@ -191,33 +197,33 @@ class Transcriber:
         Args:
             sounds: see ``features``.
         """
-        waiting, running = enumerate(sounds), list[_Sound]()
+        waiting, running = enumerate(sounds), list[Sound]()
         done: dict[int, Transcription | Failed] = {}
         following, more = 0, True
         while more or running:
-            entered = list[_Sound]()
+            entered = list[Sound]()
             while more and len(running) + len(entered) < self._given.batch_size:
                 number, given = next(waiting, (-1, None))
                 if number < 0:
                     more = False
                     break
                 try:
-                    entered.append(self._enter(number, *self.features(given)))
+                    entered.append(self.enter(number, *self.features(given)))
                 except InputError as error:
                     done[number] = Failed(error, number)
-            self._begin(entered)
+            self.begin(entered)
             running += entered
-            for sound, problem in self._step(running):
+            for sound, problem in self.step(running):
                 running.remove(sound)
                 done[sound.number] = Failed(problem, sound.number)
-            for sound in [each for each in running if each.seek >= each.frames]:
+            for sound in [each for each in running if each.ended]:
                 running.remove(sound)
-                done[sound.number] = self._result(sound)
+                done[sound.number] = self.result(sound)
             while following in done:
                 yield done.pop(following)
                 following += 1
 
-    def _enter(self, number: int, features: Features, duration: float) -> _Sound:
+    def enter(self, number: int, features: Features, duration: float) -> Sound:
         """A sound before its first window.
 
         Raises:
@@ -236,10 +242,10 @@ class Transcriber:
         every = self._given.prompt_every_window
         texts = [] if self._prompt is None or every else [self._prompt]
         first = self._options.condition_first
-        return _Sound(number, array, duration, self._longest, first, texts)
+        return Sound(number, array, duration, self._longest, first, texts)
 
-    def _begin(self, sounds: Sequence[_Sound]) -> None:
-        """Find the languages of sounds."""
+    def begin(self, sounds: Sequence[Sound]) -> None:
+        """Find the languages of sounds, before their first windows."""
         speech, options = self._speech, self._options
         for sound in sounds:
             sound.language = options.language if speech.multilingual else None
@@ -254,7 +260,7 @@ class Transcriber:
         for sound in sounds:
             sound.given = task_tokens(speech, start, options, sound.language)
 
-    def _encode(self, sounds: Sequence[_Sound]) -> list[Any]:
+    def _encode(self, sounds: Sequence[Sound]) -> list[Any]:
         """What the encoder makes of the next windows of sounds; each is computed once."""
         left = [each for each in sounds if each.encoded is None or each.encoded[0] != each.seek]
         if left:
@@ -263,7 +269,7 @@ class Transcriber:
                 sound.encoded = sound.seek, encoded
         return [each.encoded[1] for each in sounds if each.encoded is not None]
 
-    def _inputs_of(self, sound: _Sound) -> dict[str, Features]:
+    def _inputs_of(self, sound: Sound) -> dict[str, Features]:
         """The next window of a sound; what is behind its end is 0."""
         part = sound.features[:, sound.seek : sound.seek + self.window_frames]
         missing = self.window_frames - part.shape[1]
@@ -271,33 +277,43 @@ class Transcriber:
             part = np.pad(part, ((0, 0), (0, missing)))
         return {self._input.name: part}
 
-    def _step(self, sounds: Sequence[_Sound]) -> list[tuple[_Sound, InputError]]:
-        """Decode one window of each sound, and return those that have none."""
-        windows, failed = dict[int, Window](), list[tuple[_Sound, InputError]]()
+    def step(
+        self, sounds: Sequence[Sound], going: Callable[[], bool] | None = None
+    ) -> list[tuple[Sound, InputError]]:
+        """Decode one window of each sound, and return those that have none, with the reason.
+
+        Args:
+            sounds: after ``begin``, none of them at its end.
+            going: called between steps; returns whether to continue.
+
+        Raises:
+            AbandonedError: ``going`` returned false; none of the sounds can go on.
+        """
+        windows, failed = dict[int, Window](), list[tuple[Sound, InputError]]()
         for sound, encoded in zip(sounds, self._encode(sounds), strict=True):
             try:
-                windows[sound.number] = self._window(sound, encoded)
+                windows[id(sound)] = self._window(sound, encoded)
             except InputError as error:
                 failed.append((sound, error))
         found: dict[int, Decoded] = {}
-        ready = [sound for sound in sounds if sound.number in windows]
+        ready = [sound for sound in sounds if id(sound) in windows]
         pending = ready
         for temperature in self._options.temperatures:
             if not pending:
                 break
             made = decode_windows(
-                self._engine, self._speech, [windows[sound.number] for sound in pending],
-                self._options, temperature, self._given.seed, self._given.batch_size,
+                self._engine, self._speech, [windows[id(sound)] for sound in pending],
+                self._options, temperature, self._given.seed, self._given.batch_size, going,
             )  # fmt: skip
-            found |= {sound.number: each for sound, each in zip(pending, made, strict=True)}
+            found |= {id(sound): each for sound, each in zip(pending, made, strict=True)}
             for sound in pending:
                 sound.conditioned = self._options.condition and temperature < 0.5
-            pending = [each for each in pending if found[each.number].is_doubtful(self._options)]
+            pending = [each for each in pending if found[id(each)].is_doubtful(self._options)]
         for sound in ready:
-            self._add(sound, windows[sound.number], found[sound.number])
+            self._add(sound, windows[id(sound)], found[id(sound)])
         return failed
 
-    def _window(self, sound: _Sound, encoded: Any) -> Window:
+    def _window(self, sound: Sound, encoded: Any) -> Window:
         """The next window of a sound.
 
         Raises:
@@ -317,7 +333,7 @@ class Transcriber:
             ))  # fmt: skip
         return Window(encoded, (*ids,), given, sound.longest, sound.number, sound.seek)
 
-    def _given_ids(self, sound: _Sound) -> list[int]:
+    def _given_ids(self, sound: Sound) -> list[int]:
         """The tokens before a window: a prompt, the text before it, language and task."""
         speech, prompt = self._speech, self._prompt
         previous = [] if speech.previous is None else [speech.previous]
@@ -337,7 +353,7 @@ class Transcriber:
             return [*previous, *prompt, *sound.given]
         return sound.given
 
-    def _add(self, sound: _Sound, window: Window, found: Decoded) -> None:
+    def _add(self, sound: Sound, window: Window, found: Decoded) -> None:
         """Add the segments of a window, and go on to the next one."""
         frames = min(sound.frames - sound.seek, self.window_frames)
         if found.is_silence(self._options):
@@ -360,7 +376,7 @@ class Transcriber:
         # Only without their rules can timestamps stand still.
         sound.seek += further if further > 0 else frames
 
-    def _times(self, sound: _Sound, window: Window, found: Decoded) -> list[float] | None:
+    def _times(self, sound: Sound, window: Window, found: Decoded) -> list[float] | None:
         """When each token of a window ends, in seconds of the sound; None if nobody asks for it."""
         if not self._options.word_times:
             return None
@@ -369,7 +385,7 @@ class Transcriber:
         return [begin + time for time in times]
 
     def _words(
-        self, sound: _Sound, tokens: Sequence[int], times: Sequence[float]
+        self, sound: Sound, tokens: Sequence[int], times: Sequence[float]
     ) -> tuple[Word, ...]:
         """The words of a segment; its first token stands for the time at which it begins."""
         hidden, begin = {*self._engine.manifest.hidden_ids}, self._speech.first_timestamp
@@ -383,7 +399,8 @@ class Transcriber:
         language = sound.language or "en"
         return tuple(group_words(shown_ids, spans, self._engine.texts.decode, language))
 
-    def _result(self, sound: _Sound) -> Transcription:
+    def result(self, sound: Sound) -> Transcription:
+        """The transcription of a sound that has ended."""
         tokens = [token for segment in sound.segments for token in segment.tokens]
         language = sound.language if self._speech.multilingual else "en"
         return Transcription(

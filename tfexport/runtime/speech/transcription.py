@@ -9,9 +9,15 @@ from tfexport.json_checks import Check, integer, list_of, of_type, one_of
 from tfexport.speech import TASKS, Speech, language_code, language_name
 
 SUBJECT = "transcribe"
-MOST_SECONDS = 14_400.0  # of one sound; each hour takes 0.7 GB while it is read
+MOST_SECONDS = 14_400.0  # of one sound; an hour takes 0.56 GB while it is read
 _NUMBER = of_type("a number", int, float)
 _MOST = 1024  # temperatures, and rows of a batch
+# Options of which doubtful windows are decoded again at higher temperatures; the thresholds are
+# those of Radford et al. 2022, with the ratio of tokens instead of text.
+FALLBACK: Mapping[str, Any] = {
+    "temperature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "compression_ratio_threshold": 1.35,
+    "logprob_threshold": -1.0, "no_speech_threshold": 0.6,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ Axes: B windows, V vocabulary.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,9 +124,13 @@ def detect_languages(
 
 def decode_windows(
     engine: Engine, speech: Speech, windows: Sequence[Window], options: Resolved,
-    temperature: float, seed: int, batch_size: int,
+    temperature: float, seed: int, batch_size: int, going: Callable[[], bool] | None = None,
 ) -> list[Decoded]:  # fmt: skip
-    """Decode windows; those whose given tokens are equally many share batches."""
+    """Decode windows; those whose given tokens are equally many share batches.
+
+    Raises:
+        AbandonedError: ``going``, which is called between steps, returned false.
+    """
     groups: dict[Any, list[int]] = {}
     for place, window in enumerate(windows):
         key = window.ids[0], len(window.ids), window.task_tokens, window.longest
@@ -136,20 +140,21 @@ def decode_windows(
         for at in range(0, len(places), batch_size):
             batch = places[at : at + batch_size]
             made = _decode(
-                engine, speech, [windows[place] for place in batch], options, temperature, seed
-            )
+                engine, speech, [windows[place] for place in batch], options, temperature, seed,
+                going,
+            )  # fmt: skip
             found |= dict(zip(batch, made, strict=True))
     return [found[place] for place in range(len(windows))]
 
 
 def _decode(
     engine: Engine, speech: Speech, windows: Sequence[Window], how: Resolved,
-    temperature: float, seed: int,
+    temperature: float, seed: int, going: Callable[[], bool] | None,
 ) -> list[Decoded]:  # fmt: skip
     first = windows[0]
     given = len(first.ids) - 1  # without the start token of the search
     own = _options(engine, temperature, first.ids[0], seed, how.beam_size)
-    options = replace(own, max_length=first.longest - 1)
+    options = replace(own, max_length=first.longest - 1, going=going)
     # Drawing is among the best tokens, whose probabilities are those of these alone.
     top_k = (own.top_k or TOP_K) if temperature else 0
     eos = engine.manifest.special_ids.eos

@@ -16,10 +16,11 @@ export function useKey(key) {
 }
 
 async function ask(path, body, signal) {
-  const headers = { "Content-Type": "application/json" };
+  const form = body instanceof FormData; // whose type the browser says
+  const headers = form ? {} : { "Content-Type": "application/json" };
   const key = sessionStorage.getItem(KEY);
   if (key) headers.Authorization = `Bearer ${key}`;
-  const given = body ? { method: "POST", body: JSON.stringify(body) } : {};
+  const given = body ? { method: "POST", body: form ? body : JSON.stringify(body) } : {};
   let response;
   try {
     response = await fetch(path, { ...given, headers, signal });
@@ -31,7 +32,8 @@ async function ask(path, body, signal) {
   const text = await response.text();
   let message = text || response.statusText;
   try {
-    message = JSON.parse(text).error ?? message;
+    const { error } = JSON.parse(text);
+    message = error?.message ?? error ?? message;
   } catch {
     // Not of the server, but of something in front of it.
   }
@@ -62,6 +64,25 @@ export async function alternatives(sentence, prefix, { model, options }, signal)
   const body = { texts: [sentence], model, ...whole, options: { ...options, ...more } };
   const found = await (await ask("v1/translate", body, signal)).json();
   return found.translations[0].hypotheses;
+}
+
+/** What is said in a sound: its text, and with `times` its segments. */
+export async function transcribe(file, { model, times, language, english }, signal) {
+  const form = new FormData();
+  form.append("file", file);
+  form.append("model", model);
+  form.append("response_format", times ? "verbose_json" : "json");
+  if (language && !english) form.append("language", language);
+  const path = english ? "v1/audio/translations" : "v1/audio/transcriptions";
+  return (await ask(path, form, signal)).json();
+}
+
+/** The text that a model makes of a picture. */
+export async function read(file, { model, options }, signal) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  const letters = Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
+  const found = await (await ask("v1/translate", { images: [btoa(letters)], model, options }, signal)).json();
+  return found.translations[0].text;
 }
 
 /** For each sentence of a text its source, and the texts of its tokens on both sides. */

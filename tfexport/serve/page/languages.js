@@ -1,17 +1,23 @@
 // The choice of a model and of its languages.
 
 const UNKNOWN = "und";
+const HEADINGS = { text: ["Text", "Translation"], audio: ["Sound", "Text"], image: ["Picture", "Text"] };
 const element = (id) => document.getElementById(id);
 const names = new Intl.DisplayNames("en", { type: "language" });
 let models = [];
 
-/** Offer the models of the server; `changed` is called when another choice is made. */
-export function offer(found, changed) {
+/**
+ * Offer the models of the server.
+ *
+ * `changed` is called when another choice is made, `chose` with a model that is chosen, at first too.
+ */
+export function offer(found, changed, chose) {
   models = found;
   element("model").replaceChildren(...models.map(({ name }) => new Option(name)));
   element("model-choice").hidden = models.length < 2;
   element("model").onchange = () => {
     offerLanguages();
+    chose(models[element("model").selectedIndex]);
     changed();
   };
   for (const side of ["source", "target"]) {
@@ -21,6 +27,7 @@ export function offer(found, changed) {
     };
   }
   offerLanguages();
+  chose(models[element("model").selectedIndex]);
 }
 
 /** What requests say of model and languages. */
@@ -34,14 +41,15 @@ export function chosen() {
 }
 
 function offerLanguages() {
-  const { languages } = models[element("model").selectedIndex];
+  const { languages, input = "text" } = models[element("model").selectedIndex];
+  const [plainSource, plainTarget] = HEADINGS[input] ?? HEADINGS.text;
   for (const side of ["source", "target"]) {
     const select = element(`${side}-language`);
     const codes = languages[side];
     select.replaceChildren(...codes.map((code) => new Option(nameOf(code), code)));
     select.hidden = codes.length < 2;
     const heading = element(`${side}-name`);
-    const plain = side === "source" ? "Text" : "Translation";
+    const plain = side === "source" ? plainSource : plainTarget;
     const alone = codes.length === 1 && codes[0] !== UNKNOWN;
     (heading.querySelector("label") ?? heading).textContent = alone ? nameOf(codes[0]) : plain;
   }

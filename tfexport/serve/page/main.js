@@ -2,9 +2,10 @@
 
 import * as api from "./api.js";
 import { closeList, openList } from "./alternatives.js";
+import { chosenFile, inputKind, offerFile, spoken } from "./file.js";
 import { chosen, offer } from "./languages.js";
 import { clearShades } from "./source.js";
-import { focusWord, numberOf, setBusy, showText, showWords } from "./translation.js";
+import { focusWord, numberOf, setBusy, showSegments, showText, showWords } from "./translation.js";
 import { sentenceOf } from "./words.js";
 
 const PAUSE = 250; // milliseconds without a key before a translation starts
@@ -66,7 +67,29 @@ function askForKey(again) {
   };
 }
 
+/** Show the text of the chosen file, if there is one. */
+async function updateFile(signal) {
+  const file = chosenFile();
+  showNothing(); // not that of another file
+  if (file) {
+    const { model, options: languages } = chosen();
+    let text;
+    if (inputKind() === "audio") {
+      const found = await api.transcribe(file, { model, ...spoken() }, signal);
+      text = found.text;
+      if (found.segments) showSegments(found.segments);
+      else showText(text);
+    } else {
+      text = await api.read(file, { model, options: languages }, signal);
+      showText(text);
+    }
+    element("announcement").textContent = text;
+  }
+  setBusy(false);
+}
+
 async function update(signal) {
+  if (["audio", "image"].includes(inputKind())) return updateFile(signal);
   const text = source.value;
   if (!text.trim()) {
     showNothing();
@@ -166,10 +189,14 @@ function tryToBegin() {
 }
 
 async function begin() {
-  offer(await api.models(), () => {
-    attention = true;
-    changed(0);
-  });
+  offer(
+    await api.models(),
+    () => {
+      attention = true;
+      changed(0);
+    },
+    (model) => offerFile(model, () => changed(0), (problem) => (element("error").textContent = problem)),
+  );
   source.addEventListener("input", () => changed());
   changed(0); // a browser may have kept the text of an earlier visit
 }

@@ -14,6 +14,23 @@ export function showText(text) {
   pane.textContent = text;
 }
 
+/** Show the segments of a sound, each behind the time at which it begins. */
+export function showSegments(segments) {
+  const parts = segments.flatMap(({ start, text }) => {
+    const time = document.createElement("time");
+    time.textContent = clock(start);
+    return [time, `${text.trim()}\n`];
+  });
+  pane.replaceChildren(...parts);
+}
+
+function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  const rest = String(whole % 60).padStart(2, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+}
+
 /**
  * Show a translation as words.
  *

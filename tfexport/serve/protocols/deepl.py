@@ -19,6 +19,7 @@ from tfexport.serve.bodies import (
     form_fields,
     read_form,
     read_json,
+    unsupported,
 )
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import wrong
@@ -55,17 +56,6 @@ def _split(value: str | None) -> str | None:
     return value
 
 
-def _without(*harmless: Any) -> pydantic.BeforeValidator:
-    """A field of DeepL that no model has; only values without an effect are accepted."""
-
-    def check(value: Any) -> Any:
-        if value in (None, "", [], [""]) or any(value == known for known in harmless):
-            return None
-        raise ValueError("not supported by this server; omit it")
-
-    return pydantic.BeforeValidator(check)
-
-
 def _tags(value: Any) -> Any:
     """Names of tags: a list, or a text with commas."""
     if value is None:
@@ -77,7 +67,7 @@ def _tags(value: Any) -> Any:
     raise ValueError("is neither a list of names nor a text with commas")
 
 
-_Nothing = Annotated[Any, _without()]
+_Nothing = Annotated[Any, unsupported()]
 _EMPTY = pydantic.BeforeValidator(lambda value: value or None)
 _Numbers = Annotated[tuple[str, ...], pydantic.BeforeValidator(_tags)]
 _Tags = Annotated[tuple[str, ...], pydantic.BeforeValidator(_tags)]
@@ -96,11 +86,11 @@ class TranslateCall(Fields):
         False, description="accepted without effect: white space is always preserved"
     )
     show_billed_characters: bool = False
-    formality: Annotated[Any, _without("default", "prefer_more", "prefer_less")] = None
-    model_type: Annotated[Any, _without("prefer_quality_optimized", "latency_optimized")] = None
-    enable_beta_languages: Annotated[Any, _without("0", "false", False)] = None
+    formality: Annotated[Any, unsupported("default", "prefer_more", "prefer_less")] = None
+    model_type: Annotated[Any, unsupported("prefer_quality_optimized", "latency_optimized")] = None
+    enable_beta_languages: Annotated[Any, unsupported("0", "false", False)] = None
     tag_handling: Annotated[Literal["html", "xml"] | None, _EMPTY] = None
-    tag_handling_version: Annotated[Any, _without("v1", "v2")] = None
+    tag_handling_version: Annotated[Any, unsupported("v1", "v2")] = None
     outline_detection: bool = pydantic.Field(
         True, description="elements of XML without text around them end a sentence"
     )
@@ -155,7 +145,7 @@ def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["DeepL"])
 
-    @router.post("/v2/translate", **describe(TranslateCall, "Translate texts.", forms=True))
+    @router.post("/v2/translate", **describe(TranslateCall, "Translate texts.", JSON, FORM))
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(call.headers, JSON, FORM)

@@ -120,7 +120,7 @@ def _add_version_2(router: APIRouter, service: Service) -> None:
     @router.post(
         "/v2/glossaries",
         status_code=201,
-        **describe(CreateCall, "Store a glossary of one pair of languages.", forms=True),
+        **describe(CreateCall, "Store a glossary of one pair of languages.", JSON, FORM),
     )
     async def create(request: Request) -> Response:
         call = call_of(request.scope)

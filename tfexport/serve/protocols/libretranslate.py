@@ -102,7 +102,7 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["LibreTranslate"])
     can_detect()  # loads the library now, not in the first request
 
-    @router.post("/translate", **describe(TranslateCall, "Translate texts.", forms=True))
+    @router.post("/translate", **describe(TranslateCall, "Translate texts.", JSON, FORM))
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(call.headers, JSON, FORM)
@@ -118,7 +118,7 @@ def routes(service: Service) -> APIRouter:
         headers = cut_headers([one.found for one in found])
         return JSONResponse(_answer(service, found, body), headers=headers)
 
-    @router.post("/detect", **describe(DetectCall, "Find the language of a text.", forms=True))
+    @router.post("/detect", **describe(DetectCall, "Find the language of a text.", JSON, FORM))
     async def detect_language(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(call.headers, JSON, FORM)

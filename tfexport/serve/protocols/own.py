@@ -193,10 +193,11 @@ class LiveText:
         return self._parts.gap(place, self._shown[0], text, kept)
 
 
+EVENTS = "text/event-stream"
 HEARTBEAT = 15.0  # seconds of silence after which a comment keeps proxies connected
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _AT_ONCE = 64  # tokens of an event
-_PING = ": ping\n\n"
+PING = ": ping\n\n"
 
 
 async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Response:
@@ -209,7 +210,7 @@ async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Re
     rows, submission = await submit_texts(model, asked, call, on_step)
     metrics.characters += call.characters
     events = _events(model, rows, submission, steps, call)
-    return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
+    return StreamingResponse(events, media_type=EVENTS, headers=EVENT_HEADERS)
 
 
 async def _events(
@@ -230,7 +231,7 @@ async def _events(
                 continue
             token.cancel()
             if not found.done():
-                yield _PING
+                yield PING
         hypotheses = found.result()
         while not steps.empty():
             for piece in _shown(live, steps.get_nowait(), steps):
@@ -431,7 +432,10 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/models", summary="List the models.")
     async def list_models() -> Response:
-        return JSONResponse({"models": [_listed(model) for model in service.models]})
+        own = [_listed(model) for model in service.models]
+        # As OpenAI's clients read it, too.
+        data = [openai_model(model) for model in service.models]
+        return JSONResponse({"object": "list", "data": data, "models": own})
 
     return router
 
@@ -497,4 +501,22 @@ def _listed(model: Model) -> dict[str, Any]:
         "engine": model.engine.model.engine,
         "batching": "continuous" if scheduler.continuous else "dynamic",
         **({"reason": scheduler.reason} if scheduler.reason else {}),
+        **({} if (speech := _speech(model)) is None else {"speech": speech}),
+    }
+
+
+def openai_model(model: Model) -> dict[str, Any]:
+    """A model as OpenAI's clients read it."""
+    return {"id": model.name, "object": "model", "created": model.created, "owned_by": "tfexport"}
+
+
+def _speech(model: Model) -> dict[str, Any] | None:
+    """The languages and tasks of a model that transcribes; None of others."""
+    speech = model.engine.manifest.speech
+    if speech is None:
+        return None
+    return {
+        "languages": sorted(speech.languages) or ["en"],
+        "tasks": sorted(speech.tasks) or ["transcribe"],
+        "detects": speech.multilingual,
     }

@@ -1,6 +1,6 @@
 """The responses of all paths, for OpenAPI."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 
@@ -72,6 +72,12 @@ class _Sides(Answer):
     target: list[str]
 
 
+class _Speech(Answer):
+    languages: list[str]
+    tasks: list[str]
+    detects: bool = pydantic.Field(description="whether it finds the language of a sound")
+
+
 class _Model(Answer):
     name: str
     version: str
@@ -81,11 +87,23 @@ class _Model(Answer):
     engine: str
     batching: str
     reason: str = ""
+    speech: _Speech | None = pydantic.Field(None, description="of models that transcribe")
+
+
+class OpenAIModel(Answer):
+    """The response of ``GET /v1/models/{name}``."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
 
 
 class Models(Answer):
-    """The response of ``GET /v1/models``."""
+    """The response of ``GET /v1/models``: as OpenAI's clients read it, and in full."""
 
+    object: Literal["list"]
+    data: list[OpenAIModel]
     models: list[_Model]
 
 
@@ -223,11 +241,50 @@ class Inference(Answer):
     outputs: list[_Output]
 
 
+class _Seconds(Answer):
+    type: Literal["duration"]
+    seconds: int
+
+
+class _Segment(Answer):
+    id: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float | None
+    compression_ratio: float
+    no_speech_prob: float
+    seek: int
+
+
+class _Word(Answer):
+    word: str
+    start: float
+    end: float
+
+
+class Transcribed(Answer):
+    """The response of ``POST /v1/audio/…``: ``text``, and with ``verbose_json`` the rest."""
+
+    text: str
+    usage: _Seconds | None = None
+    task: str | None = None
+    language: str | None = None
+    duration: float | None = None
+    segments: list[_Segment] | None = None
+    words: list[_Word] | None = None
+
+
 ANSWERS: dict[tuple[str, str], type[pydantic.BaseModel]] = {
     ("post", "/v1/translate"): Translations,
     ("post", "/v1/score"): Scores,
     ("post", "/v1/pieces"): Pieces,
     ("get", "/v1/models"): Models,
+    ("get", "/v1/models/{name}"): OpenAIModel,
+    ("post", "/v1/audio/transcriptions"): Transcribed,
+    ("post", "/v1/audio/translations"): Transcribed,
     ("post", "/translate"): LibreTranslation,
     ("post", "/detect"): Detection,
     ("get", "/languages"): LibreLanguages,

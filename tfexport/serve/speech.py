@@ -1,0 +1,102 @@
+"""Transcription of the sound of a request, by a Whisper model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tfexport.errors import InputError
+from tfexport.preprocessing import AUDIO
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.scheduler import SoundRequest, Submission
+from tfexport.runtime.speech.transcription import Segment, Transcription, TranscriptionOptions
+from tfexport.serve.call import Call
+from tfexport.serve.failures import busy, spelled, wrong
+from tfexport.serve.models import Model
+from tfexport.serve.texts import outcome
+
+OnSegments = Callable[[Sequence[Segment]], object]
+
+
+def hears(model: Model) -> bool:
+    """Whether a model takes sound."""
+    manifest = model.engine.manifest
+    return manifest.media == AUDIO or manifest.speech is not None
+
+
+def prompt_ids(engine: Engine, prompt: str) -> tuple[int, ...] | None:
+    """The end of a prompt, as much as a window has room for; None if it is blank.
+
+    Raises:
+        InputError: it is not text.
+    """
+    speech = engine.manifest.speech
+    if speech is None or not prompt.strip():
+        return None
+    ids = engine.texts.encode_target(f" {prompt.strip()}")
+    return tuple(ids[-(speech.positions // 2 - 1) :])
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A sound that is transcribed.
+
+    Attributes:
+        model: by which.
+        request: the sound and its options.
+        submission: that of the scheduler.
+    """
+
+    model: Model
+    request: SoundRequest
+    submission: Submission
+
+    @classmethod
+    async def begin(
+        cls,
+        model: Model,
+        file: bytes,
+        options: TranscriptionOptions,
+        call: Call,
+        on_segments: OnSegments | None = None,
+    ) -> "Listening":
+        """Read a sound and submit it; the end of the call takes it out again.
+
+        Args:
+            model: a Whisper model.
+            file: the bytes of a file.
+            options: how to transcribe it.
+            call: the call, whose body is not needed any more.
+            on_segments: called by a thread of the scheduler with the segments of each window.
+
+        Raises:
+            ConfigError: options do not fit the model.
+            RequestError: the sound cannot be read, or sounds that wait fill the memory for them.
+            QueueFullError: too many requests wait.
+        """
+
+        def read() -> SoundRequest:
+            transcriber = model.transcriber(options)
+            try:
+                sound = transcriber.enter(0, *transcriber.features(file))
+            except InputError as error:
+                raise wrong(f"file: {spelled(error)}") from None
+            return SoundRequest([], transcriber=transcriber, sound=sound, on_segments=on_segments)
+
+        request = await call.aside(read)  # a short file may be a long sound
+        hold = call.exits.enter_context(model.sounds.held())
+        if not hold(request.sound.features.nbytes):
+            raise busy("too many long sounds are waiting", model.scheduler.seconds_to_clear())
+        call.drop_body()
+        submission = model.scheduler.submit_sound(request, deadline=call.deadline)
+        call.exits.callback(submission.cancel)
+        model.observer.heard(request.sound.duration)
+        return cls(model, request, submission)
+
+    async def result(self, call: Call) -> Transcription:
+        """What was said, once all windows are decoded.
+
+        Raises:
+            RequestError: the deadline has passed.
+            InputError: the prompt leaves no room.
+        """
+        await outcome(self.submission, call)
+        return await call.aside(self.request.transcriber.result, self.request.sound)
