@@ -60,6 +60,14 @@ class SpokenTable(TableModel):
         pass
 
 
+def write_words(folder: Path, count: int) -> None:
+    """Write a tokenizer of the words w0, w1, …, each with the id of its number."""
+    words = {f"w{number}": number for number in range(count)}
+    tokenizer = {"model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
+                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
 def write_spoken_bundle(folder: Path) -> Path:
     """Write a bundle whose texts are words, w0 to w29."""
 
@@ -69,10 +77,7 @@ def write_spoken_bundle(folder: Path) -> Path:
     folder.mkdir()
     for name in ("encoder", "decoder"):
         (folder / f"{name}.onnx").write_bytes(b"")
-    words = {f"w{number}": number for number in range(VOCABULARY)}
-    tokenizer = {"model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
-                 "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_words(folder, VOCABULARY)
     write_manifest(folder, Manifest(
         tfexport_version="0", opset={"": 20}, ir_version=10, minimum_onnxruntime="1.18",
         config={"add_source_bos": False, "add_source_eos": False},

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tests.export.transformers_folders.families import make_model
+from tests.support.spoken_bundle import write_words
 from tfexport.bundle import Limits, Manifest, TokenizerEntry, write_manifest
 
 EOS, START, ENGLISH, GERMAN, FRENCH, TRANSCRIBE, TRANSLATE = range(30, 37)
@@ -115,10 +116,7 @@ def write_without_graphs(folder: Path, found: Any, texts: bool = False) -> None:
     for name in ("encoder", "decoder"):
         (folder / f"{name}.onnx").write_bytes(b"")
     if texts:
-        words = {f"w{number}": number for number in range(VOCABULARY)}
-        tokenizer = {"model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
-                     "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}  # fmt: skip
-        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        write_words(folder, VOCABULARY)
     write_manifest(folder, Manifest(
         tfexport_version="0", opset={"": 20}, ir_version=10, minimum_onnxruntime="1.18",
         config={"add_source_bos": False, "add_source_eos": False}, special_ids=found.special,

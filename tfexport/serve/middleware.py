@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from contextlib import ExitStack
 from typing import Any
 
 import anyio
@@ -65,13 +66,15 @@ class RequestMiddleware:
         method = scope["method"]
         if method == "HEAD":  # its answers have no body: granian removes it
             scope["method"] = "GET"
-        self._service.metrics.active.inc()
+        active = self._service.metrics.active
+        active.inc()
+        answer.completed.callback(active.dec)
         try:
             with call.exits:
                 await self._answer(scope, call, receive, answer)
         finally:
             call.ended = True
-            self._service.metrics.active.dec()
+            answer.completed.close()
             self._record(scope, call, method, answer.status)
 
     async def _shed(self, scope: Scope, answer: "_Answer") -> None:
@@ -202,12 +205,18 @@ def _closing(failure: RequestError) -> RequestError:
 
 
 class _Answer:
-    """Sends the response of one request."""
+    """Sends the response of one request.
+
+    Attributes:
+        status: of the response; 0 before it starts.
+        complete: whether its last part was sent.
+        completed: closed before that part is sent, so that no client sees its own request counted.
+    """
 
     def __init__(self, send: Send, call: Call) -> None:
         self._send, self._id = send, call.id.encode("latin-1")
         self._error_format = call.rules.error_format
-        self.status, self.complete = 0, False
+        self.status, self.complete, self.completed = 0, False, ExitStack()
 
     async def send(self, message: Message) -> None:
         """Send a part, with the id of the request in the headers."""
@@ -217,6 +226,7 @@ class _Answer:
             message["headers"] = [*message.get("headers", []), *added]
         elif not message.get("more_body", False):
             self.complete = True
+            self.completed.close()
         await self._send(message)
 
     async def fail(self, failure: RequestError) -> None:

@@ -92,7 +92,7 @@ class Listening:
         return cls(model, request, submission)
 
     async def result(self, call: Call) -> Transcription:
-        """What was said, once all windows are decoded.
+        """Wait until all windows are decoded, and return the transcription.
 
         Raises:
             RequestError: the deadline has passed.

@@ -3,48 +3,22 @@
 import dataclasses
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
 from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler.submission import Ended, Observer, Row
+from tfexport.runtime.scheduler.submission import Ended, ListedRows, Observer, Row, any_awaited
 from tfexport.runtime.search import AbandonedError, ResolvedOptions, decode
 
 
-class DynamicBatch:
+class DynamicBatch(ListedRows):
     """See ``RunningBatch``; a step decodes all rows with the same options to their ends."""
 
     def __init__(self, engine: Engine, capacity: int, observer: Observer) -> None:
-        self._engine, self._capacity, self._observer = engine, capacity, observer
-        self._rows: list[Row] = []
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """See ``RunningBatch``."""
-        return self._rows
-
-    @property
-    def capacity(self) -> int:
-        """See ``RunningBatch``."""
-        return self._capacity
-
-    @property
-    def free(self) -> int:
-        """See ``RunningBatch``."""
-        return self._capacity - len(self.rows)
-
-    def enter(self, rows: Sequence[Row]) -> None:
-        """See ``RunningBatch``."""
-        self._rows.extend(rows)
-
-    def leave(self) -> None:
-        """See ``RunningBatch``."""
-        self._rows = [row for row in self.rows if not row.submission.end_if_late()]
-
-    def clear(self) -> None:
-        """See ``RunningBatch``."""
-        self._rows = []
+        super().__init__(capacity)
+        self._engine, self._observer = engine, observer
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
@@ -70,12 +44,7 @@ class DynamicBatch:
 
     def _decode(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         requests = [row.request for row in rows]
-
-        def going() -> bool:
-            over = [row.submission.end_if_late() for row in rows]
-            return not all(over)
-
-        options = dataclasses.replace(_told(rows[0]), going=going)
+        options = dataclasses.replace(_told(rows[0]), going=partial(any_awaited, rows))
         return decode(self._engine.model, requests, options)
 
 

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tfexport.runtime.model.abandoned import AbandonedError
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler.submission import Ended, Observer, Row
+from tfexport.runtime.scheduler.submission import Ended, ListedRows, Observer, Row, any_awaited
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.speech.transcriber import Sound, Transcriber
 from tfexport.runtime.speech.transcription import Segment
@@ -40,44 +41,21 @@ class SoundRequest(Request):
         return -(-self.sound.frames // self.transcriber.window_frames)
 
 
-class SoundBatch:
+class SoundBatch(ListedRows):
     """See ``RunningBatch``; a step decodes a window of each row, which is a sound.
 
     A row ends with its sound. Others enter between two steps.
     """
 
     def __init__(self, capacity: int, observer: Observer) -> None:
-        self._capacity, self._observer = min(capacity, MOST_WINDOWS), observer
-        self._rows = list[Row]()
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """See ``RunningBatch``."""
-        return self._rows
-
-    @property
-    def capacity(self) -> int:
-        """See ``RunningBatch``."""
-        return self._capacity
-
-    @property
-    def free(self) -> int:
-        """See ``RunningBatch``."""
-        return self._capacity - len(self._rows)
+        super().__init__(min(capacity, MOST_WINDOWS))
+        self._observer = observer
 
     def enter(self, rows: Sequence[Row]) -> None:
         """See ``RunningBatch``; the languages of sounds are found."""
         for transcriber, group in _groups(rows):
             transcriber.begin([_asked(row).sound for row in group])
-        self._rows.extend(rows)
-
-    def leave(self) -> None:
-        """See ``RunningBatch``."""
-        self._rows = [row for row in self._rows if not row.submission.end_if_late()]
-
-    def clear(self) -> None:
-        """See ``RunningBatch``."""
-        self._rows = []
+        super().enter(rows)
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
@@ -88,11 +66,7 @@ class SoundBatch:
         return [(row, [_hypothesis(_asked(row).sound)]) for row in ended]
 
     def _step(self, transcriber: Transcriber, rows: Sequence[Row]) -> None:
-        def going() -> bool:
-            over = [row.submission.end_if_late() for row in rows]
-            return not all(over)
-
-        sounds = [_asked(row).sound for row in rows]
+        sounds, going = [_asked(row).sound for row in rows], partial(any_awaited, rows)
         first = [sound for sound in sounds if not sound.seek]
         made = [len(sound.segments) for sound in sounds]
         try:

@@ -106,6 +106,47 @@ class Row:
 Ended = list[tuple[Row, list[Hypothesis]]]  # rows with their hypotheses
 
 
+def any_awaited(rows: Sequence[Row]) -> bool:
+    """Whether somebody still waits for one of the rows; late submissions fail."""
+    over = [row.submission.end_if_late() for row in rows]
+    return not all(over)
+
+
+class ListedRows:
+    """The rows of a ``RunningBatch`` that has no slots in the model; the base of such batches."""
+
+    def __init__(self, capacity: int) -> None:
+        """Start without rows; ``capacity`` is the most."""
+        self._capacity, self._rows = capacity, list[Row]()
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """See ``RunningBatch``."""
+        return self._rows
+
+    @property
+    def capacity(self) -> int:
+        """See ``RunningBatch``."""
+        return self._capacity
+
+    @property
+    def free(self) -> int:
+        """See ``RunningBatch``."""
+        return self._capacity - len(self._rows)
+
+    def enter(self, rows: Sequence[Row]) -> None:
+        """See ``RunningBatch``."""
+        self._rows.extend(rows)
+
+    def leave(self) -> None:
+        """See ``RunningBatch``."""
+        self._rows = [row for row in self._rows if not row.submission.end_if_late()]
+
+    def clear(self) -> None:
+        """See ``RunningBatch``."""
+        self._rows = []
+
+
 class WaitingRows:
     """The queue of waiting rows, in which submissions take turns, one row each.
 

@@ -261,7 +261,7 @@ class Transcriber:
             sound.given = task_tokens(speech, start, options, sound.language)
 
     def _encode(self, sounds: Sequence[Sound]) -> list[Any]:
-        """What the encoder makes of the next windows of sounds; each is computed once."""
+        """Encode the next windows of sounds, each once."""
         left = [each for each in sounds if each.encoded is None or each.encoded[0] != each.seek]
         if left:
             inputs = [self._inputs_of(sound) for sound in left]

@@ -211,7 +211,7 @@ def _options(
 
 
 def _granularities(body: TranscriptionCall | TranslationCall) -> Sequence[str]:
-    """What times are asked for."""
+    """The times that the answer has: of segments, of words or of both."""
     given = body.timestamp_granularities if isinstance(body, TranscriptionCall) else None
     return given or ("segment",)
 
