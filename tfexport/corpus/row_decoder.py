@@ -62,10 +62,6 @@ class Task:
         """Everything that results depend on, as JSON values."""
         shortlist = self.vocabulary_map
         without_influence = ("batch_size", "batch_type")
-        of_files = {
-            "most_seconds": self.most_seconds,
-            "transcription": _by_name(self.transcription),
-        }
         return {
             "options": {
                 name: value
@@ -75,8 +71,8 @@ class Task:
             "languages": [self.source_language, self.target_language],
             "target_prefix": self.target_prefix,
             "vocabulary_map": None if shortlist is None else hashlib.sha256(shortlist).hexdigest(),
-            # Without them, what was made of texts by an earlier version stays complete.
-            **{name: value for name, value in of_files.items() if value},
+            "most_seconds": self.most_seconds,
+            "transcription": _by_name(self.transcription),
         }
 
 
