@@ -165,13 +165,15 @@ def test_patches_of_narrow_pictures_are_torchs_or_refused(size: tuple[int, int])
         found = torch.nn.functional.interpolate(values, (height, width), **how)
         return np.asarray(found[0]).transpose(1, 2, 0)
 
-    try:
-        made = Picture.of(part, MediaLimits()).inputs(pixels)["flattened_patches"]
-    except InputError as error:
-        assert f"become {2 * rows} × 1 by the model's patches" in str(error)
-        wide = resized(np.repeat(pixels, 2, 1), 2 * rows, 2)[:, :1]  # the same picture, twice as wide
-        assert np.abs(resized(pixels, 2 * rows, 1) - wide).max() > 9  # a defect of torch
+    picture = Picture.of(part, MediaLimits())
+    if columns == 1 and size[0] > 1 and 2 * rows != size[0]:
+        with pytest.raises(InputError, match=f"become {2 * rows} × 1 by the model's patches"):
+            picture.inputs(pixels)
+        wide = np.repeat(pixels, 2, 1)  # the same picture, twice as wide
+        difference = resized(pixels, 2 * rows, 1) - resized(wide, 2 * rows, 2)[:, :1]
+        assert np.abs(difference).max() > 9  # a defect of torch
         return
+    made = picture.inputs(pixels)["flattened_patches"]
     wanted = resized(pixels, 2 * rows, columns).reshape(rows, 2, columns, 3)
     wanted = wanted.transpose(0, 2, 1, 3).reshape(rows * columns, 6)
     np.testing.assert_allclose(made[: rows * columns, 2:], wanted, atol=1e-3)
