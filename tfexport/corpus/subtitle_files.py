@@ -56,14 +56,12 @@ def claim_folders(
         text = "subtitles are written for a folder of sounds, and this input is a file of rows"
         raise ConfigError(join_problems("corpus", [Problem(kind, text) for kind in folders]))
     _check_apart_from_each_other(names)
-    places = [*apart]
     for folder in folders.values():
         system, root = file_system(folder)
-        for place in places:
+        for place in apart:
             other, path = file_system(place)
             if other.equals(system):
                 check_apart(place, folder, path, root)
-        places.append(folder)
     for folder in folders.values():
         _claim(folder, force)
 
@@ -92,7 +90,11 @@ def _claim(folder: str, force: bool) -> None:
                 "use ", Option("force", True), " to write subtitles into it.",
             )
         )  # fmt: skip
-    write_atomically(system, mark, lambda sink: sink.write(b""))
+    _write(system, mark, b"")
+
+
+def _write(system: fs.FileSystem, path: str, content: bytes) -> None:
+    write_atomically(system, path, lambda sink: sink.write(content))
 
 
 def _stem(name: str) -> str:
@@ -113,9 +115,8 @@ class SubtitleFiles:
             InputError: a file cannot be written.
         """
         for kind, (system, root) in self._folders.items():
-            content = FORMATS[kind](found).encode()
             path = f"{root}/{_stem(name)}.{kind}"
             try:
-                write_atomically(system, path, lambda sink, content=content: sink.write(content))
+                _write(system, path, FORMATS[kind](found).encode())
             except OSError as error:
                 raise InputError(f"{public(path)}: cannot be written: {error}") from None

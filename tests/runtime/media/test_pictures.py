@@ -174,8 +174,8 @@ def test_patches_of_narrow_pictures_are_torchs_or_refused(size: tuple[int, int])
         assert np.abs(difference).max() > 9  # a defect of torch
         return
     made = picture.inputs(pixels)["flattened_patches"]
-    wanted = resized(pixels, 2 * rows, columns).reshape(rows, 2, columns, 3)
-    wanted = wanted.transpose(0, 2, 1, 3).reshape(rows * columns, 6)
+    cut = resized(pixels, 2 * rows, columns).reshape(rows, 2, columns, 3)
+    wanted = cut.transpose(0, 2, 1, 3).reshape(rows * columns, 6)
     np.testing.assert_allclose(made[: rows * columns, 2:], wanted, atol=1e-3)
 
 
