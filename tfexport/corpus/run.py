@@ -141,7 +141,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     task = make_task(
         given_options(options, keywords), source_language, target_language, target_prefix,
         vocabulary_map, spell, most_seconds=max_seconds, transcription=transcription or {},
-        subtitles={kind: os.fspath(folder) for kind, folder in (subtitles or {}).items()},
+        subtitles={kind: _everywhere(folder) for kind, folder in (subtitles or {}).items()},
         place="" if media is None else folder_of(given),
     )  # fmt: skip
     asked, column = column, column or media or "text"
@@ -182,6 +182,12 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
 
         with running():
             return _run(RayWorkers(plan, job, shipped, task, alone), found, on_advance)
+
+
+def _everywhere(folder: str | os.PathLike[str]) -> str:
+    """A path that workers with another current folder read alike, or a URI."""
+    name = os.fspath(folder)
+    return name if "://" in name else str(Path(name).absolute())
 
 
 def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:

@@ -205,7 +205,7 @@ def _patches(image: Image, step: Step) -> tuple[NDArray[np.float32], NDArray[np.
     columns = max(min(int(scale * width / wide), most), 1)
     sized, (mean, std) = (columns * wide, rows * high), _statistics(image, step["normalize"])
     if sized[0] == 1 and sized[1] != height and min(height, sized[1]) > 1:
-        # torch.nn.functional.interpolate with antialias (1.11 to 2.13) repeats the first row then.
+        # torch.nn.functional.interpolate with antialias (seen in 2.13) repeats the first row then.
         raise InputError(
             f"its {height} × {width} pixels become {sized[1]} × 1 by the model's patches, and "
             "transformers resizes pictures to a width of one pixel wrongly; widen it"
