@@ -12,6 +12,7 @@ import numpy as np
 
 WINDOW = 480_000  # samples
 
+
 def main() -> None:
     """Transcribe, and print seconds, peak memory and texts as JSON."""
     setup = json.loads(sys.argv[1])
