@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from benchmarks.choice import best, finalists, may_win, runs_for
+from benchmarks.choice import BRIEF, LEAST_BRIEF, ROUNDS, best, finalists, may_win, runs_for
 from benchmarks.configurations import (
     BEAM_SYSTEMS,
     DEFAULT,
@@ -58,8 +58,8 @@ class Bench:
         weights: "float32" or "int8".
         systems: their names.
         beam: hypotheses of each row.
-        rounds: runs of every configuration, to choose by.
-        runs: runs of those chosen, unless they are slow.
+        rounds: runs of every configuration, to choose by; brief ones have more.
+        runs: runs of those chosen, unless they are slow or brief.
         isa: the instruction set beyond which no system goes, or None.
         expected: the tokens that float32 gives, by batch, beam and size; filled by the first bench.
     """
@@ -126,10 +126,12 @@ class Bench:
         running = self.open((system, c.name) for c in configurations_of(system, self.isa))
         for batch in batches:
             times: dict[str, list[float]] = {key[1]: [] for key in _able(running, batch)}
-            for turn in range(self.rounds):
+            for turn in range(max(self.rounds, ROUNDS)):
                 fastest = min((min(s) for s in times.values() if s), default=0.0)
                 for key in _able(running, batch):
                     seconds = times[key[1]]
+                    if turn >= self.rounds and min(seconds, default=0.0) > BRIEF:
+                        continue
                     if turn == 0 or may_win(seconds, fastest):
                         answer = self.run(running, key, batch)
                         if answer is not None:
@@ -161,13 +163,18 @@ class Bench:
                     answers[key] = []
             # New for each cell, and sampled between its runs: the machine changes by the minute.
             peaks = {cores: Peaks(cores) for cores in (1, 2)}
+            times = {
+                (system, name): runs_for(chosen[system][batch][name], self.runs)
+                for system, name in answers
+            }
             sets = {self.work(system, batch).working_set for system, _ in answers}
-            for turn in range(self.runs):
+            for turn in range(max(self.runs, LEAST_BRIEF)):
+                if not any(turn < times[key] for key in answers):
+                    break
                 for peak in peaks.values():
                     peak.sample(sets)
                 for key, found in answers.items():
-                    system, name = key
-                    if key in running and turn < runs_for(chosen[system][batch][name], self.runs):
+                    if key in running and turn < times[key]:
                         answer = self.run(running, key, batch)
                         if answer is not None:
                             found.append(answer)
