@@ -10,7 +10,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -141,7 +141,7 @@ class Bench:
             process.close()
         return found
 
-    def measure(self, batches: tuple[int, ...]) -> list[dict[str, Any]]:
+    def measure(self, batches: tuple[int, ...]) -> Iterator[dict[str, Any]]:
         """A cell for each batch: the figures of all configurations, and which was best."""
         chosen = {system: self.choose(system, batches) for system in self.systems}
         wanted: dict[int, list[Key]] = {
@@ -155,7 +155,6 @@ class Bench:
         }
         _forget(self.folder)
         running = self.open(dict.fromkeys(key for batch in batches for key in wanted[batch]))
-        cells = []
         for batch in batches:
             answers: dict[Key, list[dict[str, Any]]] = {}
             for key in wanted[batch]:
@@ -180,10 +179,9 @@ class Bench:
                             found.append(answer)
             for peak in peaks.values():
                 peak.sample(sets)
-            cells.append(self.cell(batch, chosen, answers, peaks))
+            yield self.cell(batch, chosen, answers, peaks)
         for process in running.values():
             process.close()
-        return cells
 
     def work(self, system: str, batch: int) -> Work:
         """The least that a system has to do."""
@@ -323,7 +321,7 @@ def main(
                 ]
                 bench = Bench(size, (folder / size).absolute(), checkpoint, weights, names, width,
                               max(1, min(3, runs // 2)), runs, isa, expected)  # fmt: skip
-                for cell in bench.measure(rows) if names else []:
+                for cell in bench.measure(rows) if names else ():
                     figures["results"].append(cell)
                     print(report(cell), flush=True)
                     output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
