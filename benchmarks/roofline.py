@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnxruntime as ort
@@ -127,10 +128,13 @@ class Peaks:
         torch.set_num_threads(self.threads)
         for kind, ways in self._products.items():
             for way in ways:
-                self._note(kind, 2 * SIDE**3, way, 4)
+                self._note(kind, 2 * SIDE**3, way, 12)
         for size in {math.ceil(given) for given in working_sets}:
-            values = self._memory.setdefault(size, torch.ones(max(1, size // 4)))
-            self._note(size, size, values.sum, 12)
+            if size not in self._memory:  # of numpy, which asks for large pages
+                self._memory[size] = torch.from_numpy(np.ones(max(1, size // 4), np.float32))
+            values = self._memory[size]
+            for read in (values.sum, values.amax, partial(torch.dot, values, values)):
+                self._note(size, size, read, 12)
 
     def machine(self, working_set: float) -> Machine:
         """The best of all samples, whose working sets included this one."""
