@@ -271,12 +271,10 @@ INLINE void table_block(const float* x, int k, const typename As::Stored* const*
             }
         }
         for (int i = 0; i < count; i++, x += LANES) {
-            // Of the next columns, which follow each other in memory: in that order the processor
-            // goes ahead by itself. Line by line of several columns it does not.
             if (i % 16 == 0)
 #pragma GCC unroll 8
                 for (int c = 0; c < COLUMNS; c++)
-                    __builtin_prefetch(columns[0] + ahead + (from + i) * COLUMNS + c * 16, 0, 3);
+                    __builtin_prefetch(columns[c] + ahead + from + i, 0, 3);
             F rows[TURNED];
 #pragma GCC unroll 8
             for (int t = 0; t < TURNED; t++) rows[t] = load(x + t * apart);
