@@ -141,7 +141,7 @@ fuzz-native: $(SANITIZED)
 	mkdir -p build/fuzz-native
 	build/native-address/fuzz 0 $(CASES) build/fuzz-native
 	build/native-thread/fuzz 0 $(CASES) build/fuzz-native
-	TFEXPORT_NATIVE_SHARING=apart build/native-thread/fuzz 0 $(CASES) build/fuzz-native
+	TFEXPORT_NATIVE_SHARING=rows build/native-thread/fuzz 0 $(CASES) build/fuzz-native
 
 # Python's own memory is left alone: it never gives some of it back.
 sanitize: .venv/ready $(SANITIZED)
