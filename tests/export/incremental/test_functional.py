@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.support.combinations import few_of
+from tfexport.export import torch_names
 from tfexport.export.incremental.functional import functional
 from tfexport.export.quiet import quiet
 
@@ -105,3 +106,18 @@ def test_what_writes_computes_the_same_and_is_traced_once(
         made: Tensor = found.module()(x, mask)
         assert torch.equal(made, forward(x.clone(), mask))
         assert torch.equal(x, kept)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [torch_names.OPERATOR, torch_names.COMPOSITE])
+def test_a_torch_that_does_not_tell_traces_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch_names.find
+    monkeypatch.setattr(torch_names, "find", lambda each: None if each == name else own(each))
+    given = torch.randn(2, 3, 4), torch.rand(2, 3) < 0.5
+    program = torch.export.export(Forward(hides), given, strict=False)
+    with quiet():
+        found = functional(program)
+        assert found is not program
+        assert torch.equal(found.module()(*given), hides(*given))
