@@ -156,7 +156,9 @@ def test_connections_beyond_the_limit_wait(tiny_bundle: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_heads_and_idle_connections_have_their_time(tiny_bundle: Path, tmp_path: Path) -> None:
-    sent = ([], [HEAD], [HEAD, *[b"a: b\r\n"] * 30], [HEAD + b"\r\n"], [HEAD + b"\r\n", HEAD])
+    sent: Sequence[Sequence[bytes]] = (
+        [], [HEAD], [HEAD, *[b"a: b\r\n"] * 30], [HEAD + b"\r\n"], [HEAD + b"\r\n", HEAD],
+    )  # fmt: skip
 
     def time_of(parts: Sequence[bytes]) -> tuple[float, list[int]]:
         begun = time.monotonic()
