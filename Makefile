@@ -46,7 +46,7 @@ demo: .venv/ready .venv-runtime/ready
 # tests/system/demo/test_ready_bundle.py says when it has to be made again.
 ready-bundle: .venv/ready
 	$(BIN)/tfexport onnx --checkpoint examples/de-en -o examples/de-en.bundle --force \
-		--quantize int8 --samples examples/de-en/test.tsv
+		--no-pack --quantize int8 --samples examples/de-en/test.tsv
 
 test test-native: CHOSEN = -m "not exhaustive"
 # Tests trace small modules, no layer of which is like another: torch's cache of traced operators
