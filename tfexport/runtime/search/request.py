@@ -279,7 +279,7 @@ class ResolvedOptions(DecodingOptions):
 
     def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Whether each token ends a row."""
-        found = tokens == self.end_tokens[0]
+        found: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = tokens == self.end_tokens[0]
         for token in self.end_tokens[1:]:
             found |= tokens == token
         return found
