@@ -4,7 +4,8 @@ python -m benchmarks.pictures [--folder build/bench/trocr] [--threads 2]
 
 A picture of 384 x 384 pixels becomes 32 tokens, greedily. Every system has its own process, and
 they take turns; each number is the median of the rounds. The encoder with one token is what a
-faster decoder leaves. Optimum runs in .venv-optimum, if it is there.
+faster decoder leaves. Systems are compared with those of their own precision; in int8 and bf16
+tokens of random weights say nothing about quality. Optimum runs in .venv-optimum, if it is there.
 """
 
 import json
@@ -69,6 +70,9 @@ def prepare(folder: Path) -> None:
         command = [sys.executable, "-m", "tfexport", "onnx", "--checkpoint", str(model)]
         command += ["-o", str(bundle)]
         subprocess.run(command, check=True)
+    if not (folder / "int8.bundle").exists():
+        command = [sys.executable, "-m", "tfexport", "quantize", str(bundle)]
+        subprocess.run([*command, "-o", str(folder / "int8.bundle")], check=True)
     if OPTIMUM_PYTHON.exists() and not (folder / "optimum").exists():
         command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.pictures", "--save-optimum", str(folder)]
         try:
@@ -89,19 +93,21 @@ def save_optimum(folder: Path) -> None:
     onnx_export_from_model(model, folder / "optimum", task=task, do_validation=False)
 
 
-def ours(folder: Path, threads: int, engine: Any = "auto") -> tuple[Decode, Decode]:
+def ours(bundle: Path, threads: int, engine: Any = "auto") -> tuple[Decode, Decode]:
     """The bundle: tokens of pictures, and the encoder alone."""
     from tfexport.runtime import Translator
 
-    translator = Translator(folder / "model.bundle", threads=threads, engine=engine)
+    translator = Translator(bundle, threads=threads, engine=engine)
 
     def decode(pictures: list[Any], length: int = LENGTH) -> list[list[int]]:
         rows = [{"image": picture} for picture in pictures]
         found = translator.generate_from(
-            rows, beam_size=1, max_length=length, min_length=length, return_scores=False,
-            batch_size=len(rows),
-        )  # fmt: skip
-        return [list(each.hypotheses[0].tokens) for each in found]
+            rows, beam_size=1, max_length=length, return_scores=False, batch_size=len(rows)
+        )
+        tokens = [list(each.hypotheses[0].tokens) for each in found]
+        if any(len(row) != length for row in tokens):
+            raise RuntimeError("a row ended early: systems would do different work")
+        return tokens
 
     return decode, lambda pictures: decode(pictures, 1)
 
@@ -118,7 +124,7 @@ def theirs(model: Any, folder: Path) -> tuple[Decode, Decode]:
         from PIL import Image
 
         images = [Image.fromarray(picture) for picture in pictures]
-        inputs = processor(images, return_tensors="pt")
+        inputs = processor(images, return_tensors="pt").to(getattr(model, "dtype", torch.float32))
         settings = {**SETTINGS, "max_new_tokens": length, "min_new_tokens": length}
         with torch.inference_mode():
             made: list[list[int]] = model.generate(**inputs, **settings)[:, 1:].tolist()
@@ -130,16 +136,22 @@ def theirs(model: Any, folder: Path) -> tuple[Decode, Decode]:
 def open_system(name: str, folder: Path, threads: int) -> tuple[Decode, Decode]:
     """One system, in this process."""
     if name.startswith("tfexport"):
-        return ours(folder, threads, "onnxruntime" if "onnxruntime" in name else "auto")
+        bundle = folder / ("int8.bundle" if "int8" in name else "model.bundle")
+        return ours(bundle, threads, "onnxruntime" if "onnxruntime" in name else "auto")
     import torch
 
     torch.set_num_threads(threads)
-    if name == "transformers":
+    if name.startswith("transformers"):
         import transformers
 
         library: Any = transformers
-        model = library.VisionEncoderDecoderModel.from_pretrained(folder / "model")
-        return theirs(model.eval(), folder)
+        model = library.VisionEncoderDecoderModel.from_pretrained(folder / "model").eval()
+        if "bf16" in name:
+            model = model.to(torch.bfloat16)
+        if "int8" in name:
+            quantize: Any = torch.ao.quantization.quantize_dynamic
+            model = quantize(model, {torch.nn.Linear}, dtype=torch.qint8)
+        return theirs(model, folder)
     import onnxruntime
     from optimum.onnxruntime import ORTModelForVision2Seq
 
@@ -218,14 +230,16 @@ def main(
         serve(served, folder, threads)
         return
     prepare(folder)
-    names = {"tfexport": threads, "tfexport, onnxruntime": threads, "transformers": threads}
+    peers = ("transformers", "transformers, int8", "transformers, bf16")
+    own = ("tfexport", "tfexport, onnxruntime", "tfexport, int8", "tfexport, int8, onnxruntime")
+    names = dict.fromkeys((*own, *peers), threads)
     if (folder / "optimum").exists():
         names["Optimum"] = threads
     systems = {name: System(name, folder, count) for name, count in names.items()}
     if threads > 1:  # its best of both counts
         systems["transformers, 1 thread"] = System("transformers", folder, 1)
-    click.echo("| batch | system | s a batch | encoder and 1 token | tfexport is faster by | "
-               "the same tokens |\n|---|---|---|---|---|---|")  # fmt: skip
+    click.echo("| batch | system | s a batch | encoder and 1 token | ÷ tfexport, same precision "
+               "| the same tokens |\n|---|---|---|---|---|---|")  # fmt: skip
     for batch in batches:
         times: dict[str, list[list[float]]] = {name: [] for name in systems}
         tokens = {}
@@ -239,7 +253,8 @@ def main(
         for name, taken in times.items():
             encoder = median(each[1] for each in taken)
             same = "yes" if tokens[name] == tokens["transformers"] else "no"
-            ratio = whole[name] / whole["tfexport"]
+            smaller = "int8" in name or "bf16" in name
+            ratio = whole[name] / whole["tfexport, int8" if smaller else "tfexport"]
             click.echo(f"| {batch} | {name} | {whole[name]:.3f} | {encoder:.3f} | {ratio:.2f} | "
                        f"{same} |")  # fmt: skip
     for system in systems.values():

@@ -19,9 +19,10 @@ from tests.support.command import invoke
 from tests.support.picture_bundle import make_picture_bundle
 from tfexport.corpus import Advance, decoders, translate_corpus
 from tfexport.corpus.decoders import NamedFiles
-from tfexport.errors import ConfigError, InputError
+from tfexport.errors import ConfigError, InputError, OutputExistsError
 from tfexport.export.artifacts.transformers_source import read_transformers
 from tfexport.runtime import Translator, engine
+from tfexport.runtime.speech.subtitles import as_srt
 
 Image = pytest.importorskip("PIL.Image", reason="the extra vision installs it")
 GOOD = ("a.png", "b/1.JPG", "b/2.png", "c.webp", "ü 3.png")
@@ -247,3 +248,48 @@ def test_sounds_are_transcribed(spoken: tuple[Path, Path], tmp_path: Path) -> No
     assert "target_prefix" in str(raised.value)
     with pytest.raises(ConfigError, match="source_language: 'xx' is not a language of the model"):
         translate_corpus(made, folder, tmp_path / "x.jsonl", source_language="xx")
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore")
+def test_each_sound_gets_its_subtitles(spoken: tuple[Path, Path], tmp_path: Path) -> None:
+    made, folder = spoken
+    few = ("0.wav", "1x.wav", "note.wav")
+    for path in folder.iterdir():
+        if path.name not in few:
+            path.unlink()
+    (folder / "talks").mkdir()
+    (folder / "0.wav").rename(folder / "talks/0.part.wav")
+    srt, output = tmp_path / "srt", tmp_path / "out.jsonl"
+
+    def run(**more: Any) -> list[str]:
+        report = translate_corpus(
+            made, folder, output, workers=1, source_language="de",
+            **{"subtitles": {"srt": srt, "vtt": srt}, **more},
+        )  # fmt: skip
+        assert (report.rows, report.errors) == (3, 1)
+        return sorted(path.relative_to(srt).as_posix() for path in srt.rglob("*.*"))
+
+    assert run() == [
+        ".tfexport-subtitles", "1x.srt", "1x.vtt", "talks/0.part.srt", "talks/0.part.vtt",
+    ]  # fmt: skip
+    wanted = Translator(made).transcribe([str(folder / "talks/0.part.wav")], language="de")
+    assert wanted[0].text.strip()
+    assert (srt / "talks/0.part.srt").read_text("utf-8") == as_srt(wanted[0])
+    (srt / "1x.srt").unlink()
+    other = {"transcription": {"prompt": "x"}}  # all is done again, and the folder is the run's
+    assert "1x.srt" in run(**other)
+    (srt / ".tfexport-subtitles").unlink()
+    with pytest.raises(OutputExistsError, match="holds files that no run has written"):
+        run()
+    assert "1x.srt" in run(force=True)
+    with pytest.raises(ConfigError, match="one contains the other"):
+        run(subtitles={"srt": folder / "srt"})
+    with pytest.raises(ConfigError, match="'ass' is not one of 'srt', 'vtt'"):
+        run(subtitles={"ass": srt})
+    (folder / "list.jsonl").write_text('{"audio": "../0.wav"}\n')
+    with pytest.raises(ConfigError, match="this input is a file of rows"):
+        translate_corpus(made, folder / "list.jsonl", output, subtitles={"vtt": srt})
+    shutil.copy(folder / "1x.wav", folder / "1x.mp3")
+    with pytest.raises(InputError, match="would have the same file of subtitles"):
+        run()

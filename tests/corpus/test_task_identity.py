@@ -19,6 +19,7 @@ def test_an_identity_changes_with_all_that_results_depend_on() -> None:
         Task({"suppress_sequences": [("a", "c"), "c"]}), Task({"suppress_tokens": range(3)}),
         Task(source_language="de"), Task(target_language="de"), Task(target_prefix="de"),
         Task(target_prefix=""), Task(vocabulary_map=b""), Task(vocabulary_map=b"x"),
+        Task(subtitles={"srt": "a"}), Task(subtitles={"srt": "b"}), Task(subtitles={"vtt": "a"}),
         Task({"first_token": "\ud800"}), Task({"first_token": "ü\n"}),
     ]  # fmt: skip
     assert len({identity(task) for task in tasks}) == len(tasks)

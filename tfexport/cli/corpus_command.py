@@ -56,6 +56,8 @@ class _Call:
     timestamps: bool | None
     prompt: str | None
     fallback: bool
+    srt: str | None
+    vtt: str | None
     force: bool
     as_json: bool
     decoding: dict[str, Any]
@@ -115,8 +117,12 @@ class _Call:
               help="Of a Whisper model: text before each window, for names and style.")  # fmt: skip
 @click.option("--fallback", is_flag=True, help="Of a Whisper model: decode doubtful windows again, "
               "as 'tfexport transcribe' does.")  # fmt: skip
+@click.option("--srt", metavar="FOLDER", help="Of a Whisper model and a folder of sounds: folder "
+              "for a file of subtitles, in SRT, of each sound.")  # fmt: skip
+@click.option("--vtt", metavar="FOLDER", help="The same in WebVTT.")
 @click.option("--force", is_flag=True, help="Replace files of OUTPUT that were changed after a run "
-              "wrote them, or that no run wrote.")  # fmt: skip
+              "wrote them, or that no run wrote; write subtitles into a folder that holds other "
+              "files.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @decoding_options(_OPTIONS)
 @click.pass_context
@@ -160,6 +166,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
             source_language=call.source_language, target_language=call.target_language,
             target_prefix=call.target_prefix, vocabulary_map=call.vocabulary_map,
             max_seconds=call.max_seconds, transcription=_transcription(call),
+            subtitles={kind: folder for kind in ("srt", "vtt") if (folder := getattr(call, kind))},
             force=call.force, on_advance=on_advance, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:

@@ -20,6 +20,7 @@ from tfexport.corpus.row_decoder import (
     Task,
     checked_source,
 )
+from tfexport.corpus.subtitle_files import SubtitleFiles
 from tfexport.errors import (
     ConfigError,
     InputError,
@@ -46,6 +47,7 @@ from tfexport.speech import language_code
 _MOST_FILE_BYTES = 1 << 30  # of a file that is not on a disk, which is kept in memory
 # Decoding options that transcription has too.
 _OF_SPEECH = ("batch_size", "seed", "temperature")
+_Sound = tuple[str, str | bytes]  # its name, and its path or bytes
 
 
 class Decoder(Protocol):
@@ -143,6 +145,7 @@ class SpeechDecoder:
             TokenizerError: the bundle has no tokenizer.
         """
         self._engine, self._task, self._files = engine, task, NamedFiles(task.place)
+        self._subtitles = SubtitleFiles(task.subtitles)
         engine.texts.encode_target("")
         asked = {**task.options, "target_language": task.target_language,
                  "target_prefix": task.target_prefix}  # fmt: skip
@@ -208,12 +211,12 @@ class SpeechDecoder:
 
     def _decode(self, transcriber: Transcriber, rows: Sequence[Row]) -> list[Decoded]:
         """The outcome of rows of one language, which are decoded together."""
-        made, sounds = dict[int, Decoded](), dict[int, str | bytes]()
+        made, sounds = dict[int, Decoded](), dict[int, _Sound]()
         for place, row in enumerate(rows):
             try:
                 name = checked_source(row)
                 if name.strip():
-                    sounds[place] = self._files.content(name)
+                    sounds[place] = name, self._files.content(name)
                 else:
                     made[place] = Decoded("", 0.0)
             except InputError as error:
@@ -222,11 +225,12 @@ class SpeechDecoder:
         made |= dict(zip(sounds, found, strict=True))
         return [made[place] for place in range(len(rows))]
 
-    def _transcribed(
-        self, transcriber: Transcriber, sounds: Sequence[str | bytes]
-    ) -> Iterator[Decoded]:
+    def _transcribed(self, transcriber: Transcriber, sounds: Sequence[_Sound]) -> Iterator[Decoded]:
         try:
-            yield from [self._made(found) for found in transcriber.stream(sounds)]
+            contents = transcriber.stream([content for _, content in sounds])
+            yield from [
+                self._made(name, found) for (name, _), found in zip(sounds, contents, strict=True)
+            ]
             return
         except (StartError, MissingDependencyError):
             raise
@@ -239,9 +243,13 @@ class SpeechDecoder:
         for sound in sounds:  # each alone, so that one error affects no other row
             yield from self._transcribed(transcriber, [sound])
 
-    def _made(self, found: Any) -> Decoded:
+    def _made(self, name: str, found: Any) -> Decoded:
         if not isinstance(found, Transcription):
             return self._failed(found.error)
+        try:
+            self._subtitles.write(name, found)
+        except InputError as error:
+            return self._failed(error)
         counts = [len(segment.tokens) for segment in found.segments]
         score = None
         if tokens := sum(counts):
@@ -276,7 +284,7 @@ def _decoder(engine: Engine, task: Task) -> Decoder:
         problems.append(Problem("max_seconds", f"{engine.path} does not read sound"))
     if manifest.media is None or manifest.speech is None:
         text = f"{engine.path} is not decoded as Whisper is"
-        problems += [Problem(name, text) for name in task.transcription]
+        problems += [Problem(name, text) for name in (*task.transcription, *task.subtitles)]
     if problems:
         raise ConfigError(join_problems("corpus", problems))
     if manifest.media is None:

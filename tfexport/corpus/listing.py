@@ -56,10 +56,12 @@ class Listing:
     Attributes:
         found: one partition, which is the list.
         digest: of names, sizes and times of change of all files.
+        names: of the files, in their order.
     """
 
     found: Input
     digest: str
+    names: Sequence[str]
     _lines: bytes
 
     def write(self) -> None:
@@ -139,7 +141,7 @@ def list_folder(
     source = Source(target_system, f"{where}/.{last[:100]}.files")
     target = Source(target_system, target_root, packing)
     partition = Partition(last, kind, source, target, len(lines))
-    return Listing(Input([partition], passed_over), digest.hexdigest(), lines)
+    return Listing(Input([partition], passed_over), digest.hexdigest(), names, lines)
 
 
 _NOUN = {AUDIO: "sound", IMAGE: "a picture"}

@@ -45,6 +45,7 @@ class Task:
         place: the folder, as a path or URI, of files that rows name by relative names.
         most_seconds: of a sound; None for the usual limit.
         transcription: options of a Whisper model by name, as given.
+        subtitles: the folder, as a path or URI, of the subtitles of each format.
         spell: writes options in the error of a row.
     """
 
@@ -56,6 +57,7 @@ class Task:
     place: str = ""
     most_seconds: float | None = None
     transcription: Mapping[str, Any] = field(default_factory=dict)
+    subtitles: Mapping[str, str] = field(default_factory=dict)
     spell: Callable[[Option], str] = str
 
     def identity(self) -> dict[str, Any]:
@@ -73,6 +75,7 @@ class Task:
             "vocabulary_map": None if shortlist is None else hashlib.sha256(shortlist).hexdigest(),
             "most_seconds": self.most_seconds,
             "transcription": _by_name(self.transcription),
+            "subtitles": _by_name(self.subtitles),
         }
 
 
@@ -99,7 +102,7 @@ def make_task(
         target_prefix: see ``Task``.
         vocabulary_map: the file.
         spell: see ``Task``.
-        **of_files: ``place``, ``most_seconds`` and ``transcription``; see ``Task``.
+        **of_files: ``place``, ``most_seconds``, ``transcription`` and ``subtitles``; see ``Task``.
 
     Raises:
         OSError: it cannot be read.

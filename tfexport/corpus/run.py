@@ -24,6 +24,7 @@ from tfexport.corpus.report import CorpusReport, OnAdvance, Progress
 from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.stages import Step
+from tfexport.corpus.subtitle_files import claim_folders
 from tfexport.corpus.thread_workers import ThreadWorkers
 from tfexport.errors import (
     ConfigError,
@@ -66,6 +67,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     vocabulary_map: str | os.PathLike[str] | None = None,
     max_seconds: float | None = None,
     transcription: Mapping[str, Any] | None = None,
+    subtitles: Mapping[str, str | os.PathLike[str]] | None = None,
     force: bool = False,
     on_advance: OnAdvance = lambda advance: None,
     spell: Callable[[Option], str] = str,
@@ -113,8 +115,10 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
         max_seconds: the longest sound that is read; by default 60, or 14,400 by a Whisper model.
         transcription: options by name for a Whisper model, those of ``TranscriptionOptions`` but
             ``language``, which is ``source_language``.
+        subtitles: a folder, as a path or URI, for the subtitles of a Whisper model: "srt", "vtt" or
+            both. Each sound of a folder gets a file of its name there.
         force: replace files of the output that no run has written, or that were changed since; by
-            default their partition fails.
+            default their partition fails. Write into a folder of subtitles that holds other files.
         on_advance: called with the progress.
         spell: writes the options in the errors of rows and partitions.
         options: see ``translate_dataset``.
@@ -137,6 +141,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     task = make_task(
         given_options(options, keywords), source_language, target_language, target_prefix,
         vocabulary_map, spell, most_seconds=max_seconds, transcription=transcription or {},
+        subtitles={kind: _everywhere(folder) for kind, folder in (subtitles or {}).items()},
         place="" if media is None else folder_of(given),
     )  # fmt: skip
     asked, column = column, column or media or "text"
@@ -149,6 +154,8 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     # Opened here to find its errors early, too.
     layout = ThreadLayout(threads=1) if on_ray else plan.of_this_machine()
     decoder = open_decoder(Path(bundle), layout, task)
+    names = listing.names if listing else None
+    claim_folders(task.subtitles, (given, place), names, force)
     columns = Columns(column, decoder.row_columns, added_columns(output_column), spell)
     with ExitStack() as stack:
         alone = stack.enter_context(connected(address)) if on_ray else True
@@ -175,6 +182,12 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
 
         with running():
             return _run(RayWorkers(plan, job, shipped, task, alone), found, on_advance)
+
+
+def _everywhere(folder: str | os.PathLike[str]) -> str:
+    """A path that workers with another current folder read alike, or a URI."""
+    name = os.fspath(folder)
+    return name if "://" in name else str(Path(name).absolute())
 
 
 def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:

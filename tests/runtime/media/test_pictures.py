@@ -150,6 +150,35 @@ def test_patches_are_numbered_by_row_and_column() -> None:
     assert made["attention_mask"].tolist() == [1, 1, 1, 1, 1, 1, 0]
 
 
+@pytest.mark.parametrize("size", [(900, 1), (9, 1), (1, 1), (1, 900), (40, 2), (6, 1), (6, 2)])
+def test_patches_of_narrow_pictures_are_torchs_or_refused(size: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    step = {"step": "patches", "height": 2, "width": 1, "most": 9, "normalize": False}
+    part = {"kind": "picture", "input": "flattened_patches", "steps": [step]}
+    pixels = DRAW.integers(0, 256, (*size, 3), dtype=np.uint8)
+    scale = (9 * 2 / size[0] / size[1]) ** 0.5
+    rows, columns = (max(min(int(scale * n), 9), 1) for n in (size[0] / 2, size[1]))
+
+    def resized(array: Array, height: int, width: int) -> Array:
+        values = torch.tensor(array.transpose(2, 0, 1)[None], dtype=torch.float32)
+        how = {"mode": "bilinear", "antialias": True}
+        found = torch.nn.functional.interpolate(values, (height, width), **how)
+        return np.asarray(found[0]).transpose(1, 2, 0)
+
+    picture = Picture.of(part, MediaLimits())
+    if columns == 1 and size[0] > 1 and 2 * rows != size[0]:
+        with pytest.raises(InputError, match=f"become {2 * rows} × 1 by the model's patches"):
+            picture.inputs(pixels)
+        wide = np.repeat(pixels, 2, 1)  # the same picture, twice as wide
+        difference = resized(pixels, 2 * rows, 1) - resized(wide, 2 * rows, 2)[:, :1]
+        assert np.abs(difference).max() > 9  # a defect of torch
+        return
+    made = picture.inputs(pixels)["flattened_patches"]
+    cut = resized(pixels, 2 * rows, columns).reshape(rows, 2, columns, 3)
+    wanted = cut.transpose(0, 2, 1, 3).reshape(rows * columns, 6)
+    np.testing.assert_allclose(made[: rows * columns, 2:], wanted, atol=1e-3)
+
+
 RESIZE = {"step": "resize", "height": 4, "width": 4, "resample": "bilinear"}
 SIZE = {"height": 1 << 14, "width": 1 << 14}
 HOSTILE: Mapping[str, tuple[Any, str]] = {

@@ -194,6 +194,9 @@ def _patches(image: Image, step: Step) -> tuple[NDArray[np.float32], NDArray[np.
 
     Returns:
         (``most``, 2 + height * width * C) patches, zeros behind the last; and their mask.
+
+    Raises:
+        InputError: it would become one pixel wide.
     """
     high, wide, most = step["height"], step["width"], step["most"]
     width, height = image.size
@@ -201,6 +204,12 @@ def _patches(image: Image, step: Step) -> tuple[NDArray[np.float32], NDArray[np.
     rows = max(min(int(scale * height / high), most), 1)
     columns = max(min(int(scale * width / wide), most), 1)
     sized, (mean, std) = (columns * wide, rows * high), _statistics(image, step["normalize"])
+    if sized[0] == 1 and sized[1] != height and min(height, sized[1]) > 1:
+        # torch.nn.functional.interpolate with antialias (seen in 2.13) repeats the first row then.
+        raise InputError(
+            f"its {height} × {width} pixels become {sized[1]} × 1 by the model's patches, and "
+            "transformers resizes pictures to a width of one pixel wrongly; widen it"
+        )
     channels = [_channel(image.getchannel(each), sized, mean) for each in range(3)]
     values = np.stack(channels, axis=-1) / np.float32(std)  # (H, W, C)
     cut = values.reshape(rows, high, columns, wide, len(channels)).transpose(0, 2, 1, 3, 4)
