@@ -46,7 +46,7 @@ demo: .venv/ready .venv-runtime/ready
 # tests/system/demo/test_ready_bundle.py says when it has to be made again.
 ready-bundle: .venv/ready
 	$(BIN)/tfexport onnx --checkpoint examples/de-en -o examples/de-en.bundle --force \
-		--quantize int8 --samples examples/de-en/test.tsv
+		--no-pack --quantize int8 --samples examples/de-en/test.tsv
 
 test test-native: CHOSEN = -m "not exhaustive"
 # Tests trace small modules, no layer of which is like another: torch's cache of traced operators
@@ -141,7 +141,7 @@ fuzz-native: $(SANITIZED)
 	mkdir -p build/fuzz-native
 	build/native-address/fuzz 0 $(CASES) build/fuzz-native
 	build/native-thread/fuzz 0 $(CASES) build/fuzz-native
-	TFEXPORT_NATIVE_SHARING=apart build/native-thread/fuzz 0 $(CASES) build/fuzz-native
+	TFEXPORT_NATIVE_SHARING=rows build/native-thread/fuzz 0 $(CASES) build/fuzz-native
 
 # Python's own memory is left alone: it never gives some of it back.
 sanitize: .venv/ready $(SANITIZED)

@@ -8,14 +8,21 @@ from benchmarks.configurations import OURS, is_peer
 
 NEAR = 1.15  # times the fastest's seconds: a runner-up that noise may have made slower
 FAR = 1.6  # times the fastest's seconds: no noise makes up for that
+# Seconds of a run that a neighbour's few time slices can make several times as long: all rounds are
+# made, whatever was found so far, or chance chooses among one thread, two threads and two workers.
+BRIEF = 0.25
+ROUNDS = 3  # of choosing among brief runs
 SLOW = 3.0  # seconds of one run, of which two have to do for choosing
 PATIENCE = 8.0  # seconds of measuring for one configuration and batch, if that is enough runs
 LEAST = 3  # runs, however long they take
+LEAST_BRIEF = 7  # of brief ones
 
 
 def may_win(seconds: list[float], fastest: float) -> bool:
     """Whether another run of a configuration could make it the fastest, after these."""
     least = min(seconds, default=0.0)
+    if least <= BRIEF:
+        return len(seconds) < ROUNDS
     return least <= FAR * fastest and (len(seconds) < 2 or least <= SLOW)
 
 
@@ -27,6 +34,8 @@ def finalists(seconds: dict[str, float]) -> list[str]:
 
 def runs_for(seconds: float, most: int) -> int:
     """How often to run what takes so long: as often as patience allows, at least three times."""
+    if seconds <= BRIEF:
+        return max(LEAST_BRIEF, most)
     return max(min(LEAST, most), min(most, int(PATIENCE / seconds)))
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from benchmarks.choice import best, finalists, may_win, runs_for
+from benchmarks.choice import BRIEF, LEAST_BRIEF, ROUNDS, best, finalists, may_win, runs_for
 from benchmarks.configurations import (
     BEAM_SYSTEMS,
     DEFAULT,
@@ -30,7 +30,7 @@ from benchmarks.configurations import (
 )
 from benchmarks.models import OPUS, SIZES, prepare
 from benchmarks.process import Process
-from benchmarks.roofline import Machine, measure_machine, work_of
+from benchmarks.roofline import Machine, Peaks, Work, work_of
 from benchmarks.startup import machine
 from benchmarks.systems import SYSTEMS
 from benchmarks.tables import report
@@ -58,8 +58,8 @@ class Bench:
         weights: "float32" or "int8".
         systems: their names.
         beam: hypotheses of each row.
-        rounds: runs of every configuration, to choose by.
-        runs: runs of those chosen, unless they are slow.
+        rounds: runs of every configuration, to choose by; brief ones have more.
+        runs: runs of those chosen, unless they are slow or brief.
         isa: the instruction set beyond which no system goes, or None.
         expected: the tokens that float32 gives, by batch, beam and size; filled by the first bench.
     """
@@ -126,10 +126,12 @@ class Bench:
         running = self.open((system, c.name) for c in configurations_of(system, self.isa))
         for batch in batches:
             times: dict[str, list[float]] = {key[1]: [] for key in _able(running, batch)}
-            for turn in range(self.rounds):
+            for turn in range(max(self.rounds, ROUNDS)):
                 fastest = min((min(s) for s in times.values() if s), default=0.0)
                 for key in _able(running, batch):
                     seconds = times[key[1]]
+                    if turn >= self.rounds and min(seconds, default=0.0) > BRIEF:
+                        continue
                     if turn == 0 or may_win(seconds, fastest):
                         answer = self.run(running, key, batch)
                         if answer is not None:
@@ -139,7 +141,7 @@ class Bench:
             process.close()
         return found
 
-    def measure(self, batches: tuple[int, ...]) -> list[dict[str, Any]]:
+    def measure(self, batches: tuple[int, ...]) -> Iterator[dict[str, Any]]:
         """A cell for each batch: the figures of all configurations, and which was best."""
         chosen = {system: self.choose(system, batches) for system in self.systems}
         wanted: dict[int, list[Key]] = {
@@ -151,31 +153,44 @@ class Bench:
             ]
             for batch in batches
         }
-        # Each time: what the machine can do changes with what others do on it.
-        peaks = {cores: measure_machine(cores) for cores in (1, 2)}
         _forget(self.folder)
         running = self.open(dict.fromkeys(key for batch in batches for key in wanted[batch]))
-        cells = []
         for batch in batches:
             answers: dict[Key, list[dict[str, Any]]] = {}
             for key in wanted[batch]:
                 if key in running and self.run(running, key, batch) is not None:  # warm up
                     answers[key] = []
-            for turn in range(self.runs):
+            # New for each cell, and sampled between its runs: the machine changes by the minute.
+            peaks = {cores: Peaks(cores) for cores in (1, 2)}
+            times = {
+                (system, name): runs_for(chosen[system][batch][name], self.runs)
+                for system, name in answers
+            }
+            sets = {self.work(system, batch).working_set for system, _ in answers}
+            for turn in range(max(self.runs, LEAST_BRIEF)):
+                if not any(turn < times[key] for key in answers):
+                    break
+                for peak in peaks.values():
+                    peak.sample(sets)
                 for key, found in answers.items():
-                    system, name = key
-                    if key in running and turn < runs_for(chosen[system][batch][name], self.runs):
+                    if key in running and turn < times[key]:
                         answer = self.run(running, key, batch)
                         if answer is not None:
                             found.append(answer)
-            cells.append(self.cell(batch, chosen, answers, peaks))
+            for peak in peaks.values():
+                peak.sample(sets)
+            yield self.cell(batch, chosen, answers, peaks)
         for process in running.values():
             process.close()
-        return cells
+
+    def work(self, system: str, batch: int) -> Work:
+        """The least that a system has to do."""
+        kind = GREEDY.get(system, self.weights) if self.beam == 1 else self.weights
+        return work_of(SIZES[self.size], batch, SOURCE, LENGTH, kind, self.beam)
 
     def cell(
         self, batch: int, chosen: dict[str, dict[int, dict[str, float]]],
-        answers: dict[Key, list[dict[str, Any]]], peaks: dict[int, Machine],
+        answers: dict[Key, list[dict[str, Any]]], peaks: dict[int, Peaks],
     ) -> dict[str, Any]:  # fmt: skip
         """The measurements of one batch, in the form that is written as JSON."""
         reference = (self.size, batch, self.beam)
@@ -195,11 +210,12 @@ class Bench:
             }
             for name, figures in configurations.items():
                 if found := answers.get((system, name), []):
-                    figures |= self.figures(system, batch, found, peaks[figures["cores"]])
+                    set_read = self.work(system, batch).working_set
+                    peak = peaks[figures["cores"]].machine(set_read)
+                    figures |= self.figures(system, batch, found, peak)
             if any("seconds" in figures for figures in configurations.values()):
                 systems[system] = {"best": best(configurations), "configurations": configurations}
         return {"size": self.size, "batch": batch, "beam": self.beam, "weights": self.weights,
-                "machine": {cores: asdict(peak) for cores, peak in peaks.items()},
                 "systems": systems}  # fmt: skip
 
     def figures(
@@ -213,18 +229,21 @@ class Bench:
             for row, other in zip(expected or [], tokens, strict=expected is not None)
             for one, two in zip(row, other, strict=False)
         ]
-        kind = GREEDY.get(system, self.weights) if self.beam == 1 else self.weights
-        work = work_of(SIZES[self.size], batch, SOURCE, LENGTH, kind, self.beam)
-        seconds = median(answer["seconds"] for answer in answers)
+        work = self.work(system, batch)
+        runs = [answer["seconds"] for answer in answers]
+        seconds, least = median(runs), min(runs)
         return {
             "seconds": seconds,
-            "runs": [answer["seconds"] for answer in answers],
+            "runs": runs,
             "tokens_per_second": batch * LENGTH / seconds,
             "peak_mb": max(answer["peak_kb"] for answer in answers) / 1024,
             "length": sum(map(len, tokens)) / len(tokens),
             "agreement": sum(pairs) / len(pairs) if pairs else None,
-            "of_bandwidth": work.bytes / seconds / peak.bandwidth,
-            "of_matrix_peak": work.seconds_of_products(peak) / seconds,
+            "machine": asdict(peak),
+            # The fastest run and the best sample: what the machine gives undisturbed.
+            "of_bandwidth": work.bytes / least / peak.bandwidth,
+            "of_matrix_peak": work.seconds_of_products(peak) / least,
+            "of_bound": work.seconds(peak) / least,
         }
 
 
@@ -302,7 +321,7 @@ def main(
                 ]
                 bench = Bench(size, (folder / size).absolute(), checkpoint, weights, names, width,
                               max(1, min(3, runs // 2)), runs, isa, expected)  # fmt: skip
-                for cell in bench.measure(rows) if names else []:
+                for cell in bench.measure(rows) if names else ():
                     figures["results"].append(cell)
                     print(report(cell), flush=True)
                     output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

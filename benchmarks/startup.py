@@ -5,9 +5,9 @@
 
 Whole processes, run in turn so that a busy machine slows all alike; medians are what to quote.
 ``--parts`` tells where the time goes, of a model of this size from folders that
-``benchmarks.compare`` has prepared: of an exported bundle, of one that ``tfexport optimize`` has
-packed, and of CTranslate2's model, each with two threads. Digests, weights and tokenizers are parts
-of opening; digests are computed while weights are opened.
+``benchmarks.compare`` has prepared: of a bundle with what an export (or ``tfexport optimize``)
+writes next to it, of a copy without that, and of CTranslate2's model, each with two threads.
+Digests, weights and tokenizers are parts of opening; digests are computed while weights are opened.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def measure_parts(name: str, folder: Path, runs: int) -> dict[str, dict[str, flo
     """Medians of every part in seconds, by system."""
     from benchmarks.models import prepare
     from tfexport.bundle import note_file
-    from tfexport.runtime.model.native_engine import pack_weights
+    from tfexport.runtime.model.native_engine import pack_new
 
     prepare(name, folder)
     starts: dict[str, tuple[str, Path]] = {}
@@ -61,13 +61,14 @@ def measure_parts(name: str, folder: Path, runs: int) -> dict[str, dict[str, flo
         ("float32", "a.bundle", "ctranslate2"),
         ("int8", "int8.bundle", "ctranslate2-int8"),
     ):
-        optimized = folder / "optimized" / bundle
-        if not optimized.exists():
-            shutil.copytree(folder / bundle, optimized)
-        pack_weights(optimized, force=True)
-        assert note_file(optimized).exists()
-        starts[f"tfexport {weights}"] = ("tfexport", folder / bundle)
-        starts[f"tfexport {weights}, optimized"] = ("tfexport", optimized)
+        copied = folder / "copied" / bundle
+        if not copied.exists():
+            shutil.copytree(folder / bundle, copied)
+        pack_new(folder / bundle)  # as the export has done, with what was the engine then
+        assert note_file(folder / bundle).exists()
+        assert not note_file(copied).exists()
+        starts[f"tfexport {weights}, as exported"] = ("tfexport", folder / bundle)
+        starts[f"tfexport {weights}, copied"] = ("tfexport", copied)
         starts[f"CTranslate2 {weights}"] = ("ctranslate2", folder / peer)
     found: dict[str, list[dict[str, float]]] = {start: [] for start in starts}
     # As installed packages are: their modules are not compiled at every start.

@@ -39,6 +39,7 @@ def report(result: Result) -> str:
             f" same tokens {same:>6}  peak {figures['peak_mb']:5.0f} MB"
             f"  of memory {figures['of_bandwidth']:4.0%}"
             f"  of matrix units {figures['of_matrix_peak']:4.0%}"
+            f"  of the bound {figures['of_bound']:4.0%}"
         )
     return "\n".join([title, *lines])
 
@@ -142,12 +143,13 @@ def memory(results: list[Result]) -> str:
 
 
 def bounds(results: list[Result]) -> str:
-    """Shares of what the machine can do at most, of the best configurations."""
-    lines = _head("of memory, of matrix units", results)
+    """Shares of what the machine can do at most, of the best configurations' fastest runs."""
+    lines = _head("of memory, of matrix units, of the bound", results)
     for weights in OURS:
         for system in (OURS[weights], CTRANSLATE2[weights]):
             cells = [
-                f"{figures['of_bandwidth']:.0%}, {figures['of_matrix_peak']:.0%}"
+                f"{figures['of_bandwidth']:.0%}, {figures['of_matrix_peak']:.0%}, "
+                f"{figures['of_bound']:.0%}"
                 if (figures := _best(result).get(system))
                 else NONE
                 for result in results
@@ -159,17 +161,25 @@ def bounds(results: list[Result]) -> str:
 def peaks(results: list[Result]) -> str:
     """How fast the machine itself was, over the run."""
     lines = []
-    for cores in ("1", "2"):
-        found = [result["machine"][cores] for result in results]
+    for cores in (1, 2):
+        found = [
+            figures["machine"]
+            for result in results
+            for system in result["systems"].values()
+            for figures in system["configurations"].values()
+            if "machine" in figures and figures["cores"] == cores
+        ]
+        if not found:
+            continue
         ranges = [
             f"{title} {min(of) / 1e9:,.0f} to {max(of) / 1e9:,.0f} {unit}"
             for title, unit, of in (
-                ("memory", "GB/s", [peak["bandwidth"] for peak in found]),
+                ("memory and caches", "GB/s", [peak["bandwidth"] for peak in found]),
                 ("float32", "GFLOP/s", [peak["float32"] for peak in found]),
                 ("int8", "GOP/s", [peak["int8"] for peak in found]),
             )
         ]
-        lines.append(f"{cores} thread{'s' * (cores != '1')}: {', '.join(ranges)}")
+        lines.append(f"{cores} thread{'s' * (cores != 1)}: {', '.join(ranges)}")
     return "\n".join(lines)
 
 

@@ -270,7 +270,8 @@ def test_a_noted_file_is_not_read_again_until_it_changes(
     monkeypatch.setattr(bundle, "_ROUNDING", 0.05)
     folder = tmp_path / "a.bundle"
     manifest = write(folder)
-    bundle.write_note(folder)
+    with bundle.noting(folder) as checked:
+        assert checked == manifest
     read = list[Path]()
     digest = bundle._sha256
 

@@ -114,7 +114,7 @@ def opening_bundle(
 ) -> Iterator[Manifest]:
     """Check a bundle as ``open_bundle`` does, its large files while the block opens them.
 
-    Large files that ``write_note`` has noted are not read. Nothing that the block makes may be used
+    Large files that ``noting`` has noted are not read. Nothing that the block makes may be used
     before its end, which raises if a file was changed, whatever the block raises.
 
     Args:
@@ -211,28 +211,38 @@ def _size(path: Path) -> int | None:
         return None
 
 
+def large_files(manifest: Manifest) -> list[str]:
+    """The files of a bundle that take long to check, by name."""
+    return [name for name, entry in manifest.files.items() if entry.size > _LARGE]
+
+
 def note_file(folder: Path) -> Path:
-    """The path of the note of ``write_note``."""
+    """The path of the note of ``noting``."""
     return folder.parent / f"{folder.name}.checked"
 
 
-def write_note(folder: Path) -> None:
-    """Note that a bundle's large files have their sha256, so that they are not read to check it.
+@contextlib.contextmanager
+def noting(folder: Path) -> Iterator[Manifest]:
+    """Check a bundle as ``open_bundle`` does, and note that its large files have their sha256.
 
-    The note is next to the bundle. It is good for files of the same inode, size and times: the time
-    of the last change is the system's, and no program sets it.
+    They are then not read again to check it. The note is next to the bundle, and written when the
+    block ends without an error. It is good for files of the same inode, size and times: the time of
+    the last change is the system's, and no program sets it.
 
     Raises:
-        BundleError: see ``open_bundle``.
+        BundleError: see ``open_bundle``; or a large file was changed while the block ran.
         OSError: the note cannot be written.
     """
     manifest = read_manifest(folder)
-    large = [name for name, entry in manifest.files.items() if entry.size > _LARGE]
+    large = large_files(manifest)
+    stamps = FileStamps(*(folder / name for name in large))
     before = {name: _note_of(folder / name, manifest.files[name].sha256) for name in large}
     # Systems round times. A change while files are read has to have another time than the last one.
     newest = max((times[-1] for times in before.values() if times is not None), default=0)
     time.sleep(min(max(0.0, _ROUNDING - (time.time() - newest / 1e9)), _ROUNDING))
     open_bundle(folder)
+    yield manifest
+    stamps.check()
     after = {name: _note_of(folder / name, manifest.files[name].sha256) for name in large}
     if after == before and None not in after.values() and newest / 1e9 < time.time():
         with atomic.new_file(note_file(folder), force=True) as file:
@@ -240,7 +250,7 @@ def write_note(folder: Path) -> None:
 
 
 def read_note(folder: Path) -> dict[str, Any]:
-    """The note of ``write_note``; empty if there is none, or if it cannot be read."""
+    """The note of ``noting``; empty if there is none, or if it cannot be read."""
     try:
         with open_file(note_file(folder)) as file:
             content = file.read(MAX_MANIFEST_BYTES + 1)

@@ -94,20 +94,34 @@ def generate(
     settings: dict[str, Any] | None,
     prefix: Sequence[int] = (),
 ) -> Found:
-    """What transformers finds for one row.
+    """What transformers finds for one row: the best hypothesis; see ``generate_all``."""
+    return generate_all(model, row, settings, prefix, 1)[0]
+
+
+def generate_all(
+    model: Any,
+    row: Sequence[int],
+    settings: dict[str, Any] | None,
+    prefix: Sequence[int] = (),
+    count: int = 1,
+) -> list[Found]:
+    """The hypotheses that transformers finds for one row, the best first.
 
     Args:
         model: of ``hf_models``, or read from a folder.
         row: source ids.
         settings: all of its generation_config.json; None for the model's own.
         prefix: decoder ids behind the start token.
+        count: how many hypotheses; at most as many as beams.
     """
     own = model.generation_config
     config = own
     if settings is not None:
         # All of it, and nothing of the model's own for what the settings leave open.
         model.generation_config = config = type(own)(**settings)
-    given = {}
+    given: dict[str, Any] = {}
+    if count > 1:
+        given["num_return_sequences"] = count
     if prefix:
         given["decoder_input_ids"] = torch.tensor([[config.decoder_start_token_id, *prefix]])
     try:
@@ -119,7 +133,9 @@ def generate(
     finally:
         model.generation_config = own
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    tokens = out.sequences[0].tolist()[1:]
-    first = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
-    scored = getattr(out, "sequences_scores", None)
-    return Found(tokens[:first], None if scored is None else float(scored[0]))
+    scores = getattr(out, "sequences_scores", None)
+    found = []
+    for i, tokens in enumerate(out.sequences[:, 1:].tolist()):
+        first = next((at for at, token in enumerate(tokens) if token in ends), len(tokens))
+        found.append(Found(tokens[:first], None if scores is None else float(scores[i])))
+    return found

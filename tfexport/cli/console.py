@@ -317,6 +317,13 @@ def verify_options(command: Command) -> Command:
     return command
 
 
+no_pack_option = click.option(
+    "--no-pack",
+    is_flag=True,
+    help="Write nothing next to the bundle. Default: files that let a large bundle open fast on "
+    "this machine, as tfexport optimize does.",
+)
+
 expect_option = click.option(
     "--expect",
     metavar="FILE",

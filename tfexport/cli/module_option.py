@@ -40,7 +40,7 @@ _TAKEN = (
     "samples", "expect", "portable", "opset", "reads",
 )  # fmt: skip
 _NEEDED = ("model", *DECLARE_INPUTS[:1], *NEEDED)
-_OF_EXPORT = ("graph", "quantize", "verify", "force", "progress")
+_OF_EXPORT = ("graph", "quantize", "verify", "force", "pack", "progress")
 # Arguments from a factory that are dropped for outputs that do not use them.
 _OF_TEXT = (*TOKENIZERS, *SPLITS, *FRAMING, "reads")
 
@@ -95,7 +95,7 @@ def export_named_module(
     Args:
         name: the name of the factory.
         output: the bundle's folder, or a file.
-        flags: ``verify`` and ``force``.
+        flags: ``verify``, ``force``, and ``pack`` if that was given.
         options: the options of the command line; those that were given replace the factory's.
     """
     refuse_others(options)

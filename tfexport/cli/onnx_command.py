@@ -8,6 +8,7 @@ from tfexport.cli.console import (
     checkpoint_options,
     expect_option,
     needs,
+    no_pack_option,
     plain_warnings,
     progress_bar,
     reference_option,
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     "--opset", type=click.IntRange(18, 25), help="ONNX opset. Default: 22, and 20 with --portable."
 )
 @verify_options
+@no_pack_option
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
 def onnx(
     checkpoint: str | None,
@@ -114,6 +116,7 @@ def onnx(
     output: str,
     verify: str,
     no_verify: bool,
+    no_pack: bool,
     force: bool,
     **options: Any,
 ) -> None:
@@ -136,7 +139,10 @@ def onnx(
         written = "has the suffix of a torch file, which tfexport torchscript writes"
         raise click.UsageError(f"{output}: {written}. A bundle is a folder.")
     if module is not None:
-        export_named_module(module, output, {"verify": level, "force": force}, options)
+        flags: dict[str, bool | str] = {"verify": level, "force": force}
+        if no_pack:
+            flags["pack"] = False
+        export_named_module(module, output, flags, options)
         return
     check_export(output, options["graph"], options, force)  # before torch is loaded, a second
     with needs("export"):
@@ -145,7 +151,10 @@ def onnx(
         from tfexport.export import export
     assert checkpoint is not None
     with plain_warnings(), progress_bar() as progress:
-        made = export(checkpoint, output, verify=level, force=force, progress=progress, **options)
+        made = export(
+            checkpoint, output, verify=level, force=force, pack=not no_pack, progress=progress,
+            **options,
+        )  # fmt: skip
     if options["graph"] is None:
         _print_tokenizers(made)
         for note in made.notes:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfexport.bundle import check_output
-from tfexport.cli.console import human_size, needs, progress_bar
+from tfexport.cli.console import human_size, needs, no_pack_option, progress_bar
 from tfexport.cli.decoding_options import language_options
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
               help="Lines of text (or ids), each with a tab and a reference if there is one. "
               "Compare with the original on these, and fail if too much changes.")  # fmt: skip
 @language_options
+@no_pack_option
 @click.option("--force", is_flag=True, help="Replace the output if it is a bundle.")
 def quantize(
     bundle: str, output: str, weights: str, samples: str | None,
-    source_language: str | None, target_language: str | None, force: bool,
+    source_language: str | None, target_language: str | None, no_pack: bool, force: bool,
 ) -> None:  # fmt: skip
     """Write a copy of BUNDLE with quantised weights.
 
@@ -43,7 +44,8 @@ def quantize(
     with progress_bar() as progress:
         result = quantize_bundle(
             bundle, output, weights, samples=samples, source_language=source_language,
-            target_language=target_language, force=force, progress=progress,
+            target_language=target_language, force=force, pack=not no_pack,
+            progress=progress,
         )  # fmt: skip
     print_quantized(output, result)
 

@@ -1,7 +1,9 @@
 """Bundles in the native engine, compared with onnxruntime and eager PyTorch."""
 
 import json
+import mmap
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tests.support import tutorial
 from tests.support.combinations import few_of
 from tests.support.manifests import rewrite
 from tests.support.tiny_rows import rows_of
+from tfexport import bundle as bundle_file
 from tfexport.bundle import WEIGHTS, read_manifest, write_manifest
 from tfexport.errors import (
     BundleError,
@@ -22,10 +25,12 @@ from tfexport.errors import (
     ParityError,
     TfexportWarning,
 )
-from tfexport.export import export, verify
+from tfexport.export import export, quantize, verify
+from tfexport.export.artifacts.option_rules import Output
 from tfexport.model_src import TransformerConfig, build_transformer, save_checkpoint
 from tfexport.runtime import Translator
-from tfexport.runtime.model.native_engine import instruction_set, pack_weights
+from tfexport.runtime.model import native_engine
+from tfexport.runtime.model.native_engine import instruction_set, pack_new, pack_weights
 from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
 
 HALVES = ("bfloat16", "float16")
@@ -159,6 +164,86 @@ def test_a_stale_file_is_told_of_and_not_used(copy: Path) -> None:
     with pytest.warns(TfexportWarning, match="tfexport optimize"):
         translator = Translator(copy, engine="native")
     assert translator.generate([[4, 5]])[0].to_dict() == expected[0].to_dict()
+
+
+def beside(bundle: Path) -> set[str]:
+    names = {path.name for path in bundle.parent.iterdir()} - {bundle.name}
+    return {name.removeprefix(f"{bundle.name}.") for name in names}
+
+
+def test_a_new_bundle_is_packed_and_its_weights_are_not_read_to_check_them(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(5)
+    expected = Translator(copy, engine="native").generate(rows)
+    pack_new(copy)
+    assert beside(copy) == set(), "small bundles need nothing"
+    size = (copy / WEIGHTS).stat().st_size
+    monkeypatch.setattr("tfexport.bundle._LARGE", size - 1)
+    monkeypatch.setattr("tfexport.bundle._ROUNDING", 0.05)
+    pack_new(copy)
+    assert beside(copy) == {f"{instruction_set()}.packed", "checked"}
+    read, digest = list[str](), bundle_file._sha256
+
+    def note(path: Path) -> str:
+        read.append(path.name)
+        return digest(path)
+
+    monkeypatch.setattr(bundle_file, "_sha256", note)
+    found = Translator(copy, engine="native").generate(rows)
+    assert [r.to_dict() for r in found] == [r.to_dict() for r in expected]
+    assert read
+    assert WEIGHTS not in read
+
+
+def test_a_new_bundle_that_cannot_be_packed_is_whole(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfexport.bundle._LARGE", 0)
+    monkeypatch.setattr("tfexport.bundle._ROUNDING", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tfexport_native", None)
+        pack_new(copy)
+    assert beside(copy) == {"checked"}, "the note, which onnxruntime gains by, too"
+    copy.with_name(f"{copy.name}.{instruction_set()}.packed").mkdir()
+    with pytest.warns(TfexportWarning, match="its weights were not packed: "):
+        pack_new(copy)
+
+
+def test_weights_that_change_while_they_are_packed_are_refused(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = native_engine._tensors
+
+    def replaced(folder: Path, mapped: mmap.mmap) -> Any:
+        found = tensors(folder, mapped)
+        shutil.copy(copy / WEIGHTS, copy.parent / "other")
+        (copy.parent / "other").replace(copy / WEIGHTS)
+        return found
+
+    monkeypatch.setattr(native_engine, "_tensors", replaced)
+    with pytest.raises(BundleError, match="was replaced or changed"):
+        pack_weights(copy)
+    assert beside(copy) == set()
+
+
+@pytest.mark.parametrize("made_by", ["export", "quantize"])
+def test_exports_are_packed_unless_it_is_not_wanted(
+    made_by: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, packed = tmp_path / "a.bundle", list[Path]()
+    if made_by == "export":  # without the export itself
+
+        def copies(_: object, out: Output, __: object) -> None:
+            shutil.copytree(tiny_bundle, out.path, dirs_exist_ok=True)
+
+        monkeypatch.setattr("tfexport.export.artifacts.export.export_bundle", copies)
+    monkeypatch.setattr(f"tfexport.export.artifacts.{made_by}.pack_new", packed.append)
+    make: Any = {"export": export, "quantize": quantize}[made_by]
+    make(tiny_bundle, output, pack=False)
+    assert packed == []
+    make(tiny_bundle, output, force=True)
+    assert packed == [output]
 
 
 def test_there_is_nothing_to_pack_for_onnxruntime(copy: Path) -> None:

@@ -34,6 +34,7 @@ from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.quantization.bundle import check_weights
 from tfexport.export.report import ParityReport
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
+from tfexport.runtime.model.native_engine import pack_new
 from tfexport.typing import PathLike, Progress, Unpack, silent
 
 
@@ -45,6 +46,7 @@ def export(
     quantize: str | None = None,
     verify: bool | str = True,
     force: bool = False,
+    pack: bool = True,
     progress: Progress | None = None,
     **options: Unpack[ExportKeywords],
 ) -> ExportResult:
@@ -70,6 +72,9 @@ def export(
         quantize: "int8", "int4" or "bf16" weights, for a bundle or "generate"; None for float32.
         verify: compare with eager PyTorch and fail if anything differs; "quick" compares less.
         force: replace an existing output.
+        pack: next to a bundle with large files, write what lets it open fast on this machine: its
+            weights packed for the native engine, if that is installed, and a note that the files
+            were checked. The bundle does not need them; see docs/native.md.
         progress: called with the progress of each step; see ``tfexport.typing``.
         **options: how the model is read, what is written and what is compared; see
             ``ExportKeywords`` and ``VerifyKeywords``.
@@ -92,6 +97,14 @@ def export(
     level = read_level(verify)
     kind = check_export(output, graph, {**options, "quantize": quantize}, force)
     out = Output(Path(output), kind, quantize, level, force, progress or silent)
+    made = _export(model, out, options)
+    if pack and kind == BUNDLE:
+        pack_new(out.path)
+    return made
+
+
+def _export(model: CheckpointLike, out: Output, options: ExportKeywords) -> ExportResult:
+    kind = out.kind
     if is_module(options):
         write = script_module if kind == TORCHSCRIPT else export_module
         return write(cast(nn.Module, model), out, options)  # checks the type of model
@@ -101,8 +114,9 @@ def export(
     if kind in TORCH_FILES:
         return export_torch_file(model, out, options)
     if kind == BUNDLE:
-        return (export_bundle if quantize is None else export_quantized_bundle)(model, out, options)
-    return (export_graph if quantize is None else export_quantized_graph)(model, out, options)
+        write_bundle = export_bundle if out.weights is None else export_quantized_bundle
+        return write_bundle(model, out, options)
+    return (export_graph if out.weights is None else export_quantized_graph)(model, out, options)
 
 
 def verify(

@@ -3,10 +3,11 @@
 from tfexport.export.artifacts.option_rules import BUNDLE
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.quantization.bundle import quantize_bundle
+from tfexport.runtime.model.native_engine import pack_new
 from tfexport.typing import PathLike, Progress
 
 
-def quantize(
+def quantize(  # noqa: PLR0913 - one keyword for each option of the command
     artifact: PathLike,
     output: PathLike,
     weights: str = "int8",
@@ -15,6 +16,7 @@ def quantize(
     source_language: str | None = None,
     target_language: str | None = None,
     force: bool = False,
+    pack: bool = True,
     progress: Progress | None = None,
 ) -> ExportResult:
     """Quantise a bundle's weights; no file is left if their quality is not good enough.
@@ -32,6 +34,7 @@ def quantize(
         source_language: of the samples, for a model that needs it.
         target_language: of the references, for a model that needs it.
         force: replace a bundle that exists.
+        pack: next to the bundle, write what lets it open fast on this machine; see ``export``.
         progress: called with the progress of each step; see ``tfexport.typing``.
 
     Returns:
@@ -48,6 +51,8 @@ def quantize(
         artifact, output, weights, samples=samples, source_language=source_language,
         target_language=target_language, force=force, progress=progress,
     )  # fmt: skip
+    if pack:
+        pack_new(made.path)
     return ExportResult(
         made.path,
         BUNDLE,

@@ -1,7 +1,6 @@
 """How much of a file is read."""
 
-from dataclasses import dataclass
-
+from tfexport.dataclass import dataclass
 from tfexport.errors import ConfigError
 
 

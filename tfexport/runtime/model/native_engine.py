@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfexport import atomic
-from tfexport.bundle import WEIGHTS, Manifest, open_bundle, write_note
-from tfexport.errors import BundleError, ConfigError, TfexportWarning, shown
+from tfexport.bundle import WEIGHTS, FileStamps, Manifest, large_files, noting, read_manifest
+from tfexport.errors import BundleError, ConfigError, TfexportError, TfexportWarning, shown
 from tfexport.runtime.model.mapped_memory import map_file, release_map
 from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
 
@@ -185,7 +185,7 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
 
     The file is next to the bundle. Processes that open the bundle map it, instead of packing the
     weights. They do not compute sha256 again of large files that have not changed since: see
-    ``tfexport.bundle.write_note``.
+    ``tfexport.bundle.noting``.
 
     Args:
         bundle: its folder.
@@ -200,20 +200,50 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
         OutputExistsError: the file exists.
     """
     folder = Path(os.path.normpath(bundle))
-    manifest = open_bundle(folder)
-    if reason := why_not_native(manifest):
-        raise ConfigError(f"{folder}: there is nothing to pack for onnxruntime: {reason}")
+    manifest = read_manifest(folder)
+    reason = why_not_native(manifest)
+    if not reason:
+        atomic.check_free(packed_file(folder, manifest).path, force)
+    with noting(folder) as manifest:
+        if reason:
+            raise ConfigError(f"{folder}: there is nothing to pack for onnxruntime: {reason}")
+        return _pack(folder, manifest)
+
+
+def pack_new(bundle: Path) -> None:
+    """Let a bundle that was just written open fast on this machine, as ``pack_weights`` does.
+
+    Small bundles do so anyway. Of one that the native engine cannot run, there is the note alone.
+    What fails is a warning: the bundle is whole without it.
+    """
+    folder = Path(os.path.normpath(bundle))
+    try:
+        manifest = read_manifest(folder)
+        native = not why_not_native(manifest)
+        if not large_files(manifest) and not (
+            native and packed_file(folder, manifest).path.exists()
+        ):
+            return
+        with noting(folder):
+            if native:
+                _pack(folder, manifest)
+    except (OSError, TfexportError) as error:
+        text = f"{folder}: opens slower than it could, for its weights were not packed: {error}"
+        warnings.warn(TfexportWarning(text), stacklevel=3)
+
+
+def _pack(folder: Path, manifest: Manifest) -> Path:
     import tfexport_native
 
     packed = packed_file(folder, manifest)
-    atomic.check_free(packed.path, force)
+    stamps = FileStamps(folder / WEIGHTS, folder / WEIGHT_TABLE)
     try:
         tensors = _tensors(folder, map_file(folder / WEIGHTS))
         model = tfexport_native.Model(native_config(manifest), tensors)
+        stamps.check()  # the file will say that it was made from these
         model.save(packed)
     except tfexport_native.NativeError as error:
         raise BundleError(f"{folder}: the native engine refuses: {error}") from None
-    write_note(folder)
     return packed.path
 
 
