@@ -198,9 +198,12 @@ def test_outcomes_of_a_step_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) 
     async def run() -> tuple[list[Any], list[int]]:
         loop, calls = asyncio.get_running_loop(), list[int]()
         wake = loop.call_soon_threadsafe
-        monkeypatch.setattr(
-            loop, "call_soon_threadsafe", lambda *given: (calls.append(1), wake(*given))
-        )
+
+        def counted(*given: Any) -> Any:
+            calls.append(1)
+            return wake(*given)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
         futures = [Future[Any]() for _ in range(9)]
         waiting = []
         for future in futures:
