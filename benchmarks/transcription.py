@@ -4,9 +4,14 @@
     python -m benchmarks.transcription --model tiny.en
 
 Each system transcribes the same sounds, one after the other, in a process of its own with two
-threads: greedy, in English, with timestamps, without fallback. The weights are those of
-``benchmarks.real``. Bundles that ``tfexport optimize`` has packed are mapped, as faster-whisper
-maps its files; opening is not part of the time.
+threads: greedy, in English, with timestamps, without fallback and voice detection, each window
+without the text before it. The weights are those of ``benchmarks.real``. Bundles that ``tfexport
+optimize`` has packed are mapped, as faster-whisper maps its files; opening is not part of the time.
+
+faster-whisper fills the features of a short sound up with 0, and ends with the sound; transformers
+and tfexport give the model the silence of a whole window, as it was trained, and go on through it.
+In the row "faster-whisper" it is given sounds with that silence, so that the models see the same;
+in the row "as it comes" it is given the sounds alone.
 """
 
 import json
@@ -19,26 +24,27 @@ from typing import Any
 
 import click
 
+from benchmarks.real.sounds import Sound, make_sounds_of
+from benchmarks.real.speech import RATE
+from benchmarks.word_errors import word_errors
+
 REPOSITORY = Path(__file__).parents[1]
 PEER = REPOSITORY / ".venv-faster-whisper" / "bin" / "python"
 SECONDS = (2.0, 3.0, 4.0, 5.0, 7.0, 9.0, 12.0, 15.0, 20.0, 45.0)
 WEIGHTS = ("float32", "int8")
 
 
-def write_sounds(folder: Path) -> list[Path]:
-    """Write the sounds as files, if they are not here yet."""
-    from benchmarks.real.sounds import make_sounds_of
-    from benchmarks.real.speech import RATE
-
+def write_sounds(folder: Path) -> tuple[list[Path], list[Sound]]:
+    """Write the sounds as files."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{seconds:g}.wav" for seconds in SECONDS]
-    if not all(path.exists() for path in paths):
-        for path, sound in zip(paths, make_sounds_of(SECONDS), strict=True):
-            with wave.open(str(path), "wb") as file:
-                file.setparams((1, 2, RATE, len(sound.samples), "NONE", ""))
-                samples = (sound.samples.clip(-1, 1) * 32767).astype("<i2")
-                file.writeframes(samples.tobytes())
-    return paths
+    sounds = [*make_sounds_of(SECONDS)]
+    for path, sound in zip(paths, sounds, strict=True):
+        with wave.open(str(path), "wb") as file:
+            file.setparams((1, 2, RATE, len(sound.samples), "NONE", ""))
+            samples = (sound.samples.clip(-1, 1) * 32767).astype("<i2")
+            file.writeframes(samples.tobytes())
+    return paths, sounds
 
 
 def prepare(model: str, weights: str) -> tuple[Path, Path]:
@@ -75,45 +81,64 @@ def measure(python: Path | str, script: str, setup: dict[str, Any]) -> dict[str,
 
 @click.command()
 @click.option("--model", "models", multiple=True, default=("tiny.en", "base"), show_default=True)
+@click.option("--weights", "kinds", multiple=True, default=WEIGHTS, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--beam-size", default=1, show_default=True)
 @click.option("--prepare-only", is_flag=True, help="Write sounds and bundles, and measure nothing.")
-def main(models: tuple[str, ...], threads: int, beam_size: int, prepare_only: bool) -> None:
+@click.option("--texts", is_flag=True, help="Print texts, and seconds of the encoder and others.")
+def main(
+    models: tuple[str, ...], kinds: tuple[str, ...], threads: int, beam_size: int,
+    prepare_only: bool, texts: bool,
+) -> None:  # fmt: skip
     """Print the table."""
-    sounds = write_sounds(REPOSITORY / "build" / "real" / "sounds")
-    click.echo("| model | weights | system | real-time factor | of faster-whisper's | peak MB |")
-    click.echo(f"|{'---|' * 6}")
+    paths, sounds = write_sounds(REPOSITORY / "build" / "real" / "sounds")
+    click.echo(
+        "| model | weights | system | word error | windows | real-time factor | speed | peak MB |"
+    )
+    click.echo(f"|{'---|' * 8}")
+    ours, theirs = "benchmarks.transcription_ours", "benchmarks.transcription_peer"
     for model in models:
-        for weights in WEIGHTS:
+        for weights in kinds:
             bundle, peer = prepare(model, weights)
             if prepare_only:
                 continue
             setup = {
-                "sounds": [str(path) for path in sounds], "threads": threads, "weights": weights,
-                "beam_size": beam_size, "language": "en",
+                "sounds": [str(path) for path in paths], "threads": threads, "weights": weights,
+                "beam_size": beam_size, "language": "en", "folder": str(peer),
+                "bundle": str(bundle),
             }  # fmt: skip
-            systems = [
-                ("tfexport, native", sys.executable, "benchmarks.transcription_ours",
-                 {"bundle": str(bundle), "engine": "native"}),
-                ("tfexport, onnxruntime", sys.executable, "benchmarks.transcription_ours",
-                 {"bundle": str(bundle), "engine": "onnxruntime"}),
-            ]  # fmt: skip
-            base = None
+            systems: list[tuple[str, Path | str, str, dict[str, Any]]] = [
+                ("tfexport, native", sys.executable, ours, {"engine": "native"}),
+                ("tfexport, onnxruntime", sys.executable, ours, {"engine": "onnxruntime"}),
+            ]
             if PEER.exists():
-                script = "benchmarks.transcription_peer"
-                base = measure(PEER, script, setup | {"folder": str(peer)})
-                _print(model, weights, "faster-whisper", base, None)
+                systems[:0] = [
+                    ("faster-whisper", PEER, theirs, {"silence": True}),
+                    ("faster-whisper, as it comes", PEER, theirs, {"silence": False}),
+                ]
+            base = None
             for name, python, script, own in systems:
-                _print(model, weights, name, measure(python, script, setup | own), base)
+                found = measure(python, script, setup | own)
+                base = base or found
+                row = (model, weights, name, *_figures(found, base, sounds))
+                click.echo(f"| {' | '.join(row)} |")
+                if texts:
+                    click.echo(f"{name}: {found['parts']} {found['texts']}", err=True)
 
 
-def _print(
-    model: str, weights: str, name: str, found: dict[str, Any], base: dict[str, Any] | None
-) -> None:
-    factor = found["seconds"] / sum(SECONDS)
-    faster = "" if base is None else f"{base['seconds'] / found['seconds']:.2f} times as fast"
-    click.echo(f"| {model} | {weights} | {name} | {factor:.3f} | {faster} | {found['peak']:.0f} |")
-    click.echo(f"{name}: {found['parts']} {' '.join(found['texts'])[:300]}", err=True)
+def _figures(
+    found: dict[str, Any], base: dict[str, Any], sounds: list[Sound]
+) -> tuple[str, str, str, str, str]:
+    """The cells of a system beside the first one."""
+    errors = [
+        word_errors(text, sound.whole, sound.cut)
+        for text, sound in zip(found["texts"], sounds, strict=True)
+    ]
+    share = sum(wrong for wrong, _ in errors) / sum(said for _, said in errors)
+    return (
+        f"{share:.1%}", str(found["windows"]), f"{found['seconds'] / sum(SECONDS):.3f}",
+        f"{base['seconds'] / found['seconds']:.2f}", f"{found['peak']:.0f}",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

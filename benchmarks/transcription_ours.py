@@ -29,12 +29,19 @@ def main() -> None:
     with Translator(setup["bundle"], engine=setup["engine"], threads=setup["threads"]) as opened:
         engine = opened.engine
         model, reader = engine.model, engine.files.preprocessor
-        model.encoded = timed(parts, "encoder", model.encoded)  # type: ignore[method-assign]
+        encoded, windows = model.encoded, [0]
+
+        def counted(rows: Any) -> Any:
+            windows[0] += len(rows)
+            return encoded(rows)
+
+        model.encoded = timed(parts, "encoder", counted)  # type: ignore[method-assign]
         language = setup["language"] if opened.manifest.speech.multilingual else None  # type: ignore[union-attr]
         for number, sound in enumerate([setup["sounds"][0], *setup["sounds"]]):  # first: warm-up
             if number == 1:
                 begun = time.perf_counter()
                 parts.clear()
+                windows[0] = 0
             (found,) = opened.transcribe(
                 [sound], language=language, timestamps=True, beam_size=setup["beam_size"]
             )
@@ -47,7 +54,8 @@ def main() -> None:
         parts["features"] = time.perf_counter() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rounded = {name: round(value, 3) for name, value in parts.items()}
-    print(json.dumps({"seconds": seconds, "peak": peak, "texts": texts[1:], "parts": rounded}))
+    values = {"seconds": seconds, "peak": peak, "texts": texts[1:], "parts": rounded}
+    print(json.dumps(values | {"windows": windows[0]}))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+WINDOW = 480_000  # samples
+
 
 def main() -> None:
     """Transcribe, and print seconds, peak memory and texts as JSON."""
@@ -23,11 +25,25 @@ def main() -> None:
     for path in setup["sounds"]:
         with wave.open(path) as file:
             frames = np.frombuffer(file.readframes(file.getnframes()), "<i2")
-        sounds.append(frames.astype(np.float32) / 32768)
-    texts, begun = [], 0.0
+        samples = frames.astype(np.float32) / 32768
+        if setup["silence"]:
+            samples = np.pad(samples, (0, max(0, WINDOW - len(samples))))
+        sounds.append(samples)
+    texts, begun, parts, windows = [], 0.0, {"encoder": 0.0}, [0]
+    encode = model.encode
+
+    def encoded(*values: Any) -> Any:
+        windows[0] += 1
+        started = time.perf_counter()
+        found = encode(*values)
+        parts["encoder"] += time.perf_counter() - started
+        return found
+
+    model.encode = encoded
     for number, sound in enumerate([sounds[0], *sounds]):  # the first one warms up
         if number == 1:
             begun = time.perf_counter()
+            windows[0], parts["encoder"] = 0, 0.0
         segments, _ = model.transcribe(
             sound, language=setup["language"], beam_size=setup["beam_size"], temperature=0.0,
             condition_on_previous_text=False, compression_ratio_threshold=None,
@@ -35,8 +51,14 @@ def main() -> None:
         )  # fmt: skip
         texts.append("".join(segment.text for segment in segments))
     seconds = time.perf_counter() - begun
+    begun_features = time.perf_counter()
+    for sound in sounds:
+        model.feature_extractor(sound)
+    parts["features"] = time.perf_counter() - begun_features
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "peak": peak, "texts": texts[1:], "parts": {}}))
+    rounded = {name: round(value, 3) for name, value in parts.items()}
+    found = {"seconds": seconds, "peak": peak, "texts": texts[1:], "parts": rounded}
+    print(json.dumps(found | {"windows": windows[0]}))
 
 
 if __name__ == "__main__":

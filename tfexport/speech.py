@@ -70,8 +70,8 @@ class Speech:
         most_initial: the largest first timestamp, counted from the first; None for any.
         positions: of the decoder, the most tokens of a row with the start token.
         max_new_tokens: of a window, if the files limit these, and not all tokens.
-        timestamps: whether the files ask for timestamps; None if they do not say.
-        condition_on_previous: the same for windows that see the text before them.
+        condition_on_previous: whether the files ask for windows that see the text before them; None
+            if they do not say.
         compression_ratio_threshold: above it a window is decoded again; None for any.
         logprob_threshold: below it a window is decoded again; None for any.
         no_speech_threshold: above it a window is silence; None for any.
@@ -88,7 +88,6 @@ class Speech:
     previous: int | None = None
     most_initial: int | None = None
     max_new_tokens: int | None = None
-    timestamps: bool | None = None
     condition_on_previous: bool | None = None
     compression_ratio_threshold: float | None = None
     logprob_threshold: float | None = None
@@ -136,7 +135,6 @@ SPEECH: Check = record(
         "previous": or_null(_ID),
         "most_initial": or_null(_ID),
         "max_new_tokens": or_null(integer(1)),
-        "timestamps": _FLAG,
         "condition_on_previous": _FLAG,
         "compression_ratio_threshold": _NUMBER,
         "logprob_threshold": _NUMBER,

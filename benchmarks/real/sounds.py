@@ -28,10 +28,14 @@ class Sound:
     Attributes:
         samples: (N,), at ``RATE``.
         how: in a few words.
+        whole: the sentences that are said to their end.
+        cut: the sentence after them, whose end is cut off; empty if there is none.
     """
 
     samples: Array
     how: str
+    whole: tuple[str, ...]
+    cut: str
 
     @property
     def seconds(self) -> float:
@@ -53,9 +57,12 @@ def make_sounds_of(lengths: Sequence[float]) -> Iterator[Sound]:
         parts = [np.zeros(RATE // 5, np.float32)]
         if number % 4 == 1:
             parts.append(np.zeros(int(RATE * min(seconds / 3, 12)), np.float32))
+        said, whole = list[str](), 0
         while sum(map(len, parts)) < seconds * RATE:
-            text = texts[place % len(texts)]
-            parts += [speaker().say(text, voice, speed), np.zeros(RATE // 4, np.float32)]
+            said.append(texts[place % len(texts)])
+            parts.append(speaker().say(said[-1], voice, speed))
+            whole += sum(map(len, parts)) <= seconds * RATE
+            parts.append(np.zeros(RATE // 4, np.float32))
             place += 1
         samples = np.concatenate(parts)[: int(seconds * RATE)]
         loudness = (0.0, 0.003, 0.02)[number // 3 % 3] if number % 3 == 2 else 0.0
@@ -63,4 +70,5 @@ def make_sounds_of(lengths: Sequence[float]) -> Iterator[Sound]:
             samples = samples + draw.normal(0, loudness, len(samples)).astype(np.float32)
         how = f"{seconds:g} s, {voice}, {speed} words a minute"
         how += f", noise {loudness}" if loudness else ""
-        yield Sound(samples.astype(np.float32), how)
+        cut = "".join(said[whole:])
+        yield Sound(samples.astype(np.float32), how, tuple(said[:whole]), cut)

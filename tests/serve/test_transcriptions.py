@@ -222,6 +222,8 @@ def test_models_are_listed_as_its_clients_read_them(server: Server, bundle: Path
         "languages": ["de", "en", "fr"], "tasks": ["transcribe", "translate"], "detects": True,
     }  # fmt: skip
     assert (spoken["input"], "speech" in tiny) == ("audio", False)
+    codes = ["de", "en", "fr"]
+    assert spoken["languages"] == {"source": codes, "target": codes}
     one = server.ask("GET", "/v1/models/spoken").json
     assert one == found["data"][0]
     assert one["created"] == int((bundle / "manifest.json").stat().st_mtime)

@@ -22,7 +22,7 @@ RATE = 16_000
 SPEECH: dict[str, Any] = {
     "no_timestamps": 39, "positions": POSITIONS, "languages": {"en": 32, "de": 33, "fr": 34},
     "tasks": {"transcribe": 35, "translate": 36}, "language": None, "task": "transcribe",
-    "previous": 37, "most_initial": 4, "max_new_tokens": None, "timestamps": None,
+    "previous": 37, "most_initial": 4, "max_new_tokens": None,
     "condition_on_previous": None, "compression_ratio_threshold": None, "logprob_threshold": None,
     "no_speech_threshold": None, "alignment_heads": None, "median_filter_width": 7,
 }  # fmt: skip
@@ -35,7 +35,7 @@ class SpokenTable(TableModel):
         seconds: that each step takes.
     """
 
-    engine, has_slots, has_attention = "table", False, False
+    engine, has_slots, has_attention = "table", False, True
 
     def __init__(self, seconds: float = 0.0) -> None:
         super().__init__(VOCABULARY)
@@ -49,6 +49,9 @@ class SpokenTable(TableModel):
         values[EOS] += 1.5
         values[40:] += 1.0
         return values
+
+    def weights(self, source: Sequence[int], seen: Sequence[int], longest: int) -> Logits:
+        return super().weights([*source, *range(FRAMES // 2 - 1)], seen, FRAMES // 2)
 
     def step(
         self, input_ids: NDArray[np.int64], state: TableState, candidates: None = None
@@ -68,8 +71,8 @@ def write_words(folder: Path, count: int) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
-def write_spoken_bundle(folder: Path) -> Path:
-    """Write a bundle whose texts are words, w0 to w29."""
+def write_spoken_bundle(folder: Path, **speech: Any) -> Path:
+    """Write a bundle whose texts are words, w0 to w29, with other settings of speech."""
 
     def tensor(name: str, *axes: int) -> dict[str, Any]:
         return {"name": name, "dtype": "float32", "axes": ["batch", *axes]}
@@ -98,7 +101,7 @@ def write_spoken_bundle(folder: Path) -> Path:
             "feature_size": BINS, "n_fft": 400, "hop_length": 160, "num_samples": 160 * FRAMES,
             "padding_value": 0.0, "do_normalize": False,
         },
-        speech=Speech(**SPEECH),
+        speech=Speech(**{**SPEECH, **speech}),
         tokenizers={"target": TokenizerEntry("tokenizers", "tokenizer.json")},
     ))  # fmt: skip
     return folder

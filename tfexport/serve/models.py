@@ -402,11 +402,11 @@ def sources_of(models: Models, target: str) -> list[str]:
 
 def _matching(models: Models, source: str | None, target: str | None) -> list[ModelChoice]:
     """The models that have these languages; those with unknown languages come last."""
-    every = [*models]
+    every = [model for model in models if model.engine.manifest.speech is None]
     found = [choice for model in every if (choice := _choice(model, source, target)) is not None]
     if not found:
         pair = f"from {source or 'any language'} to {target or 'any language'}"
-        raise wrong(f"no model translates {pair[:80]}; there are {_pairs(every)}")
+        raise wrong(f"no model translates {pair[:80]}; there are {_pairs(every) or 'none of text'}")
     return sorted(found, key=lambda choice: choice.model.languages.unknown)
 
 

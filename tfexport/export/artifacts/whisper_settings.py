@@ -83,7 +83,6 @@ def read_speech(
         previous=previous,
         most_initial=read.integer("max_initial_timestamp_index", 0),
         max_new_tokens=read.integer("max_new_tokens", 1),
-        timestamps=read.flag("return_timestamps"),
         condition_on_previous=read.flag("condition_on_prev_tokens"),
         compression_ratio_threshold=read.number("compression_ratio_threshold", 0, 1e6),
         logprob_threshold=read.number("logprob_threshold", -1e6, 0),

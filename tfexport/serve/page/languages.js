@@ -41,7 +41,9 @@ export function chosen() {
 }
 
 function offerLanguages() {
-  const { languages, input = "text" } = models[element("model").selectedIndex];
+  const { languages: own, input = "text", speech } = models[element("model").selectedIndex];
+  // Those of a model that transcribes are chosen beside its file.
+  const languages = speech ? { source: [UNKNOWN], target: [UNKNOWN] } : own;
   const [plainSource, plainTarget] = HEADINGS[input] ?? HEADINGS.text;
   for (const side of ["source", "target"]) {
     const select = element(`${side}-language`);

@@ -489,19 +489,21 @@ def _problems_of_options(given: Mapping[str, Any], model: Model) -> list[str]:
 
 def _listed(model: Model) -> dict[str, Any]:
     scheduler, languages = model.scheduler, model.languages
+    speech = _speech(model)
+    heard = [] if speech is None else speech["languages"]
     return {
         "name": model.name,
         "version": model.version,
         "languages": {
-            "source": list(languages.sources) or [UNKNOWN],
-            "target": list(languages.targets) or [UNKNOWN],
+            "source": list(languages.sources) or heard or [UNKNOWN],
+            "target": list(languages.targets) or heard or [UNKNOWN],
         },
         "split_sentences": model.split,
         "input": model.engine.manifest.media or ("text" if model.engine.gives_text else "ids"),
         "engine": model.engine.model.engine,
         "batching": "continuous" if scheduler.continuous else "dynamic",
         **({"reason": scheduler.reason} if scheduler.reason else {}),
-        **({} if (speech := _speech(model)) is None else {"speech": speech}),
+        **({} if speech is None else {"speech": speech}),
     }
 
 
