@@ -32,6 +32,7 @@ from benchmarks.configurations import (
 from benchmarks.roofline import Machine, work_of
 from benchmarks.systems import SYSTEMS
 from benchmarks.tables import all_configurations, bounds, memory, peaks, report, speeds, summary
+from benchmarks.word_errors import word_errors
 from tests.support.paths import REPOSITORY
 
 CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
@@ -244,3 +245,15 @@ def test_an_instruction_set_limits_every_configuration(isa: str) -> None:
     assert [way.name for way in configurations_of("tfexport int8", isa)] == [
         "native, 1 thread", "native, 2 threads", "native, 2 workers"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "cut", "wanted"),
+    [
+        ("The cat sat.", "", (0, 3)), ("the Cat, sat on a", "on a mat", (0, 5)),
+        ("the cat", "on a mat", (1, 3)), ("the bat sat on the", "on a mat", (2, 4)),
+        ("", "on", (3, 3)), ("well the cat sat sat", "", (2, 3)),
+    ],
+)  # fmt: skip
+def test_words_are_wrong_missing_or_too_many(text: str, cut: str, wanted: tuple[int, int]) -> None:
+    assert word_errors(text, ["The cat", "sat."], cut) == wanted
