@@ -2,10 +2,11 @@
 
 python -m benchmarks.pictures [--folder build/bench/trocr] [--threads 2]
 
-A picture of 384 x 384 pixels becomes 32 tokens, greedily. Every system has its own process, and
-they take turns; each number is the median of the rounds. The encoder with one token is what a
-faster decoder leaves. Systems are compared with those of their own precision; in int8 and bf16
-tokens of random weights say nothing about quality. Optimum runs in .venv-optimum, if it is there.
+A picture of 384 x 384 pixels becomes 32 tokens, as the end token is suppressed. Every system has
+its own process, and they take turns; each number is the median of the rounds. The encoder with one
+token is what a faster decoder leaves. Systems are compared with those of their own precision; in
+int8 and bf16 tokens of random weights say nothing about quality. Optimum runs in .venv-optimum, if
+it is there.
 """
 
 import json
@@ -25,8 +26,7 @@ import numpy as np
 from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY
 
 LENGTH, SIDE, EOS = 32, 384, 2
-Decode = Callable[[list[Any]], list[list[int]]]
-SETTINGS: dict[str, Any] = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "num_beams": 1}
+Decode = Callable[..., list[list[int]]]  # of pictures, beams and the number of tokens
 
 
 def make_model(folder: Path) -> None:
@@ -52,7 +52,7 @@ def make_model(folder: Path) -> None:
     model = library.VisionEncoderDecoderModel(config)
     with torch.no_grad():  # else every token is the same
         model.decoder.model.decoder.embed_tokens.weight.mul_(30)
-    model.generation_config.update(**ids, max_length=LENGTH + 1)
+    model.generation_config.update(**ids, max_length=LENGTH + 1, suppress_tokens=[EOS])
     model.save_pretrained(folder)
     values = {
         "image_processor_type": "ViTImageProcessor", "size": {"height": SIDE, "width": SIDE},
@@ -99,17 +99,17 @@ def ours(bundle: Path, threads: int, engine: Any = "auto") -> tuple[Decode, Deco
 
     translator = Translator(bundle, threads=threads, engine=engine)
 
-    def decode(pictures: list[Any], length: int = LENGTH) -> list[list[int]]:
+    def decode(pictures: list[Any], beams: int, length: int = LENGTH) -> list[list[int]]:
         rows = [{"image": picture} for picture in pictures]
         found = translator.generate_from(
-            rows, beam_size=1, max_length=length, return_scores=False, batch_size=len(rows)
+            rows, beam_size=beams, max_length=length, return_scores=False, batch_size=len(rows)
         )
         tokens = [list(each.hypotheses[0].tokens) for each in found]
         if any(len(row) != length for row in tokens):
             raise RuntimeError("a row ended early: systems would do different work")
         return tokens
 
-    return decode, lambda pictures: decode(pictures, 1)
+    return decode, lambda pictures: decode(pictures, 1, 1)
 
 
 def theirs(model: Any, folder: Path) -> tuple[Decode, Decode]:
@@ -120,17 +120,17 @@ def theirs(model: Any, folder: Path) -> tuple[Decode, Decode]:
     library: Any = transformers
     processor = library.AutoImageProcessor.from_pretrained(folder / "model", use_fast=False)
 
-    def decode(pictures: list[Any], length: int = LENGTH) -> list[list[int]]:
+    def decode(pictures: list[Any], beams: int, length: int = LENGTH) -> list[list[int]]:
         from PIL import Image
 
         images = [Image.fromarray(picture) for picture in pictures]
         inputs = processor(images, return_tensors="pt").to(getattr(model, "dtype", torch.float32))
-        settings = {**SETTINGS, "max_new_tokens": length, "min_new_tokens": length}
+        settings = {"max_new_tokens": length, "num_beams": beams}
         with torch.inference_mode():
             made: list[list[int]] = model.generate(**inputs, **settings)[:, 1:].tolist()
         return made
 
-    return decode, lambda pictures: decode(pictures, 1)
+    return decode, lambda pictures: decode(pictures, 1, 1)
 
 
 def open_system(name: str, folder: Path, threads: int) -> tuple[Decode, Decode]:
@@ -162,14 +162,15 @@ def open_system(name: str, folder: Path, threads: int) -> tuple[Decode, Decode]:
 
 
 def serve(name: str, folder: Path, threads: int) -> None:
-    """Decode as many pictures as a line of stdin says; answer with seconds and tokens."""
+    """Decode as a line of stdin says, pictures and beams; answer with seconds and tokens."""
     whole, encoder = open_system(name, folder, threads)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         draw = np.random.default_rng(0)
-        pictures = [*draw.integers(0, 256, (int(line), 60, 400, 3), dtype=np.uint8)]
+        batch, beams = map(int, line.split())
+        pictures = [*draw.integers(0, 256, (batch, 60, 400, 3), dtype=np.uint8)]
         begun = time.perf_counter()
-        tokens = whole(pictures)
+        tokens = whole(pictures, beams)
         middle = time.perf_counter()
         encoder(pictures)
         seconds = [middle - begun, time.perf_counter() - middle]
@@ -189,10 +190,10 @@ class System:
         )  # fmt: skip
         self._read()
 
-    def run(self, batch: int) -> dict[str, Any]:
+    def run(self, batch: int, beams: int) -> dict[str, Any]:
         """Seconds for all and for the encoder alone, and the tokens."""
         assert self._process.stdin is not None
-        print(batch, file=self._process.stdin, flush=True)
+        print(batch, beams, file=self._process.stdin, flush=True)
         found: dict[str, Any] = self._read()
         return found
 
@@ -215,11 +216,12 @@ class System:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--batch", "batches", type=int, multiple=True, default=(1, 8), show_default=True)
+@click.option("--beams", default=1, show_default=True)
 @click.option("--serve", "served", hidden=True)
 @click.option("--save-optimum", "saved", type=Path, hidden=True)
 def main(
-    folder: Path, threads: int, rounds: int, batches: tuple[int, ...], served: str | None,
-    saved: Path | None,
+    folder: Path, threads: int, rounds: int, batches: tuple[int, ...], beams: int,
+    served: str | None, saved: Path | None,
 ) -> None:  # fmt: skip
     """Measure pictures to text."""
     folder = folder.absolute()
@@ -245,7 +247,7 @@ def main(
         tokens = {}
         for number in range(rounds + 1):
             for name, system in systems.items():
-                found = system.run(batch)
+                found = system.run(batch, beams)
                 tokens[name] = found["tokens"]
                 if number:  # the first one warms up
                     times[name].append(found["seconds"])

@@ -55,6 +55,20 @@ def test_texts_are_translated(server: Server, wanted: list[str]) -> None:
     assert server.post(INFER.replace("/infer", "/versions/9/infer"), {}).status == 404
 
 
+def test_requests_are_counted_by_their_routes(server: Server) -> None:
+    base, gone = "/v2/models/{name}", "/versions/{version}"
+    before = {
+        (route, code): server.figure("tfexport_requests_total", route=route, code=code)
+        for route, code in ((f"{base}/infer", "200"), (f"{base}{gone}/infer", "404"))
+    }
+    assert infer(server, text_input(TEXTS)).status == 200
+    assert server.post(INFER.replace("/infer", "/versions/9/infer"), {}).status == 404
+    for (route, code), count in before.items():
+        found = server.figure("tfexport_requests_total", route=route, code=code)
+        assert found == count + 1, route
+    assert server.ask("GET", INFER).headers["allow"] == "POST"
+
+
 def test_outputs_have_the_shape_of_inputs(server: Server, wanted: list[str]) -> None:
     nested = {**text_input(TEXTS, [2, 1]), "data": [[text] for text in TEXTS]}
     for given in (text_input(TEXTS, [2, 1]), nested):

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -189,6 +190,49 @@ def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
     asyncio.run(run())
     gc.collect()
     assert logged == []
+
+
+def test_outcomes_of_a_step_wake_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each caller gets its own outcome; those that end later wake the loop again."""
+
+    async def run() -> tuple[list[Any], list[int]]:
+        loop, calls = asyncio.get_running_loop(), list[int]()
+        wake = loop.call_soon_threadsafe
+
+        def counted(*given: Any) -> Any:
+            calls.append(1)
+            return wake(*given)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        futures = [Future[Any]() for _ in range(9)]
+        waiting = []
+        for future in futures:
+            submission: Any = SimpleNamespace(future=future)
+            waiting.append(asyncio.ensure_future(outcome(submission, Call.begin("/", [], 60.0))))
+        await asyncio.sleep(0)
+        waiting[4].cancel()
+        await asyncio.wait([waiting[4]])
+
+        def step() -> None:
+            for place, future in enumerate(futures[:7]):
+                future.set_result([place])
+            futures[7].set_exception(DeadlineError("late"))
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+        counts = [len(calls)]
+        await asyncio.wait(waiting[:8])
+        futures[8].cancel()
+        counts.append(len(calls))
+        return await asyncio.gather(*waiting, return_exceptions=True), counts
+
+    found, counts = asyncio.run(run())
+    assert counts == [1, 2]
+    cancelled = found.pop(4), found.pop()
+    assert [type(one) for one in cancelled] == [asyncio.CancelledError] * 2
+    assert found[:6] == [[0], [1], [2], [3], [5], [6]]
+    assert isinstance(found[6], DeadlineError)
 
 
 def test_work_for_a_call_that_has_ended_is_left() -> None:

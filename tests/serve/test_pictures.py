@@ -89,6 +89,8 @@ def test_what_cannot_be_read_is_refused_by_name(server: Server) -> None:
 
     text = refused([CODED[0], base64.b64encode(b"text").decode(), "?"])
     assert "images[2]: is not base64" in text
+    text = refused(["/etc/passwd", "http://127.0.0.1/picture.png"])
+    assert "images[1]: is not base64, nor a data URL of it; paths and other URLs" in text
     text = refused([CODED[0], base64.b64encode(b"text").decode(), CODED[1][:60]])
     assert "images[1]: no picture" in text
     assert "images[2]: " in text

@@ -58,6 +58,9 @@ class TableModel:
     def encode(self, rows: Sequence[Sequence[int]]) -> TableState:
         return TableState(rows, max(len(row) for row in rows))
 
+    def encoded(self, rows: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        return rows
+
     def attend(
         self, input_ids: NDArray[np.int64], state: TableState, candidates: None = None
     ) -> tuple[Logits, Logits]:

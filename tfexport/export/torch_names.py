@@ -42,6 +42,10 @@ CHOOSE_LINES = "torch.fx.proxy:TracerBase._filter_traceback_frames"
 PACK = "torch:_C._VariableFunctions._pack_padded_sequence"
 UNPACK = "torch:_C._VariableFunctions._pad_packed_sequence"
 
+# Operators of a captured forward; see ``incremental.functional``.
+OPERATOR = "torch:_ops.OpOverload"
+COMPOSITE = "torch:_C.DispatchKey.CompositeImplicitAutograd"
+
 # TorchScript files.
 READ_ARCHIVE = "torch:_C.PyTorchFileReader"
 WRITE_ARCHIVE = "torch:_C.PyTorchFileWriter"
@@ -49,7 +53,7 @@ WRITE_ARCHIVE = "torch:_C.PyTorchFileWriter"
 NAMES = (
     DECOMPOSE, LIST_OPERATORS, RUN_NODE, PROMOTE, SET_NODE, FIND_RULE, COPY, *ASSERTIONS,
     CAUSAL_HINT, *TENSOR_LISTS, TRUTH, UNKNOWN_VALUE, SET_SIZE, CHOOSE_LINES, PACK, UNPACK,
-    READ_ARCHIVE, WRITE_ARCHIVE,
+    OPERATOR, COMPOSITE, READ_ARCHIVE, WRITE_ARCHIVE,
 )  # fmt: skip
 
 

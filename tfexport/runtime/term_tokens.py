@@ -315,8 +315,7 @@ def _allowed(
 ) -> tuple[tuple[int, ...], ...]:
     given = dict.fromkeys(phrases)
     if not options.suppress_sequences:
-        banned = {*options.end_tokens, *options.suppress_tokens}
-        return tuple(each for each in given if banned.isdisjoint(each))
+        return tuple(each for each in given if options.never_inside.isdisjoint(each))
     return tuple(each for each in given if why_banned(each, options) is None)
 
 

@@ -165,12 +165,15 @@ class Phrases:
         Returns:
             Its number, its first word, and the word after it.
         """
-        found, place = list[tuple[int, int, int]](), 0
-        while place < len(text.words):
+        found, free = list[tuple[int, int, int]](), 0
+        for place, word in enumerate(text.words):
+            known = text.begins[place] or word.lstrip(" ") in self.lengths
+            if place < free or not known:
+                continue
             number, length = self._at(text, place)
             if length:
-                found.append((number, place, place + length))
-            place += length or 1
+                free = place + length
+                found.append((number, place, free))
         return found
 
     def count(self, text: Words) -> int:

@@ -127,7 +127,10 @@ def _decoded(asked: AskedFiles) -> list[bytes]:
         try:
             found.append(base64.b64decode(file[start.end() if start else 0 :], validate=True))
         except (binascii.Error, ValueError):
-            problems.append(f"{asked.place(number)}: is not base64")
+            problems.append(
+                f"{asked.place(number)}: is not base64, nor a data URL of it; paths and other URLs "
+                "are not read"
+            )
     if problems:
         raise wrong(problems)
     return found

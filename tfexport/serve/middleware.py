@@ -171,10 +171,10 @@ class RequestMiddleware:
             await work
         finally:
             for task in (work, gone):
+                task.add_done_callback(seen)
                 task.cancel()
-            await asyncio.wait([work, gone])
-            for task in (work, gone):
-                seen(task)
+            if not work.done():
+                await asyncio.wait([work])
 
     def _route(self, scope: Scope) -> str:
         path = scope["path"]

@@ -19,6 +19,8 @@ from typing import Any
 
 LEVELS = ("info", "warning", "error")
 _MOST_WAITING = 10_000  # lines
+# Lines that come together are written together: a thread that wakes takes the GIL from the others.
+_GATHERING, _TOGETHER = 0.01, 256  # seconds, lines
 _END_SECONDS = 2.0  # seconds that a stopping server waits for its last lines
 
 
@@ -96,11 +98,19 @@ class _Writer:
         self._thread.join(_END_SECONDS)
 
     def _run(self) -> None:
-        while (line := self._lines.get()) is not None:
+        lines: list[str | None] = []
+        while None not in lines:
+            lines = [self._lines.get()]
+            if lines[0] is not None:
+                time.sleep(_GATHERING)
+            while len(lines) < _TOGETHER and not self._lines.empty():
+                lines.append(self._lines.get())
+            made = [line for line in lines if line is not None]
             lost = self._lost
             if lost:
-                line = f"{_line('lost', lines=lost)}\n{line}"
-            self._count(-lost if self._write(f"{line}\n".encode()) else 1)
+                made.insert(0, _line("lost", lines=lost))
+            written = self._write("".join(f"{line}\n" for line in made).encode())
+            self._count(-lost if written else len(made) - bool(lost))
 
     def _count(self, lines: int) -> None:
         with self._counting:

@@ -1,10 +1,14 @@
 """Translation of the texts of a request, by one model, or each by a model of its language."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Sized
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tfexport.errors import InputError, join_some
 from tfexport.markup.document import PLAIN, Markup
@@ -233,12 +237,59 @@ async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:
     Raises:
         RequestError: the call's deadline has passed.
     """
-    future = asyncio.wrap_future(submission.future)
-    future.add_done_callback(seen)
-    done, _ = await asyncio.wait([future], timeout=max(call.left, 0.0))
-    if not done:
-        raise late()
-    return future.result()
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[list[Hypothesis]]] = loop.create_future()
+    found.add_done_callback(seen)
+    ended = _ended.setdefault(loop, _Ended())
+    submission.future.add_done_callback(lambda future: ended.add(loop, future, found))
+    timer = loop.call_later(max(call.left, 0.0), _expire, found)
+    try:
+        return await found
+    finally:
+        timer.cancel()
+
+
+def _expire(found: "asyncio.Future[Any]") -> None:
+    if not found.done():
+        found.set_exception(late())
+
+
+class _Ended:
+    """Outcomes on their way from the threads that decode to an event loop, in groups.
+
+    To wake a loop is a system call, for which a thread gives the GIL away and then waits for it: it
+    is made once for all rows that end before the loop looks.
+    """
+
+    def __init__(self) -> None:
+        self._pairs = deque[tuple[Future[Any], "asyncio.Future[Any]"]]()
+        self._called = False  # whether the loop is going to look
+
+    def add(
+        self, loop: asyncio.AbstractEventLoop, source: Future[Any], found: "asyncio.Future[Any]"
+    ) -> None:
+        """Pass the outcome of a future on to one of the loop; callable from any thread."""
+        self._pairs.append((source, found))
+        if not self._called:
+            self._called = True
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._called = False  # first: what is added from now on calls again
+        while self._pairs:
+            source, found = self._pairs.popleft()
+            if found.done():  # too late, or nobody waits
+                continue
+            if source.cancelled():
+                found.cancel()
+            elif (error := source.exception()) is not None:
+                found.set_exception(error)
+            else:
+                found.set_result(source.result())
+
+
+_ended = WeakKeyDictionary[asyncio.AbstractEventLoop, _Ended]()
 
 
 async def stored_terms(

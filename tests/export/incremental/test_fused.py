@@ -16,6 +16,7 @@ from torch.export import Dim
 
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.attention import attention, recognise
+from tfexport.export.incremental.functional import functional
 from tfexport.export.incremental.fused import (
     PAST_AXIS,
     find_head,
@@ -108,8 +109,7 @@ def program(form: Form) -> torch.export.ExportedProgram:
     axes.append({1: Dim.DYNAMIC, 2: Dim.DYNAMIC})
     with quiet(), exportable_layers(module):
         found = torch.export.export(module, given, dynamic_shapes=tuple(axes), strict=False)
-        functional: torch.export.ExportedProgram = found.run_decompositions({})
-    return functional
+        return functional(found)
 
 
 def recognised(form: Form) -> tuple[fx.Graph, Tensor]:

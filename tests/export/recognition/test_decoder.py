@@ -352,7 +352,7 @@ def test_mutations_are_recognised_as_what_they_are_or_not() -> None:
 # Bundles.
 
 
-@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.usefixtures("no_beam_graph", "few_shapes")
 def test_the_bundle_has_the_decoder_besides_its_found_steps(tmp_path: Path) -> None:
     style, path = made("narrow", Narrow), tmp_path / "a.bundle"
     result = bundle_of(style, path)

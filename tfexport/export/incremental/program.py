@@ -25,6 +25,7 @@ from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.functional import functional
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 from tfexport.export.quiet import quiet
 from tfexport.gc_pause import no_collecting
@@ -424,8 +425,7 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
         program: Any = torch.export.export(
             traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
         )
-        functional: torch.export.ExportedProgram = program.run_decompositions({})
-    return functional
+        return functional(program)
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

@@ -143,7 +143,7 @@ def check_pixels(height: int, width: int, most: int, subject: str) -> None:
     if height * width > most:
         raise InputError(
             f"{subject} {height} × {width} pixels, which is more than {most:,}; make it smaller, "
-            "or raise the limit, MediaLimits(pixels=…)"
+            "or raise the limit (MediaLimits(pixels=…), or max_pixels of a server)"
         )
 
 

@@ -92,6 +92,12 @@ def join_rows(rows: Sequence[EncodedRow]) -> DecoderState:
     alike = all(row.batch is first for row in rows)
     if alike and [row.place for row in rows] == [*range(len(first.sources))]:
         return DecoderState({**first.memory}, {**first.past}, own_past=False)
+    if alike:
+        places = np.array([row.place for row in rows])
+        return DecoderState(
+            {name: _take(value, places) for name, value in first.memory.items()},
+            {name: _take(value, places) for name, value in first.past.items()},
+        )
     parts = [
         {
             name: OrtValue.ortvalue_from_numpy(np.concatenate([

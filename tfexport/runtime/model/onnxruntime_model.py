@@ -168,12 +168,17 @@ class OnnxModel:
         check_range(path, "steps", found.steps, len(found.tokens) + 1)
         return found
 
-    def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
-        """See ``interface.Model``: rows of ids are encoded anew."""
-        return rows
+    def encoded(self, rows: Sequence[Source]) -> Sequence[EncodedRow]:
+        """See ``interface.Model``; the rows may share a batch."""
+        state = self.encode(rows)
+        return [EncodedRow(state, place) for place in range(len(rows))]
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
+        if encoded := [row for row in rows if isinstance(row, EncodedRow)]:
+            state = join_rows(encoded)
+            state.own_past = True  # it has no positions yet that other rows could share
+            return state
         feeds = {
             name: OrtValue.ortvalue_from_numpy(array) for name, array in self._inputs(rows).items()
         }
@@ -343,11 +348,6 @@ class ModuleModel(OnnxModel):
                 f"{len(rows)} rows. Export the model again."
             )
         return states, found
-
-    def encoded(self, rows: Sequence[Source]) -> Sequence[EncodedRow]:
-        """See ``interface.Model``; the rows may share a batch."""
-        state = self.encode(rows)
-        return [EncodedRow(state, place) for place in range(len(rows))]
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""

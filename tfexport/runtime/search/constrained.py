@@ -48,7 +48,10 @@ def decode_constrained(
         options: how to decode them.
         search: the search without phrases.
     """
-    free = [dataclasses.replace(request, required=None) for request in requests]
+    free = [
+        request if request.required is None else dataclasses.replace(request, required=None)
+        for request in requests
+    ]
     found = search(model, free, options)
     lacking = dict[int, Request]()
     for place, request in enumerate(requests):
@@ -57,6 +60,12 @@ def decode_constrained(
         found[place] = [_checked(made, request.required) for made in found[place]]
         if any(made.unmet for made in found[place]):
             lacking[place] = request
+    if not lacking:
+        return found
+    # What the encoder gives is computed once for all that follows.
+    sources = model.encoded([request.source for request in lacking.values()])
+    for place, source in zip(lacking, sources, strict=True):
+        lacking[place] = dataclasses.replace(lacking[place], encoded=source)
     placed = _placed(model, lacking, found, options)
     rows, open_rows = dict[int, Request](), dict[int, list[int]]()
     for place, request in lacking.items():
@@ -133,6 +142,8 @@ def unsupported(options: ResolvedOptions) -> list[Problem]:
 
 def why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | None:
     """Why no target contains a phrase; None if one may."""
+    if not options.suppress_sequences and options.never_inside.isdisjoint(phrase):
+        return None
     ended = [token for token in phrase if token in options.end_tokens]
     if ended:
         return Message(f"holds the end token {ended[0]}")
@@ -153,7 +164,8 @@ def why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | Non
 
 
 def _checked(made: Hypothesis, required: Required) -> Hypothesis:
-    return dataclasses.replace(made, unmet=required.unmet(made.tokens))
+    unmet = required.unmet(made.tokens)
+    return made if unmet == made.unmet else dataclasses.replace(made, unmet=unmet)
 
 
 def _fewest_unmet(

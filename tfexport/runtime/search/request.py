@@ -240,6 +240,11 @@ class ResolvedOptions(DecodingOptions):
         """The number of rows in the model's batch that one row needs."""
         return self.num_hypotheses if self.sampling else self.beam_size
 
+    @cached_property
+    def never_inside(self) -> frozenset[int]:
+        """Ids that no target has before its end: end tokens and suppressed ones."""
+        return frozenset((*self.end_tokens, *self.suppress_tokens))
+
     @property
     def by_transformers(self) -> bool:
         """Whether the search follows the rules of transformers."""
@@ -275,4 +280,7 @@ class ResolvedOptions(DecodingOptions):
 
     def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Whether each token ends a row."""
-        return np.isin(tokens, self.end_tokens)
+        found: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = tokens == self.end_tokens[0]
+        for token in self.end_tokens[1:]:
+            found |= tokens == token
+        return found

@@ -191,6 +191,8 @@ def _integers(name: str, raw: bytes) -> NDArray[np.int64]:
 def _flat(name: str, data: Any) -> list[Any]:
     if not isinstance(data, list):
         raise wrong(f"{name}: has no data")
+    if list not in set(map(type, data)):
+        return data
     flat = list[Any]()
     waiting = [iter(data)]
     while waiting:
@@ -205,13 +207,13 @@ def _flat(name: str, data: Any) -> list[Any]:
 
 
 def _as_strings(name: str, flat: list[Any]) -> list[str]:
-    if not all(isinstance(value, str) for value in flat):
+    if not set(map(type, flat)) <= {str}:
         raise wrong(f"{name}: BYTES are texts in JSON, and not all of the data is text")
     return flat
 
 
 def _as_integers(name: str, flat: list[Any]) -> NDArray[np.int64]:
-    if not all(isinstance(value, int) and not isinstance(value, bool) for value in flat):
+    if not set(map(type, flat)) <= {int}:
         raise wrong(f"{name}: not all of the data are integers")
     try:
         return np.array(flat, np.int64)

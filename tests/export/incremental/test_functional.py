@@ -1,0 +1,123 @@
+"""Programs without operators that write, compared with the forward that writes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from tests.support.combinations import few_of
+from tfexport.export import torch_names
+from tfexport.export.incremental.functional import functional
+from tfexport.export.quiet import quiet
+
+
+def hides(x: Tensor, mask: Tensor) -> Tensor:
+    scores = x @ x.transpose(1, 2)
+    scores.masked_fill_(mask[:, None], -9.0)
+    return scores.softmax(-1)
+
+
+def adds_twice(x: Tensor, mask: Tensor) -> Tensor:
+    made = x * 2
+    before = made.sum(-1)
+    made += x
+    made *= 3
+    return torch.relu_(made - 1) + before[..., None]
+
+
+def reads_a_view_after(x: Tensor, mask: Tensor) -> Tensor:
+    made = x * 2
+    part = made[:, :1]
+    made += 1 + x
+    return made + part
+
+
+def reads_a_view_between(x: Tensor, mask: Tensor) -> Tensor:
+    made = x * 2
+    made += x
+    part = made.transpose(0, 1)
+    made *= x
+    return made + part.transpose(0, 1)
+
+
+def writes_into_a_view(x: Tensor, mask: Tensor) -> Tensor:
+    made = x * 2
+    made[:, 0].add_(x[:, 0])
+    return made
+
+
+def writes_into_what_may_be_shared(x: Tensor, mask: Tensor) -> Tensor:
+    made = (x + 1).transpose(0, 1).contiguous()
+    made.mul_(2)
+    return made
+
+
+def keeps_its_type(x: Tensor, mask: Tensor) -> Tensor:
+    made = (x * 4).half()
+    made *= x
+    return made.float()
+
+
+CASES: dict[Callable[[Tensor, Tensor], Tensor], bool] = {
+    hides: True, adds_twice: True, reads_a_view_after: False, reads_a_view_between: False,
+    writes_into_a_view: False, writes_into_what_may_be_shared: False, keeps_its_type: False,
+}  # fmt: skip
+FEW = hides, adds_twice, reads_a_view_between
+
+
+class Forward(nn.Module):
+    def __init__(self, of: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.of(x, mask)
+
+
+@pytest.mark.parametrize("forward", few_of(CASES, *FEW), ids=lambda of: of.__name__)
+def test_what_writes_computes_the_same_and_is_traced_once(
+    forward: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = torch.randn(2, 3, 4), torch.rand(2, 3) < 0.5
+    axes = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    module = Forward(forward)
+    program = torch.export.export(module, given, dynamic_shapes=(axes, axes), strict=False)
+    again = torch.export.ExportedProgram.run_decompositions
+    traced: list[Any] = []
+
+    def counted(program: Any, table: Any) -> Any:
+        traced.append(program)
+        return again(program, table)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    with quiet():
+        found = functional(program)
+    assert bool(traced) is not CASES[forward]
+    for node in found.graph.nodes:
+        assert not isinstance(node.target, torch._ops.OpOverload) or (
+            not node.target._schema.is_mutable
+        )
+    other = torch.randn(3, 5, 4), torch.rand(3, 5) < 0.5
+    for x, mask in (given, other):
+        kept = x.clone()
+        made: Tensor = found.module()(x, mask)
+        assert torch.equal(made, forward(x.clone(), mask))
+        assert torch.equal(x, kept)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [torch_names.OPERATOR, torch_names.COMPOSITE])
+def test_a_torch_that_does_not_tell_traces_again(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch_names.find
+    monkeypatch.setattr(torch_names, "find", lambda each: None if each == name else own(each))
+    given = torch.randn(2, 3, 4), torch.rand(2, 3) < 0.5
+    program = torch.export.export(Forward(hides), given, strict=False)
+    with quiet():
+        found = functional(program)
+        assert found is not program
+        assert torch.equal(found.module()(*given), hides(*given))

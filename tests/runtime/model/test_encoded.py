@@ -1,0 +1,24 @@
+"""Rows that are encoded once and decoded several times."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfexport.runtime import Translator
+
+ROWS = [[5, 9, 7], [4], [6, 8]]
+
+
+@pytest.mark.onnxruntime
+def test_encoded_rows_are_decoded_as_their_sources(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, threads=1, engine="onnxruntime") as opened:
+        model = opened.engine.model
+        kept = model.encoded(ROWS)
+        for chosen in ([2, 0], [0, 1, 2], [1, 1], [0, 1, 2]):
+            tokens = np.array([[1, 4 + row, 6] for row in chosen])
+            expected = model.step(tokens, model.encode([ROWS[row] for row in chosen]))
+            state = model.encode([kept[row] for row in chosen])
+            np.testing.assert_allclose(model.step(tokens, state), expected, atol=1e-5)
+            state.select(np.array([1, 0]))  # rows that are moved change no later search
+            model.step(tokens[:2, :1], state)
