@@ -27,9 +27,8 @@ tree is a bug and keeps its traceback. What is likely a mistake, but may be inte
 
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-
-from tfexport.dataclass import dataclass
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60

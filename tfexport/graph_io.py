@@ -5,9 +5,8 @@ the runtime both take names from here.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from tfexport.dataclass import dataclass
 
 BATCH = "batch"
 SOURCE = "source_length"

@@ -1,10 +1,9 @@
 """The languages of a model that has language tokens."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import shown
 from tfexport.json_checks import Check, every, integer, of_type, one_of, or_null, record
 

@@ -4,11 +4,10 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import BundleError, InputError, Message, Option, join_problems, shown
 from tfexport.graph_io import (
     ATTENTION_MASK,

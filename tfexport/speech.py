@@ -1,10 +1,9 @@
 """What Whisper's own way of decoding needs to know of a model."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import shown
 from tfexport.json_checks import Check, every, integer, list_of, of_type, one_of, or_null, record
 

@@ -7,14 +7,13 @@ weights and of custom modules have no such file.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import BundleError, join_problems
 from tfexport.json_checks import integer, list_of, one_of, record
 from tfexport.manifest import REEXPORT

@@ -24,5 +24,8 @@ def test_what_it_writes_lies_beside_the_bundle(tiny_bundle: Path, tmp_path: Path
     said = invoke("optimize", f"{copy}/").stdout
     (packed,) = tmp_path.glob("copy.bundle.*.packed")
     assert said.startswith(f"{packed}: ")
+    assert invoke("optimize", copy).stdout == said  # packed again
+    packed.write_text("notes of somebody")
     assert "already exists" in invoke("optimize", copy).stderr
-    invoke("optimize", copy, "--force")
+    assert packed.read_text() == "notes of somebody"
+    assert invoke("optimize", copy, "--force").stdout == said

@@ -180,8 +180,8 @@ def test_readme_fits_three_screens_and_its_figures_are_those_of_the_performance_
     starts = [
         re.search(rf"\| {re.escape(name)} \|.*\| \*{{0,2}}(\d+)\*{{0,2}} \|\n", performance)
         for name in (
-            "int8, the bundle as it was exported",
-            "int8, after `tfexport optimize`",
+            "int8, as exported",
+            "int8, a copy without what stands next to it",
             "CTranslate2, int8",
         )
     ]

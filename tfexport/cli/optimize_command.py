@@ -7,7 +7,9 @@ from tfexport.cli.console import human_size
 
 @click.command(short_help="Pack a bundle's weights for this machine's native engine.")
 @click.argument("bundle", type=click.Path())
-@click.option("--force", is_flag=True, help="Replace the packed file if it exists.")
+@click.option(
+    "--force", is_flag=True, help="Replace a file of that name that holds no packed weights."
+)
 def optimize(bundle: str, force: bool) -> None:
     """Write BUNDLE's weights as the native engine needs them on this machine, next to BUNDLE.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from inspect import Parameter, signature
 from typing import Any, TypedDict, TypeGuard, TypeVar
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import (
     ConfigError,
     Message,

@@ -1,13 +1,11 @@
 """Results of decoding, and their JSON form."""
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from tfexport.dataclass import dataclass
 
 
 class Term(NamedTuple):

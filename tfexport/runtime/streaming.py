@@ -1,9 +1,9 @@
 """Streaming: any number of texts, and one text token by token."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import InputError, Message, Option, Problem
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import is_integer

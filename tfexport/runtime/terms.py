@@ -5,11 +5,10 @@ docs/terms.md has the rules of matching.
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import InputError, join_problems, shown
 from tfexport.runtime.results import Term
 from tfexport.runtime.text.codec import check_text

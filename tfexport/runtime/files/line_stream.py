@@ -6,11 +6,10 @@ A bad line does not stop the others: its ``LineResult`` has a problem instead of
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import InputError, Message, Option
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers

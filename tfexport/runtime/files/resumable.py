@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from tfexport.atomic import check_folder, naming
-from tfexport.dataclass import dataclass
 from tfexport.errors import ConfigError, Message, Option, OutputExistsError
 from tfexport.locks import check_unlocked, writing
 from tfexport.runtime.engine import Engine

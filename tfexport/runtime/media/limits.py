@@ -1,6 +1,7 @@
 """How much of a file is read."""
 
-from tfexport.dataclass import dataclass
+from dataclasses import dataclass
+
 from tfexport.errors import ConfigError
 
 

@@ -7,11 +7,11 @@ Another kind is a class with the two methods of ``Preprocessor``, its keys in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import InputError, Message, shown
 from tfexport.preprocessing import MEDIA
 from tfexport.runtime.media.limits import MediaLimits

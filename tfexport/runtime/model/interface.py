@@ -4,13 +4,13 @@ Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L laye
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.bundle import Manifest
-from tfexport.dataclass import dataclass
 from tfexport.runtime.model.abandoned import Going
 
 Ids = NDArray[np.int64]

@@ -16,6 +16,7 @@ import numpy as np
 from tfexport import atomic
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest, large_files, noting, read_manifest
 from tfexport.errors import BundleError, ConfigError, TfexportError, TfexportWarning, shown
+from tfexport.file_access import open_file
 from tfexport.runtime.model.mapped_memory import map_file, release_map
 from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
 
@@ -118,6 +119,7 @@ def _or_none(token: int | None) -> int:
 
 
 DISTRIBUTION = "tfexport-native"
+_PACKED = b"TFNPACK\n"  # with which a packed file begins; native/engine/store.cpp
 
 
 def why_not_native(manifest: Manifest) -> str:
@@ -189,7 +191,7 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
 
     Args:
         bundle: its folder.
-        force: replace an existing file.
+        force: replace a file of that name that does not hold packed weights.
 
     Returns:
         The path of the file.
@@ -197,17 +199,27 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
     Raises:
         BundleError: the bundle is damaged, or the engine cannot read it.
         ConfigError: the native engine cannot run it.
-        OutputExistsError: the file exists.
+        OutputExistsError: another file has its name.
     """
     folder = Path(os.path.normpath(bundle))
     manifest = read_manifest(folder)
     reason = why_not_native(manifest)
     if not reason:
-        atomic.check_free(packed_file(folder, manifest).path, force)
+        path = packed_file(folder, manifest).path
+        atomic.check_free(path, force or _is_packed(path))
     with noting(folder) as manifest:
         if reason:
             raise ConfigError(f"{folder}: there is nothing to pack for onnxruntime: {reason}")
         return _pack(folder, manifest)
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether a file holds packed weights, of any state of any bundle."""
+    try:
+        with open_file(path) as file:
+            return file.read(len(_PACKED)) == _PACKED
+    except OSError:
+        return False
 
 
 def pack_new(bundle: Path) -> None:

@@ -4,9 +4,9 @@ import math
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.options import is_integer
 

@@ -1,14 +1,13 @@
 """One row to decode, and its options resolved for one model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import InputError, Message, Option
 from tfexport.graph_io import INPUT_IDS
 from tfexport.runtime.model.interface import Floats, Ids, Source

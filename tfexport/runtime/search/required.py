@@ -5,11 +5,9 @@ Source of the automaton: Aho and Corasick 1975, "Efficient string matching".
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Protocol
-
-from tfexport.dataclass import dataclass
 
 Tokens = tuple[int, ...]
 # Before the first token of a row, and after a token that later ones are written onto.

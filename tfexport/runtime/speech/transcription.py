@@ -289,12 +289,17 @@ class Segment:
 
     def to_dict(self) -> dict[str, Any]:
         """The segment as JSON values; without words if these were not asked for."""
-        values = {**vars(self), "tokens": [*self.tokens]}
+        values = {**vars(self), **_times(self), "tokens": [*self.tokens]}
         if self.words is None:
             del values["words"]
         else:
-            values["words"] = [vars(word) for word in self.words]
+            values["words"] = [{**vars(word), **_times(word)} for word in self.words]
         return values
+
+
+def _times(part: Word | Segment) -> dict[str, float]:
+    """Times without the digits that sums of floats add."""
+    return {"start": round(part.start, 3), "end": round(part.end, 3)}
 
 
 @dataclass(frozen=True)

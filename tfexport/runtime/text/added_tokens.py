@@ -3,11 +3,10 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import InputError, TokenizerError
 from tfexport.json_checks import Check, integer, list_of, of_type, record
 from tfexport.runtime.text.libraries import library_error

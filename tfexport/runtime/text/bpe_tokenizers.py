@@ -7,12 +7,12 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.json_checks import Check, every, integer, list_of, of_type, one_of, or_null, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.libraries import missing_library

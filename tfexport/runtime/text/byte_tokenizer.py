@@ -6,9 +6,9 @@ false}``; the id of a byte is the byte and ``first``.
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tfexport.dataclass import dataclass
 from tfexport.json_checks import integer, of_type, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.piece_tokenizer import read_json, require_none

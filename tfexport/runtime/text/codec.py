@@ -1,7 +1,7 @@
 """Tokenization of source texts, with special and language tokens, and detokenization of targets."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.dataclass import dataclass
 from tfexport.errors import (
     InputError,
     Message,

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import TokenizerError, join_problems
 from tfexport.json_checks import every, integer, matching, of_type, one_of, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer

@@ -8,10 +8,10 @@ how text is split, and its words may contain line breaks: ``{"split": "basic_eng
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfexport.dataclass import dataclass
 from tfexport.errors import TokenizerError, missing_dependency, shown
 from tfexport.file_access import open_file
 from tfexport.json_checks import is_unicode
