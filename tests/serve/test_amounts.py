@@ -272,6 +272,42 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
     assert (first["event"], first["lines"], second["event"]) == ("lost", 7, "a")
 
 
+def test_lines_are_written_together_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several processes may share a pipe, which takes 4,096 bytes of one without another's."""
+    lines = [json.dumps({"number": place, "text": "x" * (place * 7)}) for place in range(99)]
+    lines[50] = "y" * 5000
+    written, failing, write = list[bytes](), set[bytes](), os.write
+
+    def noted(number: int, data: bytes) -> int:
+        if number != -1:
+            return write(number, data)
+        if data in failing:
+            raise OSError
+        written.append(data)
+        return len(data)
+
+    def write_all() -> int:
+        """Write all lines in this thread; return how many are lost."""
+        writer = request_log._Writer(-1)
+        for line in (*lines, None):
+            writer._lines.put(line)
+        writer._run()
+        return writer._lost
+
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    monkeypatch.setattr(os, "write", noted)
+    assert write_all() == 0
+    assert b"".join(written) == "".join(f"{line}\n" for line in lines).encode()
+    assert all(each.endswith(b"\n") for each in written)
+    assert all(len(each) <= 4096 or each.count(b"\n") == 1 for each in written)
+    assert len(written) < 20
+    missing = written.pop(1)
+    failing, expected = {missing}, [*written]
+    written.clear()
+    assert write_all() == missing.count(b"\n")
+    assert written == expected
+
+
 def test_lines_that_nobody_takes_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "_MOST_WAITING", 3)
     read, written = os.pipe()
