@@ -1,7 +1,5 @@
 """Decoding options: names, types, bounds, defaults and checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields

@@ -1,12 +1,17 @@
-"""Detection of the language of a text."""
+"""Detection of the language of a text.
+
+The library takes 120 MB and most of a second to load, and many servers never need it, so the first
+detection loads it.
+"""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from tfexport.runtime.text.language_codes import Code
+from tfexport.serve.call import Call, Result
 
 LIBRARY = "py3langid"
 LOOKED_AT = 2000  # characters of a text that are used; more do not change the result
@@ -27,8 +32,18 @@ class Detected:
     confidence: float
 
 
+async def detecting(call: Call, work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run work that may detect languages: in a thread if it has to load the library.
+
+    Raises:
+        RequestError: the deadline passed before it was done.
+    """
+    run = call.in_thread if _load.cache_info().currsize else call.aside
+    return await run(work, *arguments)
+
+
 def can_detect() -> bool:
-    """Whether the library that finds languages is installed."""
+    """Whether the library that finds languages is installed; loads it."""
     return _identifier() is not None
 
 
