@@ -5,13 +5,12 @@ detection loads it.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from tfexport.runtime.text.language_codes import Code
-from tfexport.serve.call import Call, Result
 
 LIBRARY = "py3langid"
 LOOKED_AT = 2000  # characters of a text that are used; more do not change the result
@@ -32,14 +31,9 @@ class Detected:
     confidence: float
 
 
-async def detecting(call: Call, work: Callable[..., Result], *arguments: Any) -> Result:
-    """Run work that may detect languages: in a thread if it has to load the library.
-
-    Raises:
-        RequestError: the deadline passed before it was done.
-    """
-    run = call.in_thread if _load.cache_info().currsize else call.aside
-    return await run(work, *arguments)
+def is_loaded() -> bool:
+    """Whether the library was loaded, or found missing: a detection does not wait for it."""
+    return _load.cache_info().currsize > 0
 
 
 def can_detect() -> bool:

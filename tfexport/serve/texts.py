@@ -18,14 +18,14 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.sentences import Split
-from tfexport.serve.call import Call, seen
+from tfexport.serve.call import Call, Result, seen
 from tfexport.serve.detection import (
     LIBRARY,
     LOOKED_AT,
     Detected,
     can_detect,
     detect,
-    detecting,
+    is_loaded,
 )
 from tfexport.serve.failures import RequestError, late, wrong
 from tfexport.serve.glossaries import HOW, NoDictionaryError, pair_of
@@ -154,6 +154,16 @@ async def translate_between(
         Answered(choice.source, confidence, made[place])
         for place, (choice, confidence) in enumerate(choices)
     ]
+
+
+async def detecting(call: Call, work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run work that may detect languages: in a thread if it has to load the library.
+
+    Raises:
+        RequestError: the deadline passed before it was done.
+    """
+    run = call.in_thread if is_loaded() else call.aside
+    return await run(work, *arguments)
 
 
 def _choices(

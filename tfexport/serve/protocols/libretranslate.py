@@ -25,7 +25,7 @@ from tfexport.serve.bodies import (
     read_json,
 )
 from tfexport.serve.call import Call, call_of
-from tfexport.serve.detection import LIBRARY, can_detect, detect, detecting
+from tfexport.serve.detection import LIBRARY, can_detect, detect
 from tfexport.serve.failures import LIBRETRANSLATE, RequestError, wrong
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
@@ -35,6 +35,7 @@ from tfexport.serve.texts import (
     Wanted,
     check_size,
     cut_headers,
+    detecting,
     stored_terms,
     translate_between,
     unmet_values,
