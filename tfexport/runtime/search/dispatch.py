@@ -59,7 +59,7 @@ def _search(
     if options.beam_size > 1:
         found = _beam_in_one_call(model, requests, options) if unconstrained else None
         return BeamSearch(model, requests, options).run() if found is None else found
-    if model.has_generate and options.fits_greedy_graph and unconstrained:
+    if model.has_generate and options.fits_greedy_of(model) and unconstrained:
         rows = [row.source for row in requests]
         most, end = options.max_length, options.eos_id
         made = greedy_in_one_call(model, rows, most, end, options, options.going)
