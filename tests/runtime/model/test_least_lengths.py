@@ -14,6 +14,7 @@ from tfexport.model_src.checkpoint.generation_config import read_generation
 from tfexport.runtime import TranslationResult, Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.cpu import ThreadLayout
+from tfexport.runtime.resolve import with_own
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, Submission
 from tfexport.runtime.search import dispatch
 
@@ -78,8 +79,8 @@ def test_tokens_are_those_of_transformers(tmp_path: Path) -> None:
         for more in ({}, {"min_length": 4}, {"min_new_tokens": 9}, {"min_length": 15}):
             settings = {**base, **more}
             rows = draw_rows(5, model, 6)
-            defaults = read_generation(model.config.to_dict(), settings).defaults
-            resolved, _ = translator.engine.resolver.resolve(dict(defaults))
+            defaults = with_own(read_generation(model.config.to_dict(), settings).defaults, {})
+            resolved, _ = translator.engine.resolver.resolve(defaults)
             assert resolved.fits_greedy_of(translator.engine.model)
             for row, made in zip(rows, translator.generate(rows, **defaults), strict=True):
                 tokens = made.hypotheses[0].tokens
