@@ -68,13 +68,14 @@ def test_one_call_gives_what_steps_give(
 @pytest.mark.filterwarnings("ignore")
 def test_tokens_are_those_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="make optional installs it")
-    model, lengths = make_model("marian", 3), set()
-    model.final_logits_bias[0, model.config.eos_token_id] += 3.0
-    save_folder(model, tmp_path / "model")
+    model, lengths = make_model("marian", 8), set()
+    model.final_logits_bias[0, model.config.eos_token_id] += 2.0
+    # What a bundle suppresses and forces is part of its search in one call.
+    ends = model.config.eos_token_id
+    own = {"bad_words_ids": [[model.config.pad_token_id]], "forced_eos_token_id": ends}
+    save_folder(model, tmp_path / "model", **own)
     export(tmp_path / "model", tmp_path / "model.bundle", verify=False)
-    base = {**own_ids(model), "max_length": 16, "num_beams": 1}
-    # Which it keeps from search: the table of a Marian model has padding as its last row.
-    base["bad_words_ids"] = [[model.config.pad_token_id]]
+    base = {**own_ids(model), **own, "max_length": 16, "num_beams": 1}
     with Translator(tmp_path / "model.bundle", engine="native", threads=1) as translator:
         for more in ({}, {"min_length": 4}, {"min_new_tokens": 9}, {"min_length": 15}):
             settings = {**base, **more}
