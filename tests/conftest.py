@@ -130,12 +130,17 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_beam_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of modules' bundles the graph that takes longest, for tests of greedy search."""
+    leave_out_beam_graph(monkeypatch)
+
+
+def leave_out_beam_graph(patch: pytest.MonkeyPatch) -> None:
+    """Let bundles of modules search with beams step by step."""
     from tfexport.export import module_forms
     from tfexport.export.artifacts import module
 
     forms = [form for form in module_forms.MODULE_FORMS if form.name != graph_io.BEAM]
-    monkeypatch.setattr(module_forms, "MODULE_FORMS", forms)
-    monkeypatch.setattr(module, "MODULE_FORMS", forms)
+    patch.setattr(module_forms, "MODULE_FORMS", forms)
+    patch.setattr(module, "MODULE_FORMS", forms)
 
 
 def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.command import invoke
 from tests.support.paths import VERSION_1
-from tfexport.bundle import read_manifest
+from tfexport.bundle import note_file, open_bundle, read_manifest
 from tfexport.runtime import Translator
 
 
@@ -28,6 +28,19 @@ def test_new_bundle_decodes_and_what_was_not_compared_is_said(
     assert again.exit_code == 1
     assert f"its weights are {weights} already" in again.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["q.bundle"]
+
+
+def test_a_bundle_that_cannot_be_noted_is_written(
+    tmp_path: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfexport.bundle._LARGE", 0)
+    monkeypatch.setattr("tfexport.bundle._ROUNDING", 0.05)
+    output = tmp_path / "q.bundle"
+    note_file(output).mkdir()
+    done = invoke("quantize", tiny_bundle, "-o", output)
+    assert done.exit_code == 0, done.output
+    assert f"warning: {output}: was written, but not all that lets it open fast: " in done.stderr
+    open_bundle(output)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,24 @@ from tfexport.serve.server import handling_signals
 SLOW: dict[str, Any] = {"texts": ["\n".join(["w4 w5 w6 w7"] * 15)] * 4, "options": {"beam_size": 4}}
 
 
-def test_a_full_queue_says_when_to_come_again(tiny_bundle: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, tiny_bundle, "--slots", 4, "--max-queue", 2) as server:
-        with ThreadPoolExecutor(12) as pool:
-            body = {"texts": SLOW["texts"]}
-            answers = list(pool.map(lambda _: server.post("/v1/translate", body), range(12)))
-        refused = [answer for answer in answers if answer.status == 503]
-        assert {answer.status for answer in answers} == {200, 503}
-        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
-        assert len({answer.body for answer in answers if answer.status == 200}) == 1
-        server.wait_idle()
-        assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
+@pytest.fixture(scope="module", name="narrow")
+def _narrow(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Of few slots and a short queue, which tests fill and leave empty."""
+    folder = tmp_path_factory.mktemp("narrow")
+    with serving(folder, tiny_bundle, "--slots", 4, "--max-queue", 2) as running:
+        yield running
+
+
+def test_a_full_queue_says_when_to_come_again(narrow: Server) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        body = {"texts": SLOW["texts"]}
+        answers = list(pool.map(lambda _: narrow.post("/v1/translate", body), range(12)))
+    refused = [answer for answer in answers if answer.status == 503]
+    assert {answer.status for answer in answers} == {200, 503}
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert len({answer.body for answer in answers if answer.status == 200}) == 1
+    narrow.wait_idle()
+    assert narrow.post("/v1/translate", {"texts": ["w4"]}).status == 200
 
 
 def test_late_requests_leave(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -80,28 +88,25 @@ def test_clients_that_leave_free_their_slots(tiny_bundle: Path, tmp_path: Path) 
         assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
 
 
-def test_a_slow_reader_holds_up_nobody(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_slow_reader_holds_up_nobody(server: Server) -> None:
     stream = {"texts": [LONG], "stream": True}
-    with serving(tmp_path, tiny_bundle) as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(request_of(json.dumps(stream).encode()))
-            for _ in range(20):
-                assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
-        server.wait_idle()
-
-
-def test_slow_senders_keep_nobody_out(tiny_bundle: Path, tmp_path: Path) -> None:
-    half = request_of(b"x" * 100)[:-50]
-    with (
-        serving(tmp_path, tiny_bundle, "--slots", 1, "--max-queue", 1) as server,
-        contextlib.ExitStack() as senders,
-    ):
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(request_of(json.dumps(stream).encode()))
         for _ in range(20):
-            sender = senders.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
+    server.wait_idle()
+
+
+def test_slow_senders_keep_nobody_out(narrow: Server) -> None:
+    half = request_of(b"x" * 100)[:-50]
+    with contextlib.ExitStack() as senders:
+        for _ in range(20):
+            address = ("127.0.0.1", narrow.port)
+            sender = senders.enter_context(socket.create_connection(address))
             sender.sendall(half)
-        wait_until(lambda: server.figure("tfexport_active_requests") > 20)
-        assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
-        assert server.ask("GET", "/").status == 200
+        wait_until(lambda: narrow.figure("tfexport_active_requests") > 20)
+        assert narrow.post("/v1/translate", {"texts": ["w4"]}).status == 200
+        assert narrow.ask("GET", "/").status == 200
 
 
 class Load:
@@ -184,7 +189,8 @@ def test_a_stopping_server_is_not_ready(tiny_bundle: Path, tmp_path: Path) -> No
     with serving(tmp_path, tiny_bundle, "--slots", 4) as server:
         assert server.ask("GET", "/health/ready").status == 200
         with ThreadPoolExecutor(1) as pool:
-            long = pool.submit(server.post, "/v1/translate", SLOW)
+            body = {**SLOW, "texts": SLOW["texts"][:2]}
+            long = pool.submit(server.post, "/v1/translate", body)
             wait_until(lambda: server.figure("tfexport_running_rows") > 0)
             server.signal(signal.SIGTERM)
             wait_until(lambda: server.ask("GET", "/health/ready").status == 503)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.combinations import few_of
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.hf_models import make_model, save_folder
 from tests.support.paths import REPOSITORY
@@ -80,9 +79,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "page", few_of(PAGES, PAGES[0].with_name("sockeye.md")), ids=lambda page: page.stem
-)
+@pytest.mark.exhaustive  # tests of the layouts read the same files
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     MAKERS[page.stem](tmp_path)
     (block,) = read_blocks(page)

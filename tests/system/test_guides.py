@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from tests.support import tutorial_text
-from tests.support.combinations import few_of
 from tests.support.documents import Block, read_blocks, run_in_shell
 from tests.support.originals import annotated
 from tests.support.originals.weights import shake
@@ -141,7 +140,8 @@ WAYS_IN: dict[str, tuple[Callable[[Path], None], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", few_of(WAYS_IN, "any-module"))
+@pytest.mark.exhaustive  # tests of the layouts and of modules export the same
+@pytest.mark.parametrize("name", WAYS_IN)
 def test_way_in_ends_in_a_bundle_that_decodes(name: str, tmp_path: Path) -> None:
     make, bundle, lines = WAYS_IN[name]
     make(tmp_path)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfexport.bundle import check_output
-from tfexport.cli.console import human_size, needs, no_pack_option, progress_bar
+from tfexport.cli.console import human_size, needs, no_pack_option, plain_warnings, progress_bar
 from tfexport.cli.decoding_options import language_options
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def quantize(
     check_output(output, force)
     with needs("quantize"):
         from tfexport.export import quantize as quantize_bundle
-    with progress_bar() as progress:
+    with plain_warnings(), progress_bar() as progress:
         result = quantize_bundle(
             bundle, output, weights, samples=samples, source_language=source_language,
             target_language=target_language, force=force, pack=not no_pack,

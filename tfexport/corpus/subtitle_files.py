@@ -63,7 +63,10 @@ def claim_folders(
             if other.equals(system):
                 check_apart(place, folder, path, root)
     for folder in folders.values():
-        _claim(folder, force)
+        _check_free(folder, force)
+    for folder in folders.values():
+        system, root = file_system(folder)
+        _write(system, f"{root}/{_MARK}", b"")
 
 
 def _check_apart_from_each_other(names: Sequence[str]) -> None:
@@ -76,13 +79,12 @@ def _check_apart_from_each_other(names: Sequence[str]) -> None:
             )
 
 
-def _claim(folder: str, force: bool) -> None:
+def _check_free(folder: str, force: bool) -> None:
     system, root = file_system(folder)
     kind = system.get_file_info(root).type
-    mark = f"{root}/{_MARK}"
     if kind == fs.FileType.File:
         raise OutputExistsError(f"{public(folder)}: is a file; name a folder for subtitles.")
-    entered = force or kind == fs.FileType.NotFound or exists(system, mark)
+    entered = force or kind == fs.FileType.NotFound or exists(system, f"{root}/{_MARK}")
     if not entered and system.get_file_info(fs.FileSelector(root)):
         raise OutputExistsError(
             Message(
@@ -90,7 +92,6 @@ def _claim(folder: str, force: bool) -> None:
                 "use ", Option("force", True), " to write subtitles into it.",
             )
         )  # fmt: skip
-    _write(system, mark, b"")
 
 
 def _write(system: fs.FileSystem, path: str, content: bytes) -> None:

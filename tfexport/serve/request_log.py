@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,6 +21,8 @@ LEVELS = ("info", "warning", "error")
 _MOST_WAITING = 10_000  # lines
 # Lines that come together are written together: a thread that wakes takes the GIL from the others.
 _GATHERING, _TOGETHER = 0.01, 256  # seconds, lines
+# Bytes that a pipe takes whole on Linux, so that lines of other writers do not come between.
+_AT_ONCE = 4096
 _END_SECONDS = 2.0  # seconds that a stopping server waits for its last lines
 
 
@@ -105,12 +107,12 @@ class _Writer:
                 time.sleep(_GATHERING)
             while len(lines) < _TOGETHER and not self._lines.empty():
                 lines.append(self._lines.get())
-            made = [line for line in lines if line is not None]
             lost = self._lost
-            if lost:
-                made.insert(0, _line("lost", lines=lost))
-            written = self._write("".join(f"{line}\n" for line in made).encode())
-            self._count(-lost if written else len(made) - bool(lost))
+            if lost and self._write(f"{_line('lost', lines=lost)}\n".encode()):
+                self._count(-lost)
+            for group in _groups(line for line in lines if line is not None):
+                if not self._write(b"".join(group)):
+                    self._count(len(group))
 
     def _count(self, lines: int) -> None:
         with self._counting:
@@ -123,6 +125,20 @@ class _Writer:
         except OSError:
             return False
         return True
+
+
+def _groups(lines: Iterable[str]) -> Iterator[list[bytes]]:
+    """Lines with their ends, in groups that are written at once; a longer line is alone."""
+    group, size = list[bytes](), 0
+    for line in lines:
+        data = f"{line}\n".encode()
+        if group and size + len(data) > _AT_ONCE:
+            yield group
+            group, size = [], 0
+        group.append(data)
+        size += len(data)
+    if group:
+        yield group
 
 
 _writer: _Writer | None = None

@@ -74,7 +74,7 @@ def test_weights_go_by_their_parameters_names(tiny_bundle: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("tied", few_of([False, True], True), ids=["untied", "tied"])
 def test_weights_are_stored_once(request: pytest.FixtureRequest, tied: bool) -> None:
     bundle: Path = request.getfixturevalue("tied_bundle" if tied else "wide_bundle")
     weights = sum(p.numel() * 4 for p in make_wide(tied).parameters())

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.combinations import few_of
 from tests.support.eager_search import Rules, greedy
 from tests.support.user_files import RECOMPUTING, Methods, UserFile
 from tfexport.export import Input, export
@@ -49,13 +50,18 @@ ROWS = [[5, 6, 7, 8, 9, 10, 2], [4, 2], [9, 11, 3, 2], [7, 7, 2]]
 
 @pytest.mark.parametrize(
     ("methods", "inputs", "padded"),
-    [
-        ({"encode": SEEING}, INPUTS, False),
-        ({"encode": MASKED}, INPUTS, True),
-        ({"encode": OF_IDS}, INPUTS[:1], True),
-        ({"encode": OF_ALL_IDS}, INPUTS[:1], False),
-        ({"encode": LATE, "decode": READS_BEHIND}, INPUTS[:1], False),
-    ],
+    few_of(
+        FORMS := (
+            ({"encode": SEEING}, INPUTS, False),
+            ({"encode": MASKED}, INPUTS, True),
+            ({"encode": OF_IDS}, INPUTS[:1], True),
+            ({"encode": OF_ALL_IDS}, INPUTS[:1], False),
+            ({"encode": LATE, "decode": READS_BEHIND}, INPUTS[:1], False),
+        ),
+        FORMS[0],
+        FORMS[2],
+        FORMS[4],
+    ),
     ids=["seen", "masked", "masked by ids", "ids without a mask", "seen late"],
 )
 def test_rows_of_unequal_length_give_together_what_each_gives_alone(

@@ -301,7 +301,8 @@ def test_a_memory_may_have_any_form(style: Style) -> None:
     assert found.outputs[0].axes == ("batch", "memory_length", widths.get(style.name, 32))
 
 
-@pytest.mark.parametrize("name", few_of(DECODERS, "speech"))
+@pytest.mark.exhaustive  # test_native_decoder has two of them in bundles
+@pytest.mark.parametrize("name", DECODERS)
 def test_decoders_of_the_styles_compute_the_same(name: str) -> None:
     style = named(name)
     found = recognise(style)

@@ -47,6 +47,8 @@ KNOWN = (
     "shared_layers",
 )  # fmt: skip
 FEW = ("lessons",)
+# Refused by something else than a line of their code.
+WITHOUT_A_LINE = ("captions", "speech", "two_epsilons")
 
 
 def named(name: str) -> Style:
@@ -97,12 +99,13 @@ def test_what_is_recognised_computes_the_same(name: str) -> None:
     assert difference(style, recognise(style)) <= 5e-5
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [style.name for style in STYLES if style.name not in KNOWN])
+@pytest.mark.parametrize(
+    "name", few_of([style.name for style in STYLES if style.name not in KNOWN], "alibi")
+)
 def test_others_are_refused_by_the_line(name: str) -> None:
     with pytest.raises(NotRecognisedError) as caught:
         recognise(named(name))
-    assert str(caught.value)
+    assert (".py:" in str(caught.value)) == (name not in WITHOUT_A_LINE)
 
 
 def test_the_page_lists_every_style() -> None:
@@ -141,6 +144,7 @@ def test_both_engines_give_the_tokens_of_its_own_loop(name: str, tmp_path: Path)
         assert until_padding(tokens, style) == wanted
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
     style, path = named("gordic"), tmp_path / "a.bundle"
     made = bundle_of(style, path)
@@ -211,6 +215,7 @@ def test_what_differs_is_exported_by_its_steps(
     assert "differs from forward" in made.notes[0]
 
 
+@pytest.mark.exhaustive  # test_decoder has such bundles too
 @pytest.mark.usefixtures("no_beam_graph")
 def test_no_model_of_another_form_is_recognised(tmp_path: Path) -> None:
     made = bundle_of(named("alibi"), tmp_path / "a.bundle", verify=False)

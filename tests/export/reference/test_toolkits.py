@@ -18,6 +18,7 @@ CASES = [(name, seed) for seed in range(4) for name in TOOLKITS]
 WANTED = CASES if os.environ.get("FAMILIES") == "all" else CASES[:1]
 
 
+@pytest.mark.exhaustive  # what test_family does with a toy, and tests of layouts with their weights
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize(("name", "seed"), WANTED)

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tests.export.conftest import TEXT_SIZE
 from tests.support import tutorial
+from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, MissingDependencyError, TokenizerError
@@ -76,7 +77,7 @@ def pieces(path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize("kind", ["sentencepiece", "byte-level"])
+@pytest.mark.parametrize("kind", few_of(["sentencepiece", "byte-level"], "byte-level"))
 def test_one_call_takes_and_gives_text(
     tmp_path: Path, kind: str, text_model: tutorial.TutorialModel
 ) -> None:

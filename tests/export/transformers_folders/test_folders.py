@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests.export.transformers_folders.families import FAMILIES, Row, draw_inputs, make_model
-from tests.support.combinations import few_of
 from tfexport.export import ExportResult, export, verify
 from tfexport.runtime import Translator
 
@@ -52,7 +51,8 @@ def tokens_of(translator: Translator, rows: Sequence[Row], **options: Any) -> li
     return [list(made.hypotheses[0].tokens) for made in translator.generate_from(rows, **options)]
 
 
-@pytest.mark.parametrize("family", few_of(EXPORTED, "whisper"))
+@pytest.mark.exhaustive  # the next one is of BERT, and tests/runtime/speech of Whisper
+@pytest.mark.parametrize("family", EXPORTED)
 def test_tokens_are_those_that_transformers_generates(tmp_path: Path, family: str) -> None:
     model = make_model(family)
     made, translator = exported(tmp_path / "model", model)

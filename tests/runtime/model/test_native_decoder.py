@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import Once, leave_out_beam_graph
 from tests.export.incremental.own_case import draw_inputs, greedy
+from tests.export.recognition.styles import Style
 from tests.export.recognition.test_recognition import LONGEST, arguments, named
 from tests.runtime.model.test_native_model import change_table
 from tfexport.errors import BundleError, ConfigError, InputError
@@ -36,13 +38,21 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def bundle(once: Any) -> Path:
-    def write(path: Path) -> None:
-        export(STYLE.build(), path, **arguments(STYLE), pad_id=STYLE.pad_id, bos_id=STYLE.bos_id,
-               eos_id=STYLE.eos_id, max_length=LONGEST, verify="quick")  # fmt: skip
+def bundle(once: Once) -> Path:
+    return bundle_of(STYLE, once)
 
-    path: Path = once("speech.bundle", write)
-    return path
+
+def bundle_of(style: Style, once: Once) -> Path:
+    """Without the graph of beams: the oracle's are searched for step by step."""
+
+    def write(path: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            leave_out_beam_graph(patch)
+            export(style.build(), path, **arguments(style), pad_id=style.pad_id,
+                   bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST,
+                   verify="quick")  # fmt: skip
+
+    return once(f"{style.name}.bundle", write)
 
 
 def rows_of(sizes: Sequence[int], seed: int = 0) -> list[Row]:
@@ -127,14 +137,9 @@ def test_a_row_that_the_encoder_refuses_costs_no_other(
         scheduler.close()
 
 
-def test_masked_positions_are_left_out(once: Any) -> None:
+def test_masked_positions_are_left_out(once: Once) -> None:
     style = named("parallel")
-
-    def write(path: Path) -> None:
-        export(style.build(), path, **arguments(style), pad_id=style.pad_id, bos_id=style.bos_id,
-               eos_id=style.eos_id, max_length=LONGEST, verify="quick")  # fmt: skip
-
-    path, pad = once("parallel.bundle", write), style.pad_id
+    path, pad = bundle_of(style, once), style.pad_id
     # Of any length, with padding at the end and in between.
     rows = [[5], [7, 9, 4], [7, 9, 4, pad, pad], [8, pad, 6, 11, pad], list(range(3, 40))]
     for beam_size in (1, 3):
@@ -176,6 +181,7 @@ def test_weights_can_be_packed(bundle: Path, tmp_path: Path) -> None:
     assert [result.hypotheses for result in Translator(copy).generate_from(rows)] == wanted
 
 
+@pytest.mark.usefixtures("no_beam_graph")
 def test_verify_compares_the_engine_too(bundle: Path) -> None:
     called = {**arguments(STYLE), "level": "quick"}
     report = verify(bundle, STYLE.build(), **called)

@@ -206,7 +206,7 @@ def test_a_new_bundle_that_cannot_be_packed_is_whole(
         pack_new(copy)
     assert beside(copy) == {"checked"}, "the note, which onnxruntime gains by, too"
     copy.with_name(f"{copy.name}.{instruction_set()}.packed").mkdir()
-    with pytest.warns(TfexportWarning, match="its weights were not packed: "):
+    with pytest.warns(TfexportWarning, match="was written, but not all that lets it open fast: "):
         pack_new(copy)
 
 

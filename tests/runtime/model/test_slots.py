@@ -1,6 +1,8 @@
 """Slots against the decoder's graph, whose rows all stand at one position."""
 
 import random
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
 from tfexport.runtime.model.interface import Run
-from tfexport.runtime.model.kv_cache import Slots
+from tfexport.runtime.model.kv_cache import MOST_PADDING, DecoderState, Slots
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 
@@ -50,6 +52,36 @@ def test_rows_enter_move_repeat_and_leave(
         slots.select(np.array(kept, np.intp))
         rows = [(rows[place][0], list(rows[place][1])) for place in kept]
         assert slots.rows == len(rows)
+
+
+def test_rows_of_unequal_lengths_are_encoded_with_little_padding(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, draw = OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), random.Random(5)
+    slots, encode = Slots(model, 9), model.encode
+    runs: list[list[list[int]]] = []
+
+    def counted(rows: Sequence[Any]) -> DecoderState:
+        runs.append([*rows])
+        return encode(rows)
+
+    monkeypatch.setattr(model, "encode", counted)
+    for lengths in [[7] * 9, *([draw.randint(1, 40) for _ in range(9)] for _ in range(4))]:
+        sources = [[draw.randrange(4, 17) for _ in range(length)] for length in lengths]
+        runs.clear()
+        slots.enter(sources)
+        assert sorted(row for run in runs for row in run) == sorted(sources)
+        for run in runs:
+            assert max(map(len, run)) * len(run) - sum(map(len, run)) <= MOST_PADDING
+        # Two of these runs in one would have had too much padding.
+        runs.sort(key=lambda run: -len(run[0]))
+        for first, second in pairwise(runs):
+            assert sum(len(first[0]) - len(row) for row in [*first, second[0]]) > MOST_PADDING
+        _, logits = slots.step([1] * 9, return_logits=True)
+        for place, source in enumerate(sources):
+            expected = expected_logits(model, source, [1])
+            np.testing.assert_allclose(logits[place], expected, atol=2e-5)
+        slots.select(np.zeros(0, np.intp))
 
 
 @pytest.mark.parametrize("forced", [(None, None), (5, 6)])

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 Going = Callable[[], bool]
+NEVER = threading.Event()  # is not set
 _PAUSE = 0.05  # seconds between two questions
 
 
@@ -23,11 +24,10 @@ def watched(going: Going | None, stop: Callable[[], object]) -> Iterator[threadi
     Yields:
         An event that is set if ``stop`` is called.
     """
-    stopped, over = threading.Event(), threading.Event()
     if going is None:
-        yield stopped
+        yield NEVER
         return
-    asked = going  # is never None
+    stopped, over, asked = threading.Event(), threading.Event(), going
 
     def watch() -> None:
         while asked():

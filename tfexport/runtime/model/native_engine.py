@@ -240,7 +240,7 @@ def pack_new(bundle: Path) -> None:
             if native:
                 _pack(folder, manifest)
     except (OSError, TfexportError) as error:
-        text = f"{folder}: opens slower than it could, for its weights were not packed: {error}"
+        text = f"{folder}: was written, but not all that lets it open fast: {error}"
         warnings.warn(TfexportWarning(text), stacklevel=3)
 
 

@@ -21,7 +21,7 @@ from tfexport.bundle import WEIGHTS, without_links
 from tfexport.errors import BundleError, join_problems
 from tfexport.file_access import refuse_name
 from tfexport.graph_io import CROSS_ATTENTIONS, DTYPES, GENERATE, GraphSpec, TensorSpec
-from tfexport.runtime.model.abandoned import AbandonedError, Going, watched
+from tfexport.runtime.model.abandoned import NEVER, AbandonedError, Going, watched
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 
 _TYPES = {
@@ -307,7 +307,7 @@ def named_failures(path: Path, going: Going | None = None) -> Iterator[ort.RunOp
 
     The run ends with ``AbandonedError`` once ``going`` is false.
     """
-    stopped = threading.Event()
+    stopped = NEVER
     try:
         with _CALLS.run(own=going is not None) as options:
             stop = functools.partial(setattr, options, "terminate", True)
