@@ -22,3 +22,11 @@ def test_encoded_rows_are_decoded_as_their_sources(tiny_bundle: Path) -> None:
             np.testing.assert_allclose(model.step(tokens, state), expected, atol=1e-5)
             state.select(np.array([1, 0]))  # rows that are moved change no later search
             model.step(tokens[:2, :1], state)
+
+
+@pytest.mark.onnxruntime
+def test_rows_that_are_partly_encoded_are_refused(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, threads=1, engine="onnxruntime") as opened:
+        model = opened.engine.model
+        with pytest.raises(ValueError, match="1 of 2 rows"):
+            model.encode([*model.encoded(ROWS[:1]), ROWS[1]])

@@ -122,6 +122,8 @@ def test_packed_weights_give_the_same_results(copy: Path) -> None:
     assert path == copy.with_name(f"copy.bundle.{instruction_set()}.packed")
     after = Translator(copy, engine="native").generate(rows)
     assert [r.to_dict() for r in after] == [r.to_dict() for r in before]
+    assert pack_weights(copy) == path  # packed weights are replaced
+    path.write_bytes(b"notes of somebody")
     with pytest.raises(OutputExistsError):
         pack_weights(copy)
     assert pack_weights(copy, force=True) == path

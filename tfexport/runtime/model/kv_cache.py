@@ -86,6 +86,18 @@ class EncodedRow(NamedTuple):
     place: int
 
 
+def encoded_rows(rows: Sequence[Any]) -> list[EncodedRow]:
+    """The rows if they are encoded; none if they are not.
+
+    Raises:
+        ValueError: only some of them are.
+    """
+    found = [row for row in rows if isinstance(row, EncodedRow)]
+    if found and len(found) != len(rows):
+        raise ValueError(f"{len(found)} of {len(rows)} rows of a batch are encoded; all have to be")
+    return found
+
+
 def join_rows(rows: Sequence[EncodedRow]) -> DecoderState:
     """Encoded rows as a batch; nothing is copied if they are all those of one."""
     first = rows[0].batch
@@ -97,6 +109,7 @@ def join_rows(rows: Sequence[EncodedRow]) -> DecoderState:
         return DecoderState(
             {name: _take(value, places) for name, value in first.memory.items()},
             {name: _take(value, places) for name, value in first.past.items()},
+            own_past=False,
         )
     parts = [
         {

@@ -29,7 +29,7 @@ from tfexport.runtime.model.interface import (
     NoTokenError,
     Source,
 )
-from tfexport.runtime.model.kv_cache import DecoderState, EncodedRow, Slots, join_rows
+from tfexport.runtime.model.kv_cache import DecoderState, EncodedRow, Slots, encoded_rows, join_rows
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 from tfexport.runtime.model.session import Graph, check_onnxruntime, check_range
 
@@ -179,7 +179,7 @@ class OnnxModel:
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
-        if encoded := [row for row in rows if isinstance(row, EncodedRow)]:
+        if encoded := encoded_rows(rows):
             state = join_rows(encoded)
             state.own_past = True  # it has no positions yet that other rows could share
             return state
@@ -355,7 +355,7 @@ class ModuleModel(OnnxModel):
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""
-        if encoded := [row for row in rows if isinstance(row, EncodedRow)]:
+        if encoded := encoded_rows(rows):
             return join_rows(encoded)
         feeds = {
             name: OrtValue.ortvalue_from_numpy(array) for name, array in self._inputs(rows).items()
