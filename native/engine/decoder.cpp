@@ -1,5 +1,6 @@
 // A step of a batch: the decoder's layers over the next tokens of all rows.
 #include <algorithm>
+#include <cmath>
 
 #include "batch.h"
 
@@ -148,6 +149,24 @@ void Batch::read(Workspace& w, const int32_t* tokens, const int32_t* counts,
         mean_of_heads(wanted.last_attention, count, heads, width, reading.attention);
 }
 
+namespace {
+
+// In lanes, which compilers make vectors of.
+float greatest(const float* values, int count) {
+    constexpr int LANES = 32;
+    float lanes[LANES];
+    std::fill_n(lanes, LANES, -INFINITY);
+    int i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            lanes[lane] = values[i + lane] > lanes[lane] ? values[i + lane] : lanes[lane];
+    float found = *std::max_element(lanes, lanes + LANES);
+    for (; i < count; i++) found = std::max(found, values[i]);
+    return found;
+}
+
+}  // namespace
+
 // By all logits of some tokens at a time.
 void Batch::compare(Workspace& w, int count, const Reading& reading) const {
     constexpr int MOST = 128;
@@ -160,10 +179,13 @@ void Batch::compare(Workspace& w, int count, const Reading& reading) const {
         w.team.run(some, 6.0 * some * size, [&](int i, int) {
             float* of_row = logits + (size_t)i * size;
             for (int id : model_->config.suppress_tokens) of_row[id] += SUPPRESSED;
-            const int best = (int)(std::max_element(of_row, of_row + size) - of_row);
-            const float found = of_row[reading.targets[first + i]];
-            reading.best[first + i] = best;
-            reading.gaps[first + i] = of_row[best] - found;
+            const float found = of_row[reading.targets[first + i]],
+                        highest = greatest(of_row, size);
+            const bool own = found == highest;
+            reading.best[first + i] =
+                own ? reading.targets[first + i]
+                    : (int32_t)(std::find(of_row, of_row + size, highest) - of_row);
+            reading.gaps[first + i] = highest - found;
             reading.log_probs[first + i] = found - (float)w.kernels.log_sum_exp(of_row, size);
         });
     }

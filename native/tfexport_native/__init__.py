@@ -21,7 +21,7 @@ __all__ = [
     "PackedFileError",
     "Read",
     "Run",
-    "Trace",
     "Tensor",
+    "Trace",
     "instruction_sets",
 ]

@@ -429,7 +429,10 @@ class Batch:
                      np.empty(len(given), np.int32))  # fmt: skip
         width = 0 if attention is None else attention.shape[-1]
         check("attention", attention, np.float32, (len(given), width))
-        how = CReading(address(wanted), *map(address, found), address(attention), width)
+        how = CReading(
+            address(wanted), address(found.log_probs), address(found.gaps), address(found.best),
+            address(attention), width,
+        )  # fmt: skip
         call("tfn_batch_read", self._handle, given.ctypes.data, each.ctypes.data,
              ctypes.byref(how))  # fmt: skip
         return found

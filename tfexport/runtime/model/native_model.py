@@ -202,10 +202,10 @@ class NativeModel:
         """See ``interface.Model``."""
         encoded = [row for row in rows if isinstance(row, _EncodedRow)]
         if encoded:
-            if any(row.batch is not encoded[0].batch for row in encoded) or len(encoded) < len(rows):
-                raise ValueError("rows that are not encoded, or not together")
-            places = [row.place for row in encoded]
-            batch = encoded[0].batch.branch(places, [0] * len(rows))
+            first = encoded[0].batch
+            if len(encoded) < len(rows) or any(row.batch is not first for row in encoded):
+                raise ValueError("some rows are not encoded, or not in the same batch")
+            batch = first.branch([row.place for row in encoded], [0] * len(rows))
         else:
             batch = self._model.new_batch()
             batch.enter(self.sources(rows))

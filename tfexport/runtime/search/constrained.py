@@ -92,7 +92,7 @@ def decode_constrained(
 def _searched(
     model: Model, requests: Sequence[Request], options: ResolvedOptions, search: Search
 ) -> tuple[list[list[Hypothesis]], Traced | None]:
-    """The hypotheses of rows without required phrases, with the trace of the search if it can be."""
+    """The hypotheses of rows without required phrases; and the search's trace, if it has one."""
     if options.beam_size == 1 and options.fits_greedy_graph and starts_alike(requests, options):
         rows = [request.source for request in requests]
         traced = model.trace(rows, options.max_length, options.going)
