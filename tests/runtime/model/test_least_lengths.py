@@ -46,7 +46,9 @@ def test_one_call_gives_what_steps_give(
     rows, acted = rows_of(20), set()
     with Translator(tiny_bundle, engine="native", threads=1) as translator:
         for least, most in ((1, 12), (5, 12), (9, 9), (40, 50)):
-            options = {"max_length": most, "search_rules": rules, "return_end_token": True}
+            options: dict[str, Any] = {
+                "max_length": most, "search_rules": rules, "return_end_token": True,
+            }  # fmt: skip
             plain = translator.generate(rows, **options)
             expected = stepped(translator, rows, min_length=least, **options)
             with monkeypatch.context() as patch:
