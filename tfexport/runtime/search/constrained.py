@@ -50,11 +50,7 @@ def decode_constrained(
         options: how to decode them.
         search: the search without phrases.
     """
-    free = [
-        request if request.required is None else dataclasses.replace(request, required=None)
-        for request in requests
-    ]
-    found, traced = _searched(model, free, options, search)
+    found, traced = _searched(model, requests, options, search)
     lacking = dict[int, Request]()
     for place, request in enumerate(requests):
         if request.required is None:
@@ -92,14 +88,18 @@ def decode_constrained(
 def _searched(
     model: Model, requests: Sequence[Request], options: ResolvedOptions, search: Search
 ) -> tuple[list[list[Hypothesis]], Traced | None]:
-    """The hypotheses of rows without required phrases; and the search's trace, if it has one."""
+    """The hypotheses of rows, whatever they require; and the search's trace, if it has one."""
     if options.beam_size == 1 and options.fits_greedy_graph and starts_alike(requests, options):
         rows = [request.source for request in requests]
         traced = model.trace(rows, options.max_length, options.going)
         if traced is not None:
             made = hypotheses_of(traced.generated, options.eos_id, options)
             return [[each] for each in made], traced
-    return search(model, requests, options), None
+    free = [
+        request if request.required is None else dataclasses.replace(request, required=None)
+        for request in requests
+    ]
+    return search(model, free, options), None
 
 
 def _placed(
@@ -230,6 +230,8 @@ def _counted(request: Request, options: ResolvedOptions) -> tuple[int, ...]:
 def _admitting(request: Request, required: Required) -> Request:
     """The row with these requirements, and a shortlist that has their tokens."""
     candidates = request.candidates
+    if candidates is None and required is request.required:
+        return request
     if candidates is not None:
         phrases = [each.phrases + each.first for each in required.requirements]
         tokens = [token for each in phrases for phrase in each for token in phrase]
