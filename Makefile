@@ -15,6 +15,9 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
+# Hundreds of tests start a process: each would compile all modules of the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
 
 help:
