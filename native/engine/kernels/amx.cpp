@@ -238,10 +238,27 @@ INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead res
     _tile_stored(3, block.sums[3], TILE * sizeof(int32_t));
 }
 
+// Values of rows from their parts, each row's `apart` from the next one's. In one function, or
+// products might be fused into sums otherwise in one kind of tiles than in the other.
+__attribute__((noinline)) void join_parts(const Packed& w, int column,
+                                          const int32_t* const* parts, size_t apart,
+                                          const Quantization* how, int count, float* values) {
+    const Columns whole(w, column), rest(*w.rest, column);
+    for (int r = 0; r < count; r++, how += 2, values += PANEL) {
+        const auto part = [&](int i) __attribute__((always_inline)) {
+            return *(const I*)(parts[i] + r * apart);
+        };
+        const F of_row = whole.dequantized(how[0], part(0)) + rest.dequantized(how[0], part(1));
+        const F of_its_rest =
+            whole.dequantized(how[1], part(2)) + rest.dequantized(how[1], part(3));
+        store(values, of_row + of_its_rest);
+    }
+}
+
 template <bool APART, class Out>
 INLINE void parted_product(const Packed& w, const Input& x, int rows, int first, int last,
                            Out&& out) {
-    constexpr int HALVES = APART ? 2 : 1;
+    constexpr int HALVES = APART ? 2 : 1, GIVEN = 4;  // rows between two steps, or a multiple
     const int blocks = (rows + TILE - 1) / TILE, each = (rows + blocks - 1) / blocks;
     const size_t of_panel = (size_t)w.k * PANEL;
     // Of the next panel of each kind, at every step of all that meets this one.
@@ -253,23 +270,16 @@ INLINE void parted_product(const Packed& w, const Input& x, int rows, int first,
     const auto give = [&](const Parted& block, int from, int to) __attribute__((noinline)) {
         if (from < block.again) from = block.again;
         if (from >= to) return;
-        const int column = block.panel * PANEL + block.half * TILE;
+        const int column = block.panel * PANEL + block.half * TILE, row = block.row + from;
         for (int half = 0; half < 3 - HALVES; half++) {
-            const Columns whole(w, column + half * TILE), rest(*w.rest, column + half * TILE);
-            for (int r = from; r < to; r++) {
-                const Quantization* how = x.rows + 2 * (block.row + r);
-                const auto part = [&](bool of_rest, bool of_row) __attribute__((always_inline)) {
-                    return *(const I*)(APART ? block.sums[of_rest + 2 * of_row][r]
-                                             : block.sums[half + 2 * of_rest][2 * r + of_row]);
-                };
-                const F of_row = whole.dequantized(how[0], part(false, false)) +
-                                 rest.dequantized(how[0], part(true, false));
-                const F of_its_rest = whole.dequantized(how[1], part(false, true)) +
-                                      rest.dequantized(how[1], part(true, true));
-                store(values[r] + half * TILE, of_row + of_its_rest);
-            }
+            const int32_t* parts[4];  // of the row, with the rest of weights, with its own, of both
+            for (int i = 0; i < 4; i++)
+                parts[i] = APART ? block.sums[i][from]
+                                 : block.sums[half + i % 2 * 2][2 * from + i / 2];
+            join_parts(w, column + half * TILE, parts, APART ? TILE : 2 * TILE, x.rows + 2 * row,
+                       to - from, values[from] + half * TILE);
         }
-        out(Sums{block.row + from, to - from, column, (3 - HALVES) * TILE, values[from], PANEL});
+        out(Sums{row, to - from, column, (3 - HALVES) * TILE, values[from], PANEL});
     };
     const Parted* before = nullptr;
     int turn = 0;
@@ -287,7 +297,8 @@ INLINE void parted_product(const Packed& w, const Input& x, int rows, int first,
                 int done = 0;
                 const auto between = [&](int step, int steps) __attribute__((always_inline)) {
                     if (!before) return;
-                    const int end = before->count * step / steps;
+                    const int part = before->count * step / steps / GIVEN * GIVEN;
+                    const int end = step == steps ? before->count : part;
                     if (end > done) give(*before, done, end);
                     done = end;
                 };
