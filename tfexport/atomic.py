@@ -7,8 +7,6 @@ renamed. The path is locked until then; see ``locks``.
 import contextlib
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -83,7 +81,7 @@ def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path
             (folder / path.name).replace(path)
             _flush_entries(path.parent)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
 
 
 @contextlib.contextmanager
@@ -110,7 +108,7 @@ def new_folder(path: Path, before_move: Callable[[], None]) -> Iterator[Path]:
             before_move()
             _move_into_place(partial, path)
         except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+            _remove(partial)
             raise
 
 
@@ -139,6 +137,8 @@ def naming(output: Path | str, hidden: Path | None = None) -> Iterator[None]:
 def _lacks_room(folder: Path, error: Exception) -> bool:
     if "free space" in str(error):  # numpy checks the free space before it writes
         return True
+    import tempfile  # noqa: PLC0415
+
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(1 << 16))
@@ -149,10 +149,20 @@ def _lacks_room(folder: Path, error: Exception) -> bool:
 
 
 def _hidden_folder(path: Path, mark: str) -> Path:
+    # Imported here, as below, because importing it takes time, and who only reads needs none.
+    import tempfile  # noqa: PLC0415
+
     try:
         return Path(tempfile.mkdtemp(prefix=f".{path.name}{mark}", dir=path.parent))
     except OSError as error:  # its path would be that of the hidden folder
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder, as far as possible."""
+    import shutil  # noqa: PLC0415
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _move_into_place(partial: Path, path: Path) -> None:
@@ -172,7 +182,7 @@ def _move_into_place(partial: Path, path: Path) -> None:
     if aside.is_symlink():
         aside.unlink()
     else:
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
 
 
 def _flush(folder: Path) -> None:

@@ -10,13 +10,10 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +161,13 @@ class BundleCheck:
                 unknown.append(name)
         if problems:
             raise BundleError(join_problems(str(folder), problems + self._of(unknown), REEXPORT))
-        self._stamps, self._outcome = FileStamps(*large), Future[list[str]]()
+        self._stamps = FileStamps(*large)
+        self._found: list[str] | BaseException = []
         # A daemon: those of an executor are joined when the interpreter ends, even after Ctrl-C.
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._run, args=(unknown,), name="tfexport-digests", daemon=True
-        ).start()
+        )
+        self._thread.start()
 
     def _of(self, names: Iterable[str]) -> list[str]:
         entries = self.manifest.files
@@ -176,14 +175,17 @@ class BundleCheck:
 
     def _run(self, names: Iterable[str]) -> None:
         try:
-            self._outcome.set_result(self._of(names))
+            self._found = self._of(names)
         except BaseException as error:
-            self._outcome.set_exception(error)
+            self._found = error
 
     def finish(self) -> None:
         """Wait for the digests; raise what is wrong."""
-        if problems := self._outcome.result():
-            raise BundleError(join_problems(str(self._folder), problems, REEXPORT)) from None
+        self._thread.join()
+        if isinstance(self._found, BaseException):
+            raise self._found
+        if self._found:
+            raise BundleError(join_problems(str(self._folder), self._found, REEXPORT)) from None
         self._stamps.check()
 
 
@@ -310,6 +312,10 @@ def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
     Raises:
         BundleError: there is no room for the copy.
     """
+    # Imported here, because importing them takes time, and few bundles need it.
+    import shutil  # noqa: PLC0415
+    import tempfile  # noqa: PLC0415
+
     files = [folder / name for name in names if (folder / name).exists()]
     if not any(file.is_symlink() or file.stat().st_nlink > 1 for file in files):
         yield folder

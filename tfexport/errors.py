@@ -28,7 +28,6 @@ tree is a bug and keeps its traceback. What is likely a mistake, but may be inte
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
@@ -289,4 +288,6 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
         known: the valid names.
         cutoff: the least similarity, from 0 to 1 (equal).
     """
+    from difflib import get_close_matches  # noqa: PLC0415  (slow to import, and seldom needed)
+
     return next(iter(get_close_matches(name[:LONGEST], list(known), n=1, cutoff=cutoff)), None)

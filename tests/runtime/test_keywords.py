@@ -93,4 +93,4 @@ def test_help_names_the_options_and_their_defaults(call: str, keywords: type) ->
     assert set(get_type_hints(keywords)) <= set(shown)
     assert "keywords" not in shown
     assert shown["length_penalty"].default == 1.0
-    assert "length_penalty: 'float' = 1.0" in render_doc(getattr(Translator, call))
+    assert "length_penalty: float = 1.0" in render_doc(getattr(Translator, call))

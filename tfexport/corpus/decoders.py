@@ -32,13 +32,12 @@ from tfexport.errors import (
 )
 from tfexport.preprocessing import AUDIO
 from tfexport.runtime.engine import Engine, acts_on_text, cut_ids
-from tfexport.runtime.media.limits import MediaLimits
+from tfexport.runtime.media.limits import MOST_SECONDS, MediaLimits
 from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.parallel.workers import StartError, Workers
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.speech.transcriber import Transcriber
 from tfexport.runtime.speech.transcription import (
-    MOST_SECONDS,
     Transcription,
     TranscriptionOptions,
 )

@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfexport.runtime.files.resumable import FileSummary as FileSummary
     from tfexport.runtime.media.limits import MediaLimits
     from tfexport.runtime.options import DecodingOptions
     from tfexport.runtime.results import Hypothesis, TranslationResult
     from tfexport.runtime.speech.transcription import Segment, Transcription, TranscriptionOptions
+    from tfexport.runtime.speech.transcription import TranscriptionKeywords as TranscriptionKeywords
     from tfexport.runtime.translator import Translator
 
 __all__ = [
@@ -20,10 +22,12 @@ __all__ = [
 
 _WHERE = {
     "DecodingOptions": "options",
+    "FileSummary": "files.resumable",
     "Hypothesis": "results",
     "MediaLimits": "media.limits",
     "Segment": "speech.transcription",
     "Transcription": "speech.transcription",
+    "TranscriptionKeywords": "speech.transcription",
     "TranscriptionOptions": "speech.transcription",
     "TranslationResult": "results",
     "Translator": "translator",

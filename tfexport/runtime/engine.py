@@ -4,12 +4,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tfexport import graph_io
 from tfexport.bundle import BundleCheck, opening_bundle
@@ -44,6 +43,9 @@ from tfexport.runtime.term_tokens import TermTokens, check_supported
 from tfexport.runtime.terms import Terms, Words, split_words, words_of_tokens
 from tfexport.runtime.text.codec import Framing, TextCodec, check_text
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
+
+if TYPE_CHECKING:  # slow to import, and seldom needed
+    from concurrent.futures import Future
 
 Result = TypeVar("Result")
 Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
@@ -267,7 +269,7 @@ class Engine:
                 lambda workers: workers.submit(self._decode, requests, batch, options)
             )
 
-        parts = list[Future[Hypotheses]]()
+        parts: list[Future[Hypotheses]] = []
         for batch in batches:
             parts.append(submit(batch))
             if decoded is not None:

@@ -1,12 +1,10 @@
 """Decoding options: names, types, bounds, defaults and checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, signature
-from typing import Any, TypedDict, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeGuard, TypeVar
 
 from tfexport.errors import (
     ConfigError,
@@ -67,8 +65,7 @@ def is_integer(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True)
-class Integers:
+class Integers(NamedTuple):
     """Integers between two bounds, both included."""
 
     least: int
@@ -83,8 +80,7 @@ class Integers:
         return f"{shown(value)} is more than {self.most}" if value > self.most else None
 
 
-@dataclass(frozen=True)
-class Reals:
+class Reals(NamedTuple):
     """Real numbers between two bounds.
 
     Attributes:
@@ -109,8 +105,7 @@ class Reals:
         return f"{shown(value)} is not {f'above {low:g}' if value <= low else f'at most {high:g}'}"
 
 
-@dataclass(frozen=True)
-class OneOf:
+class OneOf(NamedTuple):
     """One of several words."""
 
     words: tuple[str, ...]
@@ -122,7 +117,6 @@ class OneOf:
         return f"{shown(value)} is not {' or '.join(map(repr, self.words))}"
 
 
-@dataclass(frozen=True)
 class OneToken:
     """An id, or a token as the vocabulary writes it."""
 
@@ -133,7 +127,6 @@ class OneToken:
         return f"{shown(value)} is neither an id nor a token"
 
 
-@dataclass(frozen=True)
 class Tokens:
     """A list of ids and tokens."""
 
@@ -144,7 +137,6 @@ class Tokens:
         return next(filter(None, map(OneToken().problem, value)), None)
 
 
-@dataclass(frozen=True)
 class Sequences:
     """A list of sequences, each a text or a list of ids and tokens."""
 
@@ -163,8 +155,7 @@ class Sequences:
 Bounds = Integers | Reals | OneOf | OneToken | Tokens | Sequences
 
 
-@dataclass(frozen=True)
-class OptionSpec:
+class OptionSpec(NamedTuple):
     """The declaration of an option, without its name and type.
 
     Attributes:

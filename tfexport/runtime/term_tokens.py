@@ -9,7 +9,6 @@ from tfexport.bundle import Manifest
 from tfexport.errors import ConfigError, InputError, Message, join_problems, shown
 from tfexport.runtime.options import SUBJECT
 from tfexport.runtime.results import Term
-from tfexport.runtime.search.constrained import unsupported, why_banned
 from tfexport.runtime.search.request import ResolvedOptions
 from tfexport.runtime.search.required import Required, Requirement
 from tfexport.runtime.terms import Occurrence, Phrases, joins, split_words
@@ -83,7 +82,7 @@ class TermTokens:
                 except InputError as error:
                     problems.append(Message(f"target phrase {target!r} ", error.message))
                     continue
-                reason = why_banned(written.inside[0], options)
+                reason = _why_banned(written.inside[0], options)
                 if reason is not None:
                     problems.append(Message(f"target phrase {target!r} ", reason))
                 inside += written.inside
@@ -316,7 +315,14 @@ def _allowed(
     given = dict.fromkeys(phrases)
     if not options.suppress_sequences:
         return tuple(each for each in given if options.never_inside.isdisjoint(each))
-    return tuple(each for each in given if why_banned(each, options) is None)
+    return tuple(each for each in given if _why_banned(each, options) is None)
+
+
+def _why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | None:
+    # Imported here, as below, because importing takes time, and few texts have terms.
+    from tfexport.runtime.search.constrained import why_banned  # noqa: PLC0415
+
+    return why_banned(phrase, options)
 
 
 def check_supported(options: ResolvedOptions) -> None:
@@ -325,6 +331,8 @@ def check_supported(options: ResolvedOptions) -> None:
     Raises:
         ConfigError: naming them.
     """
+    from tfexport.runtime.search.constrained import unsupported  # noqa: PLC0415
+
     if problems := unsupported(options):
         raise ConfigError(join_problems(SUBJECT, problems))
 
@@ -376,7 +384,7 @@ def _read(row: Any, size: int, options: ResolvedOptions) -> Required | None:
         ]
         if not phrases or not all(phrases):
             raise InputError("an empty phrase, or a requirement without any")
-        banned = [why_banned(phrase, options) for phrase in phrases]
+        banned = [_why_banned(phrase, options) for phrase in phrases]
         if None not in banned:
             raise InputError(Message(f"phrase {list(phrases[0])} ", banned[0] or ""))
         allowed = zip(phrases, banned, strict=True)

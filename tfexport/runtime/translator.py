@@ -1,15 +1,19 @@
-"""The public interface of decoding: texts or ids to results."""
+"""The public interface of decoding: texts or ids to results.
+
+What not every program needs is imported by the call that needs it, and signatures name its types by
+``tfexport.runtime``: a process decodes its first sentence sooner.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from tfexport import runtime, typing
 from tfexport.bundle import Manifest
 from tfexport.runtime.engine import (
     Engine,
@@ -19,9 +23,7 @@ from tfexport.runtime.engine import (
     requests_from,
     requests_of,
 )
-from tfexport.runtime.files.line_stream import LineFormat, LineTask
-from tfexport.runtime.files.resumable import FileSummary, translate_file
-from tfexport.runtime.media.limits import MediaLimits
+from tfexport.runtime.media.limits import MOST_SECONDS, MediaLimits
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
@@ -34,20 +36,14 @@ from tfexport.runtime.options import (
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
-from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.speech.transcription import (
-    MOST_SECONDS,
-    Transcription,
-    TranscriptionKeywords,
-    TranscriptionOptions,
-    merge_options,
-)
-from tfexport.runtime.streaming import stream_text, streamed, translate_texts, unstreamable
 from tfexport.runtime.term_tokens import GivenRequired, required_of_rows
 from tfexport.runtime.terms import GivenTerms, terms_of_rows
 from tfexport.runtime.text.codec import LanguagePair, TextCodec, check_rows
 from tfexport.typing import Unpack
+
+if TYPE_CHECKING:
+    from tfexport.runtime.scorer import Scorer
 
 Result = TypeVar("Result")
 
@@ -137,7 +133,7 @@ class Translator:
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> Future[list[TranslationResult]]: ...
+    ) -> typing.Future[list[TranslationResult]]: ...
 
     @naming_options(DecodingKeywords)
     def translate(
@@ -151,7 +147,7 @@ class Translator:
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[TranslationResult] | Future[list[TranslationResult]]:
+    ) -> list[TranslationResult] | typing.Future[list[TranslationResult]]:
         """Translate texts; the translation of a blank text is empty.
 
         Args:
@@ -222,7 +218,7 @@ class Translator:
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> Future[list[TranslationResult]]: ...
+    ) -> typing.Future[list[TranslationResult]]: ...
 
     @naming_options(DecodingKeywords)
     def generate(
@@ -235,7 +231,7 @@ class Translator:
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[TranslationResult] | Future[list[TranslationResult]]:
+    ) -> list[TranslationResult] | typing.Future[list[TranslationResult]]:
         """Decode rows of source ids, which go to the encoder as they are, without special tokens.
 
         Args:
@@ -318,10 +314,10 @@ class Translator:
         self,
         sounds: Iterable[Any],
         *,
-        options: TranscriptionOptions | None = None,
+        options: runtime.TranscriptionOptions | None = None,
         most_seconds: float = MOST_SECONDS,
-        **keywords: Unpack[TranscriptionKeywords],
-    ) -> list[Transcription]:
+        **keywords: Unpack[runtime.TranscriptionKeywords],
+    ) -> list[runtime.Transcription]:
         """Transcribe sounds of any length with a Whisper model, as transformers' ``generate`` does.
 
         Args:
@@ -334,8 +330,8 @@ class Translator:
             InputError: naming every sound that cannot be transcribed.
             ConfigError: the bundle is of another model, or options are unknown or contradictory.
         """
-        # Imported here, since most bundles read text, and importing takes time.
         from tfexport.runtime.speech.transcriber import Transcriber  # noqa: PLC0415
+        from tfexport.runtime.speech.transcription import merge_options  # noqa: PLC0415
 
         chosen = merge_options(options, keywords)
         listed = check_rows("sounds", sounds, "sounds")
@@ -381,6 +377,8 @@ class Translator:
     @cached_property
     def scorer(self) -> Scorer:
         """The scorer of ``score``, for programs that score pairs as they arrive."""
+        from tfexport.runtime.scorer import Scorer  # noqa: PLC0415
+
         return Scorer(self.engine)
 
     @naming_options(DecodingKeywords)
@@ -410,6 +408,8 @@ class Translator:
             InputError: the text cannot be decoded.
             ConfigError: unknown or contradictory options.
         """
+        from tfexport.runtime.streaming import stream_text, streamed, unstreamable  # noqa: PLC0415
+
         given = given_options(options, keywords)
         extra = unstreamable(given)
         language_pair = LanguagePair(source_language, target_language)
@@ -447,6 +447,8 @@ class Translator:
             InputError: a text cannot be decoded; raised in place of its result.
             ConfigError: unknown or contradictory options; raised by the call itself.
         """
+        from tfexport.runtime.streaming import translate_texts  # noqa: PLC0415
+
         language_pair = LanguagePair(source_language, target_language)
         given = given_options(options, keywords)
         resolved, _ = self.engine.resolver.resolve(given, language_pair=language_pair)
@@ -464,7 +466,7 @@ class Translator:
         force: bool = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[TranslationKeywords],
-    ) -> FileSummary:
+    ) -> runtime.FileSummary:
         """Translate a file line by line in constant memory, as ``tfexport translate`` does.
 
         Args:
@@ -487,6 +489,9 @@ class Translator:
                 options.
             OSError: a file cannot be read or written.
         """
+        from tfexport.runtime.files.line_stream import LineFormat, LineTask  # noqa: PLC0415
+        from tfexport.runtime.files.resumable import translate_file  # noqa: PLC0415
+
         # Text lines show no scores, and greedy search is faster without.
         given = {"return_scores": jsonl, **given_options(options, keywords)}
         language_pair = LanguagePair(
@@ -521,7 +526,7 @@ class Translator:
         options: ResolvedOptions,
         assemble: Callable[[Hypotheses], Result],
         asynchronous: bool,
-    ) -> Result | Future[Result]:
+    ) -> Result | typing.Future[Result]:
         if asynchronous:
             return self.engine.submit(requests, options, assemble)
         return assemble(self.engine.decode(requests, options))

@@ -1,4 +1,8 @@
-"""Detection of the language of a text."""
+"""Detection of the language of a text.
+
+The library takes 120 MB and most of a second to load, and many servers never need it, so the first
+detection loads it.
+"""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -27,8 +31,13 @@ class Detected:
     confidence: float
 
 
+def is_loaded() -> bool:
+    """Whether the library was loaded, or found missing: a detection does not wait for it."""
+    return _load.cache_info().currsize > 0
+
+
 def can_detect() -> bool:
-    """Whether the library that finds languages is installed."""
+    """Whether the library that finds languages is installed; loads it."""
     return _identifier() is not None
 
 

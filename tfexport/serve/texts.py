@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,8 +18,15 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.sentences import Split
-from tfexport.serve.call import Call, seen
-from tfexport.serve.detection import LIBRARY, LOOKED_AT, Detected, can_detect, detect
+from tfexport.serve.call import Call, Result, seen
+from tfexport.serve.detection import (
+    LIBRARY,
+    LOOKED_AT,
+    Detected,
+    can_detect,
+    detect,
+    is_loaded,
+)
 from tfexport.serve.failures import RequestError, late, wrong
 from tfexport.serve.glossaries import HOW, NoDictionaryError, pair_of
 from tfexport.serve.metrics import Metrics
@@ -125,7 +133,8 @@ async def translate_between(
         RequestError: there is no such model, or the language of a text cannot be detected.
         TfexportError: see ``translate``.
     """
-    choices = await call.in_thread(_choices, service, texts, wanted)
+    run = call.in_thread if wanted.source is not None else partial(detecting, call)
+    choices = await run(_choices, service, texts, wanted)
     groups: dict[tuple[str, str], list[int]] = {}
     for place, (choice, _) in enumerate(choices):
         groups.setdefault((choice.model.name, choice.source), []).append(place)
@@ -145,6 +154,16 @@ async def translate_between(
         Answered(choice.source, confidence, made[place])
         for place, (choice, confidence) in enumerate(choices)
     ]
+
+
+async def detecting(call: Call, work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run work that may detect languages: in a thread if it has to load the library.
+
+    Raises:
+        RequestError: the deadline passed before it was done.
+    """
+    run = call.in_thread if is_loaded() else call.aside
+    return await run(work, *arguments)
 
 
 def _choices(

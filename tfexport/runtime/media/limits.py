@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from tfexport.errors import ConfigError
 
+MOST_SECONDS = 14_400.0  # of one sound of ``transcribe``; an hour takes 0.56 GB while it is read
+
 
 @dataclass(frozen=True)
 class MediaLimits:

@@ -3,12 +3,14 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.request import Request
+
+if TYPE_CHECKING:  # slow to import, and seldom needed
+    from concurrent.futures import Future
 
 Result = TypeVar("Result")
 Part = TypeVar("Part")
@@ -32,6 +34,8 @@ class Workers:
     """
 
     def __init__(self, workers: int, queue_size: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
         self._pool = ThreadPoolExecutor(
             workers, thread_name_prefix="tfexport", initializer=lambda: setattr(_here, "inside", 1)
         )
@@ -70,7 +74,8 @@ class Workers:
         with self._asking:
             if self._closed:
                 raise ClosedError
-            taken, started = 0, list[Future[Result]]()
+            taken = 0
+            started: list[Future[Result]] = []
             try:
                 while taken < len(jobs) and self._room.acquire(blocking=False):
                     taken += 1
@@ -115,6 +120,8 @@ class Workers:
 
 
 def _do(work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+    from concurrent.futures import Future  # noqa: PLC0415
+
     job: Future[Result] = Future()
     try:
         job.set_result(work(*arguments))
@@ -127,6 +134,8 @@ def gather(
     parts: "Sequence[Future[Part]]", assemble: Callable[[list[Part]], Result]
 ) -> "Future[Result]":
     """Combine futures into one; it has the exception of the first that failed."""
+    from concurrent.futures import Future  # noqa: PLC0415
+
     whole: Future[Result] = Future()
     left, parts = len(parts), list(parts)
     lock = threading.Lock()

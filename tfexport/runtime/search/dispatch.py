@@ -1,4 +1,7 @@
-"""Choosing the search of a batch by its options and the graphs of the model."""
+"""Choosing the search of a batch by its options and the graphs of the model.
+
+Searches are imported when they are first needed: a process decodes its first sentence sooner.
+"""
 
 import dataclasses
 import math
@@ -6,10 +9,7 @@ from collections.abc import Sequence
 
 from tfexport.runtime.model.interface import Model, NoTokenError
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.alternatives import decode_alternatives
 from tfexport.runtime.search.batch import Choice, Prefixes
-from tfexport.runtime.search.beam import BeamChoice, BeamSearch
-from tfexport.runtime.search.constrained import decode_constrained
 from tfexport.runtime.search.graph_search import (
     beam_in_one_call,
     greedy_in_one_call,
@@ -30,8 +30,12 @@ def decode(
         AbandonedError: ``options.going`` returned false.
     """
     if any(request.required is not None for request in requests):
+        from tfexport.runtime.search.constrained import decode_constrained  # noqa: PLC0415
+
         found = decode_constrained(model, requests, options, _search)
     elif options.return_alternatives:
+        from tfexport.runtime.search.alternatives import decode_alternatives  # noqa: PLC0415
+
         found = decode_alternatives(model, requests, options, decode)
     else:
         found = _search(model, requests, options)
@@ -44,8 +48,11 @@ def make_choice(
     requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
 ) -> Choice:
     """Make the search of rows that are decoded step by step, without alternatives."""
-    kind = BeamChoice if options.beam_size > 1 else StepwiseChoice
-    return kind(requests, options, prefixes)
+    if options.beam_size == 1:
+        return StepwiseChoice(requests, options, prefixes)
+    from tfexport.runtime.search.beam import BeamChoice  # noqa: PLC0415
+
+    return BeamChoice(requests, options, prefixes)
 
 
 def _search(
@@ -58,7 +65,11 @@ def _search(
     )
     if options.beam_size > 1:
         found = _beam_in_one_call(model, requests, options) if unconstrained else None
-        return BeamSearch(model, requests, options).run() if found is None else found
+        if found is not None:
+            return found
+        from tfexport.runtime.search.beam import BeamSearch  # noqa: PLC0415
+
+        return BeamSearch(model, requests, options).run()
     if model.has_generate and options.fits_greedy_graph and unconstrained:
         rows = [row.source for row in requests]
         most, end = options.max_length, options.eos_id

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, shown
 from tfexport.preprocessing import AUDIO
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.media.limits import MOST_SECONDS
 from tfexport.runtime.media.sound_features import LogMel
 from tfexport.runtime.speech.rules import split_window
 from tfexport.runtime.speech.transcription import (
-    MOST_SECONDS,
     SUBJECT,
     Failed,
     Segment,

@@ -9,7 +9,6 @@ from tfexport.json_checks import Check, integer, list_of, of_type, one_of
 from tfexport.speech import TASKS, Speech, language_code, language_name
 
 SUBJECT = "transcribe"
-MOST_SECONDS = 14_400.0  # of one sound; an hour takes 0.56 GB while it is read
 _NUMBER = of_type("a number", int, float)
 _MOST = 1024  # temperatures, and rows of a batch
 # Options of which doubtful windows are decoded again at higher temperatures; the thresholds are

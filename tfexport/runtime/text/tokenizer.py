@@ -1,20 +1,17 @@
 """Tokenizers: Hugging Face tokenizers, SentencePiece and words, with one interface."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from tfexport.errors import InputError, TokenizerError
-from tfexport.runtime.text.bpe_tokenizers import LowerBpeTokenizer, MosesBpeTokenizer
-from tfexport.runtime.text.byte_tokenizer import ByteTokenizer
 from tfexport.runtime.text.libraries import (
     failures_as,
     library_error,
     missing_library,
     read_file,
 )
-from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
-from tfexport.runtime.text.tokenizer_json import read_rules
 from tfexport.runtime.text.vocabulary import (
     WHITESPACE,
     Vocabulary,
@@ -78,6 +75,8 @@ class JsonTokenizer:
             import tokenizers
         except ImportError:
             raise missing_library(path, "tokenizers") from None
+        from tfexport.runtime.text.tokenizer_json import read_rules  # noqa: PLC0415
+
         self._path = path
         content = read_file(path)
         with failures_as(
@@ -236,12 +235,12 @@ class WordTokenizer:
         return self._ids.get(piece)
 
 
-# Kinds whose files are written at export.
-OWN_KINDS: Mapping[str, Callable[[Path], Tokenizer]] = {
-    "pieces": PieceTokenizer,
-    "bytes": ByteTokenizer,
-    "lower_bpe": LowerBpeTokenizer,
-    "moses_bpe": MosesBpeTokenizer,
+# Kinds whose files are written at export: module and class. A bundle's own kind is imported alone.
+OWN_KINDS: Mapping[str, tuple[str, str]] = {
+    "pieces": ("piece_tokenizer", "PieceTokenizer"),
+    "bytes": ("byte_tokenizer", "ByteTokenizer"),
+    "lower_bpe": ("bpe_tokenizers", "LowerBpeTokenizer"),
+    "moses_bpe": ("bpe_tokenizers", "MosesBpeTokenizer"),
 }
 
 
@@ -271,7 +270,9 @@ def load_tokenizer(
     elif kind == "vocabulary":
         tokenizer = WordTokenizer(read_vocabulary(path), unk_id, hidden)
     elif kind in OWN_KINDS:
-        tokenizer = OWN_KINDS[kind](path)
+        module, name = OWN_KINDS[kind]
+        own: Callable[[Path], Tokenizer] = getattr(import_module(f"{__package__}.{module}"), name)
+        tokenizer = own(path)
     else:
         raise TokenizerError(
             f"{path}: {kind!r} is not a kind of tokenizer that this version knows."

@@ -35,6 +35,7 @@ from tfexport.serve.texts import (
     Wanted,
     check_size,
     cut_headers,
+    detecting,
     stored_terms,
     translate_between,
     unmet_values,
@@ -100,7 +101,6 @@ class DetectCall(Fields):
 def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["LibreTranslate"])
-    can_detect()  # loads the library now, not in the first request
 
     @router.post("/translate", **describe(TranslateCall, "Translate texts.", JSON, FORM))
     async def translate_texts(request: Request) -> Response:
@@ -124,7 +124,7 @@ def routes(service: Service) -> APIRouter:
         kind = check_media_type(call.headers, JSON, FORM)
         body = await call.in_thread(_read, service, DetectCall, kind, call.body)
         check_size(service.settings, call, [body.q])
-        if not can_detect():
+        if not await detecting(call, can_detect):
             raise RequestError(404, f"/detect: {LIBRARY} is not installed on this server")
         codes = [code for one in _listed(service.models) if (code := one["code"]) != UNKNOWN]
         found = await call.in_thread(detect, body.q, codes)
