@@ -12,9 +12,10 @@ constexpr int ROWS = 64;  // screened at a time
 constexpr int ROOM =
     512;  // for candidates of a row and a thread; if they are more, all are computed
 
-// Columns that are computed beyond those that are wanted, so that the last of them is clearly worse.
+// Columns that are computed beyond those that are wanted, so that the last of them is clearly
+// worse.
 constexpr int BEYOND = 12;
-constexpr int MOST_COMPUTED = 64;  // of a row
+constexpr int MOST_COMPUTED = 64;    // of a row
 constexpr double MOST_BOUND = 0.02;  // of a logit, and so of the log of the sum
 constexpr int FEWEST_COLUMNS = 512;  // for which integers with rests are made
 // Of all columns: |w|, |w - w' - s'| and |w'| + |s'|.
@@ -265,8 +266,7 @@ void Vocabulary::rank_floats(Workspace& w, const float* x, int rows, const Ranke
     rank_all(w, weights(), input(w, x, rows), rows, ranked);
 }
 
-void Vocabulary::rank_integers(Workspace& w, const float* x, int rows,
-                               const Ranked& ranked) const {
+void Vocabulary::rank_integers(Workspace& w, const float* x, int rows, const Ranked& ranked) const {
     const size_t wanted = ranked.count, found = wanted + BEYOND, ld = width(d_);
     std::vector<float> values(rows * found);
     std::vector<int32_t> ids(values.size());
@@ -311,8 +311,8 @@ bool Vocabulary::settle(const Kernels& kernels, const float* x, const Quantized:
     for (int i = 0; i < found.count; i++) {
         if (!std::isfinite(logits[i])) return false;
         order[i] = i;
-        change += std::exp(logits[i] - *ranked.log_sums) -
-                  std::exp(found.values[i] - *ranked.log_sums);
+        change +=
+            std::exp(logits[i] - *ranked.log_sums) - std::exp(found.values[i] - *ranked.log_sums);
     }
     std::sort(order, order + found.count, [&](int a, int b) {
         return logits[a] != logits[b] ? logits[a] > logits[b] : found.ids[a] < found.ids[b];

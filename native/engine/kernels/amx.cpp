@@ -179,8 +179,8 @@ void tiled_product(const Packed& w, const Input& x, int rows, int first, int las
     if (whole < rows) pairs_of(whole, rows);
 }
 
-// Products with rests: sums of up to 16 rows in four parts. Few rows lie in one tile with their rests,
-// which alternate, and meet a panel of weights and of their rests:
+// Products with rests: sums of up to 16 rows in four parts. Few rows lie in one tile with their
+// rests, which alternate, and meet a panel of weights and of their rests:
 //     0 1   sums with the weights       4   rows      6 7   weights, then their rests
 //     2 3   sums with their rests
 // More rows and their rests have tiles of their own, and meet half of a panel:
@@ -240,9 +240,9 @@ INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead res
 
 // Values of rows from their parts, each row's `apart` from the next one's. In one function, or
 // products might be fused into sums otherwise in one kind of tiles than in the other.
-__attribute__((noinline)) void join_parts(const Packed& w, int column,
-                                          const int32_t* const* parts, size_t apart,
-                                          const Quantization* how, int count, float* values) {
+__attribute__((noinline)) void join_parts(const Packed& w, int column, const int32_t* const* parts,
+                                          size_t apart, const Quantization* how, int count,
+                                          float* values) {
     const Columns whole(w, column), rest(*w.rest, column);
     for (int r = 0; r < count; r++, how += 2, values += PANEL) {
         const auto part = [&](int i) __attribute__((always_inline)) {
@@ -274,8 +274,8 @@ INLINE void parted_product(const Packed& w, const Input& x, int rows, int first,
         for (int half = 0; half < 3 - HALVES; half++) {
             const int32_t* parts[4];  // of the row, with the rest of weights, with its own, of both
             for (int i = 0; i < 4; i++)
-                parts[i] = APART ? block.sums[i][from]
-                                 : block.sums[half + i % 2 * 2][2 * from + i / 2];
+                parts[i] =
+                    APART ? block.sums[i][from] : block.sums[half + i % 2 * 2][2 * from + i / 2];
             join_parts(w, column + half * TILE, parts, APART ? TILE : 2 * TILE, x.rows + 2 * row,
                        to - from, values[from] + half * TILE);
         }
@@ -312,8 +312,7 @@ INLINE void parted_product(const Packed& w, const Input& x, int rows, int first,
 }
 
 template <class Out>
-void product_with_rests(const Packed& w, const Input& x, int rows, int first, int last,
-                        Out&& out) {
+void product_with_rests(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
     const int blocks = (rows + TILE - 1) / TILE, each = (rows + blocks - 1) / blocks;
     if (each > TILE / 2) parted_product<true>(w, x, rows, first, last, out);
     else parted_product<false>(w, x, rows, first, last, out);

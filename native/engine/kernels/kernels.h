@@ -152,7 +152,8 @@ struct Kernels {
     void (*screen)(const Packed& w, const Input& x, int rows, int first, int last,
                    const ScreenColumns& columns, Screen* screens);
     // The same, of any weights, into rankings of the rows, one a row. What is -inf is never among
-    // the best. Weights with a rest meet rows with theirs: each quantised row has its own behind it.
+    // the best. Weights with a rest meet rows with theirs: each quantised row has its own behind
+    // it.
     void (*rank)(const Packed& w, const Input& x, int rows, int first, int last,
                  const RankedColumns& columns, Ranking* rankings);
     // Rows (M, K) as products with a table read them: [M / lanes][K][lanes], the last ones again
