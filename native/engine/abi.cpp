@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "run.h"
 #include "search.h"
@@ -79,6 +80,13 @@ tfn::Ids checked(const tfn_ids& given, int least, int below, const char* what) {
             throw tfn::Error(name + ": " + std::to_string(id) + "; expected " +
                              std::to_string(least) + " to " + std::to_string(below - 1));
     return ids;
+}
+
+// Rows that may not end yet have to have a token to go on with.
+void need_another(const tfn::Config& config, int32_t end) {
+    std::set<int32_t> never(config.suppress_tokens.begin(), config.suppress_tokens.end());
+    if (end >= 0 && end < config.target_vocab_size) never.insert(end);
+    if ((int)never.size() == config.target_vocab_size) throw tfn::WithoutToken();
 }
 
 void check_numbers(const tfn_beam_rules& given) {
@@ -264,15 +272,18 @@ int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error e
     });
 }
 
-int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* sequences,
-                 int32_t* counts, float* scores, int32_t* steps, const int32_t* cancelled,
-                 tfn_error error) {
+int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t least,
+                 int32_t* sequences, int32_t* counts, float* scores, int32_t* steps,
+                 const int32_t* cancelled, tfn_error error) {
     return guarded(error, [&] {
         tfn::Model& own = model_of(model);
         const tfn::Sources all = checked(sources);
         require(most >= 1 && sequences && counts && steps, "no room for sequences");
+        require(least >= 0, "a length below 0");
+        if (least) need_another(own.config, own.config.eos_id);
         tfn::Borrowed workspace(own, cancelled);
-        *steps = tfn::generate(*workspace, model->model, all, most, sequences, counts, scores);
+        *steps =
+            tfn::generate(*workspace, model->model, all, most, least, sequences, counts, scores);
     });
 }
 
@@ -360,13 +371,18 @@ int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run, i
         require(tokens && run->left && chosen && counts, "no tokens, or no room for them");
         require((int64_t)run->steps * own.rows() <= MOST_TOKENS, "too many steps");
         const int size = own.model().config.target_vocab_size;
-        for (int row = 0; row < own.rows(); row++)
+        bool owes = false;
+        for (int row = 0; row < own.rows(); row++) {
             require(run->left[row] >= 1, "a row that may get no token");
+            require(!run->owed || run->owed[row] >= 0, "a length below 0");
+            owes |= run->owed && run->owed[row];
+        }
+        if (owes) need_another(own.model().config, run->end);
         require(run->first < size && run->last < size, "a token that the vocabulary does not have");
         tfn::Borrowed workspace(own.model());
         tfn::run(*workspace, own, tokens,
-                 {run->left, run->end, run->first, run->last, run->steps, run->seconds, run->wake,
-                  run->enough},
+                 {run->left, run->owed, run->end, run->first, run->last, run->steps, run->seconds,
+                  run->wake, run->enough},
                  chosen, counts);
     });
 }

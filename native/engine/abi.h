@@ -13,7 +13,7 @@ extern "C" {
 #else
 #define TFN_API __attribute__((visibility("default")))
 #endif
-#define TFN_VERSION 6
+#define TFN_VERSION 7
 
 enum {
     TFN_OK = 0,
@@ -101,11 +101,13 @@ typedef struct {
 } tfn_beam_record;
 
 /* Greedy steps of a batch without its caller. `left` (rows,): tokens that each row may still get, 1
- * at least. A row ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for
+ * at least. `owed` (rows,): tokens that each gets before it may choose `end`; null for none. A row
+ * ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for
  * none. At most `steps`; none begins after `seconds`, or once `enough` rows have ended and `wake`,
  * if it is not null, is not 0. Any thread may set it. */
 typedef struct {
     const int32_t* left;
+    const int32_t* owed;
     int32_t end, first, last;
     int32_t steps, enough;
     double seconds;
@@ -139,10 +141,11 @@ TFN_API int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn
  * TFN_CANCELLED once it is not 0. Any thread may set it. */
 
 /* sequences (count, most), of which the first `steps` of each row are written, counts (count,);
- * scores (count,) or null. steps: the longest row's. */
-TFN_API int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* sequences,
-                         int32_t* counts, float* scores, int32_t* steps, const int32_t* cancelled,
-                         tfn_error error);
+ * scores (count,) or null. steps: the longest row's. No row chooses the end token before it has
+ * `least` tokens, which no probability is then left for. */
+TFN_API int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t least,
+                         int32_t* sequences, int32_t* counts, float* scores, int32_t* steps,
+                         const int32_t* cancelled, tfn_error error);
 /* steps: the longest sentence's. */
 TFN_API int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules* rules,
                      tfn_beam_record record, int32_t* steps, const int32_t* cancelled,

@@ -16,12 +16,14 @@ struct Wanted {
     float* attention = nullptr;  // (rows, L, H, T, source_width), zeroed by the caller
     int source_width = 0;
     Ranked ranked = {};  // of the last token of each row, if its count is not 0
+    Barred barred = {};  // of `best`
 
     // The same of the rows from `row` on; a row has so many logits and values of attention.
     Wanted from(int row, size_t logits_of_row, size_t attention_of_row) const {
         Wanted rest = *this;
         if (logits) rest.logits += row * logits_of_row;
         if (best) rest.best += row;
+        rest.barred = barred.from(row);
         if (attention) rest.attention += row * attention_of_row;
         if (ranked.count) {
             rest.ranked.values += (size_t)row * ranked.count;

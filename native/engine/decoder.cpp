@@ -153,7 +153,7 @@ void Batch::finish(Workspace& w, int rows, int each, const Wanted& wanted) const
             std::copy_n(w.x.data() + ((size_t)row * each + each - 1) * d, d, states + row * d);
         last = states;
     }
-    if (wanted.best) vocabulary.best(w, last, rows, wanted.best);
+    if (wanted.best) vocabulary.best(w, last, rows, wanted.best, wanted.barred);
     if (wanted.ranked.count) vocabulary.rank(w, last, rows, wanted.ranked);
 }
 

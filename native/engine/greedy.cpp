@@ -17,11 +17,12 @@ public:
     Scores(const Model& model, int rows) : model_(model), sums_(rows) {
         states_.reserve((size_t)MOST * ld());
     }
-    // The token that a row chose by its state.
-    void add(Workspace& w, int row, int32_t token, const float* state) {
+    // The token that a row chose by its state, from all or from those that do not end it.
+    void add(Workspace& w, int row, int32_t token, const float* state, bool barred) {
         std::copy_n(state, ld(), states_.data() + rows_.size() * ld());
         rows_.push_back(row);
         tokens_.push_back(token);
+        barred_.push_back(barred);
         if (rows_.size() == MOST) compute(w);
     }
     // Means over so many tokens of each row.
@@ -43,17 +44,20 @@ private:
         w.team.run(count, 4.0 * count * size, [&](int i, int) {
             float* of_row = logits + (size_t)i * size;
             for (int id : model_.config.suppress_tokens) of_row[id] += SUPPRESSED;
+            if (barred_[i]) of_row[model_.config.eos_id] += SUPPRESSED;
             found[i] = of_row[tokens_[i]] - (float)w.kernels.log_sum_exp(of_row, size);
         });
         for (int i = 0; i < count; i++) sums_[rows_[i]] += found[i];  // in the order of steps
         rows_.clear();
         tokens_.clear();
+        barred_.clear();
     }
 
     const Model& model_;
     std::vector<double> sums_;  // of each row
     Buffer<float> states_;
     std::vector<int32_t> rows_, tokens_;
+    std::vector<uint8_t> barred_;
 };
 
 int longest(const Config& config, int most) {
@@ -63,7 +67,7 @@ int longest(const Config& config, int most) {
 }  // namespace
 
 int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
-             int32_t* sequences, int32_t* counts, float* scores) {
+             int least, int32_t* sequences, int32_t* counts, float* scores) {
     const Config& config = model->config;
     Batch batch(model);
     batch.enter(w, sources);
@@ -73,20 +77,24 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
     std::unique_ptr<Scores> scoring(scores ? new Scores(*model, count) : nullptr);
     for (int row = 0; row < count; row++) running.rows.push_back(row);
     running.tokens.assign(count, config.start_id);
+    Buffer<float> allowed;  // before the least length
+    if (least > 0) allowed = model->vocabulary.allowed_without(config.eos_id);
+    const std::vector<uint8_t> every(count, 1);
     int step = 0;
     for (; step < steps && !running.rows.empty(); step++) {
         w.check_cancelled();
         const int rows = (int)running.rows.size();
         Team::Span span(w.team, Phase::decoder, rows, rows);
-        const bool last = step + 1 == steps && config.last_token >= 0;
+        const bool last = step + 1 == steps && config.last_token >= 0, barred = step < least;
         const int forced = last ? config.last_token : step == 0 ? config.first_token : -1;
         running.chosen.assign(rows, forced);
         Wanted wanted;
         if (forced < 0) wanted.best = running.chosen.data();
+        if (barred) wanted.barred = {config.eos_id, allowed.data(), every.data()};
         if (!last) batch.step(w, running.tokens.data(), 1, wanted);
         for (int i = 0; scoring && forced < 0 && i < rows; i++)
             scoring->add(w, running.rows[i], running.chosen[i],
-                         w.x.data() + i * width(config.d_model));
+                         w.x.data() + i * width(config.d_model), barred);
         std::vector<int32_t> kept, rows_left, tokens;
         for (int i = 0; i < rows; i++) {
             const int row = running.rows[i], token = running.chosen[i];

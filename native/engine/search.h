@@ -6,10 +6,10 @@
 namespace tfn {
 
 // Sequences (rows, most) padded with pad_id, the end token included, and how many tokens are in
-// each. scores, if given: mean natural-log probability of a row's tokens, forced ones counting as
-// 0.
+// each; `least` of them before the end token, a forced one excepted. scores, if given: mean
+// natural-log probability of a row's tokens, forced ones counting as 0.
 int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
-             int32_t* sequences, int32_t* counts, float* scores);
+             int least, int32_t* sequences, int32_t* counts, float* scores);
 
 // The best candidates of every step and sentence, best first: (room, rows, rules.candidates()).
 // What is none has a log-probability of -inf.

@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 6  # of the interface
+_VERSION = 7  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32
@@ -129,6 +129,7 @@ class CRun(ctypes.Structure):
 
     _fields_ = (
         ("left", ctypes.c_void_p),
+        ("owed", ctypes.c_void_p),
         ("end", Int),
         ("first", Int),
         ("last", Int),
@@ -158,7 +159,7 @@ _FUNCTIONS = {
     "tfn_model_instruction_set": (ctypes.c_char_p, (_HANDLE,)),
     "tfn_encode": (ctypes.c_int, (_HANDLE, CSources, _ARRAY, CError)),
     "tfn_generate": (
-        ctypes.c_int, (_HANDLE, CSources, Int, _ARRAY, _ARRAY, _ARRAY, Ints, _ARRAY, CError)
+        ctypes.c_int, (_HANDLE, CSources, Int, Int, _ARRAY, _ARRAY, _ARRAY, Ints, _ARRAY, CError)
     ),
     "tfn_beam": (
         ctypes.c_int,

@@ -160,6 +160,7 @@ class Model:
         max_length: int,
         return_scores: bool,
         cancelled: Ints | None = None,
+        min_length: int = 0,
     ) -> tuple[Ints, Ints, Floats | None]:
         """Decode greedily: sequences (B, T) with their end tokens, lengths (B,), scores (B,).
 
@@ -168,16 +169,19 @@ class Model:
             max_length: tokens of a row at most.
             return_scores: give the mean natural-log probability of each row's tokens.
             cancelled: (1,); another thread sets it to end the call.
+            min_length: tokens before the end token, at least; a forced end token comes all the
+                same.
 
         Raises:
             CancelledError: ``cancelled`` was set.
+            NoTokenError: all tokens but the end token are suppressed.
         """
-        room = min(max_length, _FIRST_ROOM)
-        sequences, counts, scores = self._generate(sources, room, return_scores, cancelled)
+        room, how = min(max_length, _FIRST_ROOM), (min_length, return_scores, cancelled)
+        sequences, counts, scores = self._generate(sources, room, *how)
         while room < max_length and (rows := np.flatnonzero(counts == room)).size:
             room = min(max_length, _GROWTH * room)
             longer = [sources[int(i)] for i in rows]
-            again = self._generate(longer, room, return_scores, cancelled)
+            again = self._generate(longer, room, *how)
             wider = np.full((len(sources), again[0].shape[1]), self._pad_id, np.int32)
             wider[:, : sequences.shape[1]] = sequences
             wider[rows], counts[rows] = again[0], again[1]
@@ -190,6 +194,7 @@ class Model:
         self,
         sources: Sequence[Source],
         max_length: int,
+        min_length: int,
         return_scores: bool,
         cancelled: Ints | None,
     ) -> tuple[Ints, Ints, Floats | None]:
@@ -197,8 +202,8 @@ class Model:
         sequences = np.empty((count, max_length), np.int32)
         counts = np.empty(count, np.int32)
         scores = np.empty(count, np.float32) if return_scores else None
-        call("tfn_generate", self._handle, given.c, max_length, sequences.ctypes.data,
-             counts.ctypes.data, address(scores), ctypes.byref(steps),
+        call("tfn_generate", self._handle, given.c, max_length, min_length,
+             sequences.ctypes.data, counts.ctypes.data, address(scores), ctypes.byref(steps),
              flag_address(cancelled))  # fmt: skip
         return sequences[:, : steps.value], counts, scores
 
@@ -270,6 +275,7 @@ class Run(NamedTuple):
         enough: rows that have ended without which ``wake`` is ignored.
         seconds: after which no step begins.
         wake: (1,); another thread sets it to have the caller back.
+        owed: (R,), tokens that each row gets before it may choose ``end``; empty for none.
     """
 
     end: int
@@ -279,6 +285,7 @@ class Run(NamedTuple):
     enough: int = 0
     seconds: float = 1.0
     wake: Ints | None = None
+    owed: Sequence[int] = ()
 
 
 class Batch:
@@ -370,12 +377,13 @@ class Batch:
             The tokens that the rows got, (R, at most ``run.steps``), and their numbers, (R,).
         """
         given, most, rows = as_ints(tokens), as_ints(left), self.rows
-        if len(given) != rows or len(most) != rows:
+        owed = as_ints(run.owed or [0] * rows)
+        if not len(given) == len(most) == len(owed) == rows:
             raise NativeError(f"tokens of {len(given)} rows; the batch has {rows}")
         # What the engine does not write is never read.
         chosen, counts = np.empty((rows, run.steps), np.int32), np.zeros(rows, np.int32)
-        how = CRun(address(most), run.end, run.first, run.last, run.steps, run.enough, run.seconds,
-                   flag_address(run.wake))  # fmt: skip
+        how = CRun(address(most), address(owed), run.end, run.first, run.last, run.steps,
+                   run.enough, run.seconds, flag_address(run.wake))  # fmt: skip
         call("tfn_batch_run", self._handle, given.ctypes.data, ctypes.byref(how),
              chosen.ctypes.data, counts.ctypes.data)  # fmt: skip
         return chosen, counts

@@ -170,6 +170,7 @@ private:
         std::atomic<int32_t> flag{draw.chance(5)};
         const int32_t* cancelled = draw.chance(50) ? nullptr : (const int32_t*)&flag;
         found.take(tfn_generate(model, given.c, draw.chance(3) ? draw.any<int32_t>({0, -1}) : most,
+                                draw.chance(50) ? 0 : draw.any<int32_t>({1, 3, INT32_MAX, -1}),
                                 draw.chance(2) ? nullptr : sequences.data(), counts.data(),
                                 draw.chance(50) ? nullptr : scores.data(), &steps, cancelled,
                                 found));
@@ -325,14 +326,17 @@ private:
     void run(tfn_batch* batch, Draw& draw) {
         const int size = config_.whole("target_vocab_size"), steps = draw.between(1, 6);
         const size_t rows = (size_t)tfn_batch_rows(batch);
-        std::vector<int32_t> tokens, left, counts(rows), chosen(rows * (size_t)steps);
+        std::vector<int32_t> tokens, left, owed, counts(rows), chosen(rows * (size_t)steps);
         for (size_t i = 0; i < rows; i++) tokens.push_back(draw.below(size));
         for (size_t i = 0; i < rows; i++) left.push_back(draw.between(1, 8));
+        for (size_t i = 0; i < rows; i++) owed.push_back(draw.between(0, 3));
         if (rows && draw.chance(5))
             tokens.back() = draw.any<int32_t>({-1, size, INT32_MIN, INT32_MAX});
         if (rows && draw.chance(5)) left.back() = draw.any<int32_t>({0, -1, INT32_MIN});
+        if (rows && draw.chance(5)) owed.back() = draw.any<int32_t>({-1, INT32_MIN, INT32_MAX});
         const int32_t wake = draw.below(2);
         tfn_run how{left.data(),
+                    draw.chance(50) ? nullptr : owed.data(),
                     draw.below(size),
                     draw.below(size + 2) - 1,
                     draw.below(size + 2) - 1,

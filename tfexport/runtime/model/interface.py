@@ -131,6 +131,8 @@ class Run(NamedTuple):
         enough: see above.
         seconds: see above.
         wake: (1,), int32, which any thread may set.
+        owed: (R,), tokens that each row gets before it may choose the end token; empty for none.
+            Only if the model ``has_min_length``.
     """
 
     left: Sequence[int]
@@ -141,6 +143,7 @@ class Run(NamedTuple):
     enough: int
     seconds: float
     wake: NDArray[np.int32]
+    owed: Sequence[int] = ()
 
 
 class Ran(NamedTuple):
@@ -216,6 +219,8 @@ class Model(Protocol):
     Attributes:
         vocab_size: V.
         has_generate: whether ``generate`` can be called.
+        has_min_length: whether greedy search in one call, and ``RunningRows.run``, know a least
+            length.
         has_beam: whether ``beam`` can be called.
         has_attention: whether ``attend`` can be called.
         engine: name of the engine, and its instruction set if known.
@@ -223,6 +228,7 @@ class Model(Protocol):
 
     vocab_size: int
     has_generate: bool
+    has_min_length: bool
     has_beam: bool
     has_attention: bool
     engine: str
@@ -248,6 +254,7 @@ class Model(Protocol):
         max_length: int,
         return_scores: bool = True,
         going: Going | None = None,
+        min_length: int = 0,
     ) -> Generated:
         """Decode greedily in one call.
 
@@ -256,6 +263,8 @@ class Model(Protocol):
             max_length: new tokens at most.
             return_scores: false omits them, if the engine can.
             going: asked again and again; the call ends once it is false. None to always continue.
+            min_length: tokens before the end token, at least; 0 unless the model
+                ``has_min_length``.
 
         Raises:
             AbandonedError: ``going`` was false.

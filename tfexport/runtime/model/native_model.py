@@ -79,7 +79,7 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_beam = has_shortlist = has_slots = has_attention = True
+    has_generate = has_min_length = has_beam = has_shortlist = has_slots = has_attention = True
 
     @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -136,10 +136,13 @@ class NativeModel:
         max_length: int,
         return_scores: bool = True,
         going: Going | None = None,
+        min_length: int = 0,
     ) -> Generated:
         """See ``interface.Model``."""
         with _ended(going) as flag:
-            found = self._model.generate(self.sources(rows), max_length, return_scores, flag)
+            found = self._model.generate(
+                self.sources(rows), max_length, return_scores, flag, min_length
+            )
         sequences, _, scores = found
         if scores is None:
             scores = np.full(len(rows), np.nan, np.float32)
@@ -286,7 +289,7 @@ class NativeRunningRows:
 
         first, last = (-1 if token is None else token for token in (run.first, run.last))
         how = tfexport_native.Run(
-            run.end, first, last, run.steps, run.enough, run.seconds, run.wake
+            run.end, first, last, run.steps, run.enough, run.seconds, run.wake, run.owed
         )
         chosen, counts = self._batch.run(tokens, run.left, how)
         ended = (chosen[np.arange(len(counts)), counts - 1] == run.end) | (counts == run.left)

@@ -44,6 +44,7 @@ class OnnxModel:
     engine = "onnxruntime"
     log_normalizer = None
     has_attention = True
+    has_min_length = False
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.vocab_size = manifest.limits.target_vocab_size
@@ -105,6 +106,7 @@ class OnnxModel:
         max_length: int,
         return_scores: bool = True,
         going: Going | None = None,
+        min_length: int = 0,
     ) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
@@ -113,7 +115,9 @@ class OnnxModel:
             max_length: new tokens at most.
             return_scores: false omits them, if the graph can.
             going: see ``interface.Model``.
+            min_length: 0, as the graph knows no other.
         """
+        assert not min_length
         feeds: dict[str, NDArray[Any]] = {
             **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),

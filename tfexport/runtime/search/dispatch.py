@@ -70,7 +70,7 @@ def _search(
         from tfexport.runtime.search.beam import BeamSearch  # noqa: PLC0415
 
         return BeamSearch(model, requests, options).run()
-    if model.has_generate and options.fits_greedy_graph and unconstrained:
+    if model.has_generate and options.fits_greedy_of(model) and unconstrained:
         rows = [row.source for row in requests]
         most, end = options.max_length, options.eos_id
         made = greedy_in_one_call(model, rows, most, end, options, options.going)

@@ -104,11 +104,12 @@ def greedy_in_one_call(
         rows: sources, none of them empty.
         max_length: the most tokens of a row.
         eos_id: the model's own end token.
-        options: scoring, and whether the end token is kept.
+        options: scoring, least length, and whether the end token is kept.
         going: see ``Model.generate``.
     """
     options = options or DecodingOptions()
-    found = model.generate(rows, max_length, options.return_scores, going)
+    least = options.min_length
+    found = model.generate(rows, max_length, options.return_scores, going, least)
     hypotheses = []
     for row, mean in zip(found.sequences.tolist(), found.scores.tolist(), strict=True):
         tokens = truncate_at_eos(row, eos_id)
