@@ -274,7 +274,7 @@ int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error e
 
 int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t least,
                  int32_t* sequences, int32_t* counts, float* scores, int32_t* steps,
-                 const int32_t* cancelled, tfn_error error) {
+                 const tfn_trace* trace, const int32_t* cancelled, tfn_error error) {
     return guarded(error, [&] {
         tfn::Model& own = model_of(model);
         const tfn::Sources all = checked(sources);
@@ -282,8 +282,22 @@ int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t le
         require(least >= 0, "a length below 0");
         if (least) need_another(own.config, own.config.eos_id);
         tfn::Borrowed workspace(own, cancelled);
-        *steps =
-            tfn::generate(*workspace, model->model, all, most, least, sequences, counts, scores);
+        if (!trace) {
+            *steps = tfn::generate(*workspace, model->model, all, most, least, sequences, counts,
+                                   scores);
+            return;
+        }
+        require(scores && trace->log_probs && trace->attention && trace->batch,
+                "no room for a trace");
+        for (int32_t i = 0; i < all.count; i++)
+            require(trace->source_width >= all.lengths[i],
+                    "source_width is below the longest source");
+        std::unique_ptr<tfn_batch> made(new tfn_batch{tfn::Batch(model->model)});
+        const tfn::Trace left{trace->log_probs, trace->attention, trace->source_width,
+                              &made->batch};
+        *steps = tfn::generate(*workspace, model->model, all, most, least, sequences, counts,
+                               scores, &left);
+        *trace->batch = made.release();
     });
 }
 
@@ -384,6 +398,40 @@ int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run, i
                  {run->left, run->owed, run->end, run->first, run->last, run->steps, run->seconds,
                   run->wake, run->enough},
                  chosen, counts);
+    });
+}
+
+int tfn_batch_read(tfn_batch* batch, const int32_t* tokens, const int32_t* counts,
+                   const tfn_reading* reading, tfn_error error) {
+    return guarded(error, [&] {
+        tfn::Batch& own = batch_of(batch);
+        if (!own.rows()) return;
+        require(tokens && counts && reading, "no tokens");
+        require(reading->targets && reading->log_probs && reading->gaps && reading->best,
+                "no targets, or no room for what is found");
+        int64_t all = 0;
+        for (int row = 0; row < own.rows(); row++) all += std::max(0, counts[row]);
+        require(all <= MOST_TOKENS, "too many tokens at once");
+        const int size = own.model().config.target_vocab_size;
+        for (int64_t i = 0; i < all; i++)
+            require(reading->targets[i] >= 0 && reading->targets[i] < size,
+                    "a target that the vocabulary does not have");
+        require(!reading->attention || reading->source_width >= own.longest_source(),
+                "source_width is below the longest source");
+        tfn::Borrowed workspace(own.model());
+        own.read(*workspace, tokens, counts,
+                 {reading->targets, reading->log_probs, reading->gaps, reading->best,
+                  reading->attention, reading->source_width});
+    });
+}
+
+int tfn_batch_branch(const tfn_batch* batch, const int32_t* rows, const int32_t* lengths,
+                     int32_t count, tfn_batch** branch, tfn_error error) {
+    return guarded(error, [&] {
+        require(batch, "no batch");
+        require(branch, "no place for a batch");
+        require(count == 0 || (rows && lengths && count > 0), "no rows");
+        *branch = new tfn_batch{batch->batch.branch(rows, lengths, count)};
     });
 }
 

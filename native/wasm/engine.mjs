@@ -3,7 +3,7 @@
 //
 // Axes: B sources, T tokens, N candidates of a step, L layers, H heads, S source.
 
-const VERSION = 7; // of the interface
+const VERSION = 8; // of the interface
 const OK = 0;
 const CANCELLED = 3;
 const ERROR_BYTES = 4096;
@@ -185,7 +185,7 @@ export class Engine {
       const counts = given.room(4 * rows.length);
       const scores = withScores ? given.room(4 * rows.length) : 0;
       this.check(given, "tfn_generate", this.model, given.sources(rows), most, least, sequences,
-                 counts, scores, given.room(4), this.flag); // prettier-ignore
+                 counts, scores, given.room(4), 0, this.flag); // prettier-ignore
       const lengths = given.view(Int32Array, counts, rows.length);
       return Array.from(lengths, (length, i) => ({
         tokens: Array.from(given.view(Int32Array, sequences + 4 * i * most, length)),

@@ -61,6 +61,9 @@ class TableModel:
     def encoded(self, rows: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
         return rows
 
+    def trace(self, *_: object) -> None:
+        """No search in one call, and so no trace of one."""
+
     def attend(
         self, input_ids: NDArray[np.int64], state: TableState, candidates: None = None
     ) -> tuple[Logits, Logits]:

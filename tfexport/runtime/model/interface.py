@@ -213,6 +213,67 @@ class RunningRows(Protocol):
         """
 
 
+class Read(NamedTuple):
+    """What rows find for each token that they are given.
+
+    Attributes:
+        log_probs: of the token that may follow it; of one that is suppressed less than -1e20.
+        gaps: how far its logit is below the greatest.
+        best: the token of that.
+    """
+
+    log_probs: NDArray[np.float64]
+    gaps: Floats
+    best: NDArray[Any]
+
+
+class TracedRows(Protocol):
+    """Decoder rows, each at a position of its own, from which others may go on."""
+
+    def branch(self, rows: Sequence[int], lengths: Sequence[int]) -> "TracedRows":
+        """Copies of rows that have read their first ``lengths`` tokens; a row may be repeated."""
+
+    def read(self, tokens: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Read:
+        """Give each row its next tokens, and compare what may follow each with a target.
+
+        Returns:
+            What is found, row after row.
+        """
+
+    def run(
+        self, tokens: Sequence[int], left: Sequence[int], end: int, last: int | None, going: Going
+    ) -> list[list[int]]:
+        """Go on greedily to the end of each row; the rows leave.
+
+        Args:
+            tokens: (R,), the next of each.
+            left: (R,), tokens that each may still get, at least one.
+            end: the end token.
+            last: the token that is forced where a row may get only one more; None for none.
+            going: as of ``Model.generate``.
+
+        Returns:
+            The tokens that each gets, the end token included.
+        """
+
+
+class Traced(NamedTuple):
+    """A greedy search whose rows can be gone on from.
+
+    Attributes:
+        generated: its results.
+        log_probs: (B, T) of each token; 0 for a forced one.
+        attention: (B, T, S), the mean over heads of the last layer's cross-attention by which each
+            token was chosen; arbitrary behind the last.
+        rows: which have read all tokens but the last of each.
+    """
+
+    generated: Generated
+    log_probs: NDArray[np.float64]
+    attention: Floats
+    rows: TracedRows
+
+
 class Model(Protocol):
     """A bundle's model. It is stateless and safe to share between threads; callers hold the state.
 
@@ -293,6 +354,23 @@ class Model(Protocol):
         Raises:
             AbandonedError: ``going`` was false.
             NoTokenError: the rules allow some row no token.
+        """
+
+    def trace(
+        self, rows: Sequence[Source], max_length: int, going: Going | None = None
+    ) -> Traced | None:
+        """``generate``, with what is needed to go on from any of its positions.
+
+        Args:
+            rows: sources, none of them empty.
+            max_length: new tokens at most.
+            going: as of ``generate``.
+
+        Returns:
+            None if the model cannot, or a row is so long that too much would be kept.
+
+        Raises:
+            AbandonedError: ``going`` was false.
         """
 
     def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:

@@ -28,6 +28,7 @@ from tfexport.runtime.model.interface import (
     ModelShape,
     NoTokenError,
     Source,
+    Traced,
 )
 from tfexport.runtime.model.kv_cache import DecoderState, EncodedRow, Slots, encoded_rows, join_rows
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
@@ -171,6 +172,12 @@ class OnnxModel:
         check_range(path, "parents", found.parents, beam_size)
         check_range(path, "steps", found.steps, len(found.tokens) + 1)
         return found
+
+    def trace(
+        self, rows: Sequence[Source], max_length: int, going: Going | None = None
+    ) -> Traced | None:
+        """See ``interface.Model``: the graph of a search keeps no positions."""
+        return None
 
     def encoded(self, rows: Sequence[Source]) -> Sequence[EncodedRow]:
         """See ``interface.Model``; the rows may share a batch."""
