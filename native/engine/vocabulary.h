@@ -42,7 +42,7 @@
 // of the largest V, are computed as `logits` computes them. If the K-th of these is above what any
 // other column can have, by the smallest V that was computed and the bound, they are the best K;
 // otherwise that row is computed in float32. Of the sum, the terms that are known are put right. What
-// is left has an error of some 10^-5 in each exponent, as large as what g allows a float32 sum.
+// is left has an error of 10^-5 to 10^-4 in each exponent, about what g allows a float32 sum.
 // clang-format on
 #pragma once
 #include "layers.h"
