@@ -518,6 +518,7 @@ def continue_drafts(
     inner = dataclasses.replace(
         options, num_hypotheses=1, suppress_first_tokens=(), return_token_scores=True,
         return_end_token=True, return_attention=options.needs_attention,
+        beam_size=1, patience=1.0, early_stopping=options.beam_size > 1,
     )  # fmt: skip
     common = min(len(tokens) for _, _, tokens, _ in kept)
     requests = [
