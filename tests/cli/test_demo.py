@@ -12,8 +12,10 @@ from tests.support.command import invoke
 from tfexport.cli.demo_command import DEMO, DemoFiles, find_demo
 from tfexport.errors import ConfigError
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.usefixtures("few_shapes")
+
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 def test_demo_runs_on_a_model_of_the_right_form(
     tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
