@@ -253,14 +253,14 @@ class WordBoundaries:
         """
         self._tokenizer, self._alone, self._inside = tokenizer, list(alone), inside
         self._word, self._shown = word, tokenizer.decode(alone)
-        self._known: dict[tuple[str, int], bool] = {}
+        self._continues: dict[int, bool] = {}
+        self._opens: dict[int, bool] = {}
 
     def continues(self, token: int) -> bool:
         """See ``Boundaries``."""
-        key = ("continues", token)
-        if key not in self._known:
-            self._known[key] = self.continue_with((token,))
-        return self._known[key]
+        if token not in self._continues:
+            self._continues[token] = self.continue_with((token,))
+        return self._continues[token]
 
     def continue_with(self, tokens: Sequence[int]) -> bool:
         """Whether tokens, after a word, begin within that word."""
@@ -270,13 +270,12 @@ class WordBoundaries:
 
     def opens(self, token: int) -> bool:
         """See ``Boundaries``."""
-        key = ("opens", token)
-        if key not in self._known:
+        if token not in self._opens:
             text = self._tokenizer.decode([token, self._inside])
             last = self._tokenizer.decode([self._inside]).strip()
             before = text[: len(text) - len(last)] if last and text.endswith(last) else ""
-            self._known[key] = joins(before, last)
-        return self._known[key]
+            self._opens[token] = joins(before, last)
+        return self._opens[token]
 
 
 class TermPlaces:
