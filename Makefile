@@ -15,6 +15,9 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
+# Hundreds of tests start a process: each would compile all modules of the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
 
 help:
@@ -48,7 +51,7 @@ ready-bundle: .venv/ready
 	$(BIN)/tfexport onnx --checkpoint examples/de-en -o examples/de-en.bundle --force \
 		--no-pack --quantize int8 --samples examples/de-en/test.tsv
 
-test test-native: CHOSEN = -m "not exhaustive"
+test test-native: CHOSEN = not exhaustive
 # Tests trace small modules, no layer of which is like another: torch's cache of traced operators
 # costs a third of a trace there. Results are the same; `make test-all` runs with it.
 test: export TORCH_FAKE_TENSOR_DISPATCH_CACHE = 0
@@ -62,24 +65,30 @@ test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/exp
 # One more than cores: tests also wait, for servers and processes that they start.
 WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
+# Files are taken as tests/conftest.py orders them, those with slow tests first, so that no worker is
+# left with these at the end; pytest-xdist would begin with the files that have the most tests.
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
 	@rm -rf build/traces
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CHOSEN)
+	$(BIN)/python -m pytest $(PARALLEL) -m "$(CHOSEN)"
 	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
 		CHOSEN='$(CHOSEN)' RESULTS='$(RESULTS)'; \
 	else echo "The native engine could not be built: its tests are left out." >&2; fi
 
 # What the native engine computes instead of onnxruntime where it is installed: all that decodes,
 # and of server and shipped bundle what looks at results; connections and exports know no engine.
-BY_ENGINE := native/tests tests/runtime --ignore tests/runtime/text \
+# Tests of the runtime that open no bundle (searches over tables, sounds, pictures) need no second
+# run, and neither do those that are marked to look at onnxruntime.
+BY_ENGINE = native/tests $(shell grep -rlE 'bundle|[Tt]ranslator|[Ee]ngine' tests/runtime \
+	--include='test_*.py' | grep -v /text/ | sort) \
 	tests/export/parity/test_misses.py tests/cli/test_translate.py tests/cli/test_optimize.py
 RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
 	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well \
 	tests/system/peers/test_generation.py
 test-native: .venv/ready build/native/ready
-	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) -n $(WORKERS) --dist loadfile \
-		$(CHOSEN)
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) $(RESULTS) $(PARALLEL) \
+		-m "$(if $(CHOSEN),$(CHOSEN) and )not onnxruntime"
 
 # The README's and the quick start's commands, each environment made anew.
 test-quick-start: .venv/ready

@@ -2,11 +2,11 @@
 
 python -m benchmarks.pictures [--folder build/bench/trocr] [--threads 2]
 
-A picture of 384 x 384 pixels becomes 32 tokens, as the end token is suppressed. Every system has
-its own process, and they take turns; each number is the median of the rounds. The encoder with one
-token is what a faster decoder leaves. Systems are compared with those of their own precision; in
-int8 and bf16 tokens of random weights say nothing about quality. Optimum runs in .venv-optimum, if
-it is there.
+A picture of 400 x 60 pixels is resized to 384 x 384 and becomes 32 tokens, as the end token is
+suppressed. Every system has its own process, and they take turns; each number is the median of the
+rounds. The encoder with one token is what a faster decoder leaves; preprocessing is a part of both.
+Systems are compared with those of their own precision, 16 and 8 bits being one; in int8 and bf16
+tokens of random weights say nothing about quality. Optimum runs in .venv-optimum, if it is there.
 """
 
 import json
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,6 +28,10 @@ from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY
 
 LENGTH, SIDE, EOS = 32, 384, 2
 Decode = Callable[..., list[list[int]]]  # of pictures, beams and the number of tokens
+Read = Callable[[list[Any]], object]  # of pictures: makes their inputs
+OURS = ("tfexport", "tfexport, onnxruntime", "tfexport, int8", "tfexport, int8, onnxruntime")
+PEERS = ("transformers", "transformers, 1 thread", "transformers, int8", "transformers, bf16")
+OPTIMUM, EXPORT = "Optimum", "Optimum, export"
 
 
 def make_model(folder: Path) -> None:
@@ -43,14 +48,14 @@ def make_model(folder: Path) -> None:
     decoder = library.TrOCRConfig(
         vocab_size=64044, d_model=256, decoder_layers=6, decoder_attention_heads=8,
         decoder_ffn_dim=1024, max_position_embeddings=512, cross_attention_hidden_size=384,
-        scale_embedding=True, is_decoder=True, add_cross_attention=True,
+        scale_embedding=True, is_decoder=True, add_cross_attention=True, tie_word_embeddings=False,
     )  # fmt: skip
     config = library.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     ids = {"decoder_start_token_id": EOS, "eos_token_id": EOS, "pad_token_id": 1}
     for key, value in ids.items():
         setattr(config, key, value)
     model = library.VisionEncoderDecoderModel(config)
-    with torch.no_grad():  # else every token is the same
+    with torch.no_grad():  # else, and with one table for both ends, every token is the same
         model.decoder.model.decoder.embed_tokens.weight.mul_(30)
     model.generation_config.update(**ids, max_length=LENGTH + 1, suppress_tokens=[EOS])
     model.save_pretrained(folder)
@@ -74,7 +79,8 @@ def prepare(folder: Path) -> None:
         command = [sys.executable, "-m", "tfexport", "quantize", str(bundle)]
         subprocess.run([*command, "-o", str(folder / "int8.bundle")], check=True)
     if OPTIMUM_PYTHON.exists() and not (folder / "optimum").exists():
-        command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.pictures", "--save-optimum", str(folder)]
+        command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.pictures", "--folder", str(folder)]
+        command += ["--serve", EXPORT]
         try:
             subprocess.run(command, check=True, cwd=REPOSITORY)
         except subprocess.CalledProcessError:
@@ -93,8 +99,8 @@ def save_optimum(folder: Path) -> None:
     onnx_export_from_model(model, folder / "optimum", task=task, do_validation=False)
 
 
-def ours(bundle: Path, threads: int, engine: Any = "auto") -> tuple[Decode, Decode]:
-    """The bundle: tokens of pictures, and the encoder alone."""
+def ours(bundle: Path, threads: int, engine: Any = "auto") -> tuple[Decode, Read]:
+    """The bundle: tokens of pictures, and the preprocessing alone."""
     from tfexport.runtime import Translator
 
     translator = Translator(bundle, threads=threads, engine=engine)
@@ -109,31 +115,35 @@ def ours(bundle: Path, threads: int, engine: Any = "auto") -> tuple[Decode, Deco
             raise RuntimeError("a row ended early: systems would do different work")
         return tokens
 
-    return decode, lambda pictures: decode(pictures, 1, 1)
+    files = translator.engine.files
+    return decode, lambda pictures: [files.prepare({"image": it}) for it in pictures]
 
 
-def theirs(model: Any, folder: Path) -> tuple[Decode, Decode]:
-    """``generate`` of transformers or of Optimum, and the encoder alone."""
+def theirs(model: Any, folder: Path) -> tuple[Decode, Read]:
+    """``generate`` of transformers or of Optimum, and the preprocessing alone."""
     import torch
     import transformers
 
     library: Any = transformers
     processor = library.AutoImageProcessor.from_pretrained(folder / "model", use_fast=False)
 
-    def decode(pictures: list[Any], beams: int, length: int = LENGTH) -> list[list[int]]:
+    def read(pictures: list[Any]) -> Any:
         from PIL import Image
 
         images = [Image.fromarray(picture) for picture in pictures]
-        inputs = processor(images, return_tensors="pt").to(getattr(model, "dtype", torch.float32))
+        return processor(images, return_tensors="pt").to(getattr(model, "dtype", torch.float32))
+
+    def decode(pictures: list[Any], beams: int, length: int = LENGTH) -> list[list[int]]:
+        inputs = read(pictures)
         settings = {"max_new_tokens": length, "num_beams": beams}
         with torch.inference_mode():
             made: list[list[int]] = model.generate(**inputs, **settings)[:, 1:].tolist()
         return made
 
-    return decode, lambda pictures: decode(pictures, 1, 1)
+    return decode, read
 
 
-def open_system(name: str, folder: Path, threads: int) -> tuple[Decode, Decode]:
+def open_system(name: str, folder: Path, threads: int) -> tuple[Decode, Read]:
     """One system, in this process."""
     if name.startswith("tfexport"):
         bundle = folder / ("int8.bundle" if "int8" in name else "model.bundle")
@@ -163,17 +173,21 @@ def open_system(name: str, folder: Path, threads: int) -> tuple[Decode, Decode]:
 
 def serve(name: str, folder: Path, threads: int) -> None:
     """Decode as a line of stdin says, pictures and beams; answer with seconds and tokens."""
-    whole, encoder = open_system(name, folder, threads)
+    decode, read = open_system(name, folder, 1 if "1 thread" in name else threads)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         draw = np.random.default_rng(0)
         batch, beams = map(int, line.split())
         pictures = [*draw.integers(0, 256, (batch, 60, 400, 3), dtype=np.uint8)]
         begun = time.perf_counter()
-        tokens = whole(pictures, beams)
-        middle = time.perf_counter()
-        encoder(pictures)
-        seconds = [middle - begun, time.perf_counter() - middle]
+        tokens = decode(pictures, beams)
+        times = [begun, time.perf_counter()]
+        if beams == 1:
+            decode(pictures, 1, 1)
+        times.append(time.perf_counter())
+        read(pictures)
+        times.append(time.perf_counter())
+        seconds = [end - begin for begin, end in pairwise(times)]
         print(json.dumps({"seconds": seconds, "tokens": tokens}), flush=True)
 
 
@@ -181,17 +195,20 @@ class System:
     """A system in its own process."""
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
-        python = OPTIMUM_PYTHON if name == "Optimum" else Path(sys.executable)
+        python = OPTIMUM_PYTHON if name == OPTIMUM else Path(sys.executable)
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.pictures", "--serve", name, "--threads", str(threads),
              "--folder", folder],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         )  # fmt: skip
+
+    def wait(self) -> None:
+        """Wait until it is loaded."""
         self._read()
 
     def run(self, batch: int, beams: int) -> dict[str, Any]:
-        """Seconds for all and for the encoder alone, and the tokens."""
+        """Seconds for all, for one token and for preprocessing alone, and the tokens."""
         assert self._process.stdin is not None
         print(batch, beams, file=self._process.stdin, flush=True)
         found: dict[str, Any] = self._read()
@@ -216,51 +233,66 @@ class System:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--batch", "batches", type=int, multiple=True, default=(1, 8), show_default=True)
-@click.option("--beams", default=1, show_default=True)
+@click.option("--beams", type=int, multiple=True, default=(1, 4), show_default=True)
+@click.option("--system", "chosen", multiple=True, help="Only these, such as tfexport.")
+@click.option("--prepare-only", is_flag=True, help="Write what the systems load, and end.")
 @click.option("--serve", "served", hidden=True)
-@click.option("--save-optimum", "saved", type=Path, hidden=True)
 def main(
-    folder: Path, threads: int, rounds: int, batches: tuple[int, ...], beams: int,
-    served: str | None, saved: Path | None,
+    folder: Path, threads: int, rounds: int, batches: tuple[int, ...], beams: tuple[int, ...],
+    chosen: tuple[str, ...], prepare_only: bool, served: str | None,
 ) -> None:  # fmt: skip
     """Measure pictures to text."""
     folder = folder.absolute()
-    if saved is not None:
-        save_optimum(saved)
+    if served == EXPORT:
+        save_optimum(folder)
         return
     if served is not None:
         serve(served, folder, threads)
         return
     prepare(folder)
-    peers = ("transformers", "transformers, int8", "transformers, bf16")
-    own = ("tfexport", "tfexport, onnxruntime", "tfexport, int8", "tfexport, int8, onnxruntime")
-    names = dict.fromkeys((*own, *peers), threads)
-    if (folder / "optimum").exists():
-        names["Optimum"] = threads
-    systems = {name: System(name, folder, count) for name, count in names.items()}
-    if threads > 1:  # its best of both counts
-        systems["transformers, 1 thread"] = System("transformers", folder, 1)
-    click.echo("| batch | system | s a batch | encoder and 1 token | ÷ tfexport, same precision "
-               "| the same tokens |\n|---|---|---|---|---|---|")  # fmt: skip
+    names = [*OURS, *PEERS, *([OPTIMUM] if (folder / "optimum").exists() else [])]
+    if unknown := [name for name in chosen if name not in names]:
+        raise click.UsageError(f"unknown systems: {unknown}; there are {names}")
+    if prepare_only:
+        return
+    systems = {name: System(name, folder, threads) for name in chosen or names}
+    for system in systems.values():
+        system.wait()
+    click.echo("| batch | beams | system | s a batch | 1 token | preprocessing | "
+               "÷ tfexport's best, same precision | tokens of float32 |\n|"
+               + "---|" * 8)  # fmt: skip
     for batch in batches:
-        times: dict[str, list[list[float]]] = {name: [] for name in systems}
-        tokens = {}
-        for number in range(rounds + 1):
-            for name, system in systems.items():
-                found = system.run(batch, beams)
-                tokens[name] = found["tokens"]
-                if number:  # the first one warms up
-                    times[name].append(found["seconds"])
-        whole = {name: median(each[0] for each in taken) for name, taken in times.items()}
-        for name, taken in times.items():
-            encoder = median(each[1] for each in taken)
-            same = "yes" if tokens[name] == tokens["transformers"] else "no"
-            smaller = "int8" in name or "bf16" in name
-            ratio = whole[name] / whole["tfexport, int8" if smaller else "tfexport"]
-            click.echo(f"| {batch} | {name} | {whole[name]:.3f} | {encoder:.3f} | {ratio:.2f} | "
-                       f"{same} |")  # fmt: skip
+        for count in beams:
+            measure(systems, batch, count, rounds)
     for system in systems.values():
         system.close()
+
+
+def measure(systems: dict[str, System], batch: int, beams: int, rounds: int) -> None:
+    """Print the lines of one cell."""
+    times: dict[str, list[list[float]]] = {name: [] for name in systems}
+    tokens = {}
+    for number in range(rounds + 1):
+        for name, system in systems.items():
+            found = system.run(batch, beams)
+            tokens[name] = found["tokens"]
+            if number:  # the first one warms up
+                times[name].append(found["seconds"])
+    parts = {
+        name: [median(each) for each in zip(*taken, strict=True)] for name, taken in times.items()
+    }
+    wanted = tokens.get("transformers", tokens.get("tfexport"))
+    for name, (whole, encoder, read) in parts.items():
+        own = [it for it in parts if it in OURS and is_small(it) == is_small(name)]
+        best = min((parts[it][0] for it in own), default=float("nan"))
+        same = "the same" if tokens[name] == wanted else "others"
+        click.echo(f"| {batch} | {beams} | {name} | {whole:.3f} | {encoder:.3f} | {read:.3f} | "
+                   f"{whole / best:.2f} | {same} |")  # fmt: skip
+
+
+def is_small(name: str) -> bool:
+    """Whether a system computes in 8 or 16 bits."""
+    return "int8" in name or "bf16" in name
 
 
 if __name__ == "__main__":

@@ -133,6 +133,20 @@ def no_beam_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out_beam_graph(monkeypatch)
 
 
+@pytest.fixture
+def no_search_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave beams and slots out of Transformers' bundles, for tests of greedy search."""
+    leave_out_graphs(monkeypatch, graph_io.BEAM, graph_io.STEP)
+
+
+def leave_out_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let bundles of Transformers have no graphs of these names."""
+    from tfexport.export import graph_forms
+
+    forms = tuple(form for form in graph_forms.BUNDLE_FORMS if form.name not in names)
+    patch.setattr(graph_forms, "BUNDLE_FORMS", forms)
+
+
 def leave_out_beam_graph(patch: pytest.MonkeyPatch) -> None:
     """Let bundles of modules search with beams step by step."""
     from tfexport.export import module_forms

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "run.h"
 #include "search.h"
@@ -79,6 +80,13 @@ tfn::Ids checked(const tfn_ids& given, int least, int below, const char* what) {
             throw tfn::Error(name + ": " + std::to_string(id) + "; expected " +
                              std::to_string(least) + " to " + std::to_string(below - 1));
     return ids;
+}
+
+// Rows that may not end yet have to have a token to go on with.
+void need_another(const tfn::Config& config, int32_t end) {
+    std::set<int32_t> never(config.suppress_tokens.begin(), config.suppress_tokens.end());
+    if (end >= 0 && end < config.target_vocab_size) never.insert(end);
+    if ((int)never.size() == config.target_vocab_size) throw tfn::WithoutToken();
 }
 
 void check_numbers(const tfn_beam_rules& given) {
@@ -264,15 +272,32 @@ int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error e
     });
 }
 
-int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* sequences,
-                 int32_t* counts, float* scores, int32_t* steps, const int32_t* cancelled,
-                 tfn_error error) {
+int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t least,
+                 int32_t* sequences, int32_t* counts, float* scores, int32_t* steps,
+                 const tfn_trace* trace, const int32_t* cancelled, tfn_error error) {
     return guarded(error, [&] {
         tfn::Model& own = model_of(model);
         const tfn::Sources all = checked(sources);
         require(most >= 1 && sequences && counts && steps, "no room for sequences");
+        require(least >= 0, "a length below 0");
+        if (least) need_another(own.config, own.config.eos_id);
         tfn::Borrowed workspace(own, cancelled);
-        *steps = tfn::generate(*workspace, model->model, all, most, sequences, counts, scores);
+        if (!trace) {
+            *steps = tfn::generate(*workspace, model->model, all, most, least, sequences, counts,
+                                   scores);
+            return;
+        }
+        require(scores && trace->log_probs && trace->attention && trace->batch,
+                "no room for a trace");
+        for (int32_t i = 0; i < all.count; i++)
+            require(trace->source_width >= all.lengths[i],
+                    "source_width is below the longest source");
+        std::unique_ptr<tfn_batch> made(new tfn_batch{tfn::Batch(model->model)});
+        const tfn::Trace left{trace->log_probs, trace->attention, trace->source_width,
+                              &made->batch};
+        *steps = tfn::generate(*workspace, model->model, all, most, least, sequences, counts,
+                               scores, &left);
+        *trace->batch = made.release();
     });
 }
 
@@ -360,14 +385,53 @@ int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run, i
         require(tokens && run->left && chosen && counts, "no tokens, or no room for them");
         require((int64_t)run->steps * own.rows() <= MOST_TOKENS, "too many steps");
         const int size = own.model().config.target_vocab_size;
-        for (int row = 0; row < own.rows(); row++)
+        bool owes = false;
+        for (int row = 0; row < own.rows(); row++) {
             require(run->left[row] >= 1, "a row that may get no token");
+            require(!run->owed || run->owed[row] >= 0, "a length below 0");
+            owes |= run->owed && run->owed[row];
+        }
+        if (owes) need_another(own.model().config, run->end);
         require(run->first < size && run->last < size, "a token that the vocabulary does not have");
         tfn::Borrowed workspace(own.model());
         tfn::run(*workspace, own, tokens,
-                 {run->left, run->end, run->first, run->last, run->steps, run->seconds, run->wake,
-                  run->enough},
+                 {run->left, run->owed, run->end, run->first, run->last, run->steps, run->seconds,
+                  run->wake, run->enough},
                  chosen, counts);
+    });
+}
+
+int tfn_batch_read(tfn_batch* batch, const int32_t* tokens, const int32_t* counts,
+                   const tfn_reading* reading, tfn_error error) {
+    return guarded(error, [&] {
+        tfn::Batch& own = batch_of(batch);
+        if (!own.rows()) return;
+        require(tokens && counts && reading, "no tokens");
+        require(reading->targets && reading->log_probs && reading->gaps && reading->best,
+                "no targets, or no room for what is found");
+        int64_t all = 0;
+        for (int row = 0; row < own.rows(); row++) all += std::max(0, counts[row]);
+        require(all <= MOST_TOKENS, "too many tokens at once");
+        const int size = own.model().config.target_vocab_size;
+        for (int64_t i = 0; i < all; i++)
+            require(reading->targets[i] >= 0 && reading->targets[i] < size,
+                    "a target that the vocabulary does not have");
+        require(!reading->attention || reading->source_width >= own.longest_source(),
+                "source_width is below the longest source");
+        tfn::Borrowed workspace(own.model());
+        own.read(*workspace, tokens, counts,
+                 {reading->targets, reading->log_probs, reading->gaps, reading->best,
+                  reading->attention, reading->source_width});
+    });
+}
+
+int tfn_batch_branch(const tfn_batch* batch, const int32_t* rows, const int32_t* lengths,
+                     int32_t count, tfn_batch** branch, tfn_error error) {
+    return guarded(error, [&] {
+        require(batch, "no batch");
+        require(branch, "no place for a batch");
+        require(count == 0 || (rows && lengths && count > 0), "no rows");
+        *branch = new tfn_batch{batch->batch.branch(rows, lengths, count)};
     });
 }
 

@@ -13,7 +13,7 @@ extern "C" {
 #else
 #define TFN_API __attribute__((visibility("default")))
 #endif
-#define TFN_VERSION 6
+#define TFN_VERSION 8
 
 enum {
     TFN_OK = 0,
@@ -101,16 +101,41 @@ typedef struct {
 } tfn_beam_record;
 
 /* Greedy steps of a batch without its caller. `left` (rows,): tokens that each row may still get, 1
- * at least. A row ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for
+ * at least. `owed` (rows,): tokens that each gets before it may choose `end`; null for none. A row
+ * ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for
  * none. At most `steps`; none begins after `seconds`, or once `enough` rows have ended and `wake`,
  * if it is not null, is not 0. Any thread may set it. */
 typedef struct {
     const int32_t* left;
+    const int32_t* owed;
     int32_t end, first, last;
     int32_t steps, enough;
     double seconds;
     const int32_t* wake;
 } tfn_run;
+
+/* What tfn_generate leaves if it is not null; `scores` are needed then. log_probs (count, most): of
+ * each token, 0 for a forced one. attention (count, most, source_width): the mean over heads of the
+ * last layer's cross-attention when each token was chosen, padded with 0; of the rows' own tokens.
+ * batch: a new one of all rows, whose positions are those that were computed. */
+typedef struct {
+    double* log_probs;
+    float* attention;
+    int32_t source_width;
+    tfn_batch** batch;
+} tfn_trace;
+
+/* What tfn_batch_read finds for each token. `targets`: a token that may follow each. log_probs: its
+ * log-probability. gaps: how far its logit is below the greatest. best: the token of that; of those
+ * that are not suppressed. attention (tokens, source_width): as of tfn_trace, or null. */
+typedef struct {
+    const int32_t* targets;
+    double* log_probs;
+    float* gaps;
+    int32_t* best;
+    float* attention;
+    int32_t source_width;
+} tfn_reading;
 
 TFN_API int32_t tfn_version(void);
 /* Names of instruction sets that run here, fastest first, separated by commas. */
@@ -139,10 +164,11 @@ TFN_API int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn
  * TFN_CANCELLED once it is not 0. Any thread may set it. */
 
 /* sequences (count, most), of which the first `steps` of each row are written, counts (count,);
- * scores (count,) or null. steps: the longest row's. */
-TFN_API int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* sequences,
-                         int32_t* counts, float* scores, int32_t* steps, const int32_t* cancelled,
-                         tfn_error error);
+ * scores (count,) or null. steps: the longest row's. No row chooses the end token before it has
+ * `least` tokens, which no probability is then left for. */
+TFN_API int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t least,
+                         int32_t* sequences, int32_t* counts, float* scores, int32_t* steps,
+                         const tfn_trace* trace, const int32_t* cancelled, tfn_error error);
 /* steps: the longest sentence's. */
 TFN_API int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules* rules,
                      tfn_beam_record record, int32_t* steps, const int32_t* cancelled,
@@ -167,6 +193,13 @@ TFN_API int tfn_batch_step(tfn_batch* batch, const int32_t* tokens, int32_t each
  * a failure some of the steps may have been made. */
 TFN_API int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run,
                           int32_t* chosen, int32_t* counts, tfn_error error);
+/* tokens, row after row: the next `counts` (rows,) of each, at least one. */
+TFN_API int tfn_batch_read(tfn_batch* batch, const int32_t* tokens, const int32_t* counts,
+                           const tfn_reading* reading, tfn_error error);
+/* A new batch of copies of rows, of which each has its first `lengths` positions alone. The memory
+ * of positions is shared. */
+TFN_API int tfn_batch_branch(const tfn_batch* batch, const int32_t* rows, const int32_t* lengths,
+                             int32_t count, tfn_batch** branch, tfn_error error);
 TFN_API int tfn_batch_select(tfn_batch* batch, const int32_t* rows, int32_t count, tfn_error error);
 
 #ifdef __cplusplus

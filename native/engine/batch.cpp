@@ -48,18 +48,35 @@ void Batch::select(const int32_t* rows, int count) {
     if (rows_.empty()) positions_.release();
 }
 
-void Batch::check(const int32_t* tokens, int each) const {
+Batch Batch::branch(const int32_t* rows, const int32_t* lengths, int count) const {
+    Batch made(model_);
+    made.rows_.reserve(count);
+    for (int i = 0; i < count; i++) {
+        if (rows[i] < 0 || rows[i] >= this->rows())
+            throw Error("row " + std::to_string(rows[i]) + " of " + std::to_string(this->rows()));
+        if (lengths[i] < 0 || lengths[i] > position(rows[i]))
+            throw Error("row " + std::to_string(rows[i]) + " has " +
+                        std::to_string(position(rows[i])) + " positions, not " +
+                        std::to_string(lengths[i]));
+        made.rows_.push_back(rows_[rows[i]]);
+        made.rows_.back().cache.shorten(lengths[i]);
+    }
+    return made;
+}
+
+void Batch::check(const Tokens& tokens) const {
     Problems problems;
     const Config& config = model_->config;
-    if (each < 1) problems.add("a step of no tokens");
+    const int32_t* ids = tokens.ids;
     for (int row = 0; row < rows(); row++) {
-        const int end = rows_[row].cache.length() + each;
+        const int each = tokens.of(row), end = rows_[row].cache.length() + each;
+        if (each < 1) problems.add("a step of no tokens");
         if (config.max_positions && end > config.max_positions)
             problems.add("row " + std::to_string(row) + " would have " + std::to_string(end) +
                          " tokens; the model has positions for " +
                          std::to_string(config.max_positions));
         for (int i = 0; i < each; i++) {
-            const int id = tokens[(size_t)row * each + i];
+            const int id = *ids++;
             if (id < 0 || id >= config.target_vocab_size)
                 problems.add("row " + std::to_string(row) + " has id " + std::to_string(id) +
                              "; the vocabulary has " + std::to_string(config.target_vocab_size));

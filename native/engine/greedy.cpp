@@ -14,14 +14,18 @@ struct Running {
 // token does not.
 class Scores {
 public:
-    Scores(const Model& model, int rows) : model_(model), sums_(rows) {
+    // log_probs: (rows, most) of each token, or null.
+    Scores(const Model& model, int rows, double* log_probs, int most)
+        : model_(model), sums_(rows), log_probs_(log_probs), most_(most) {
         states_.reserve((size_t)MOST * ld());
     }
-    // The token that a row chose by its state.
-    void add(Workspace& w, int row, int32_t token, const float* state) {
+    // The token that a row chose by its state, from all or from those that do not end it.
+    void add(Workspace& w, int row, int step, int32_t token, const float* state, bool barred) {
         std::copy_n(state, ld(), states_.data() + rows_.size() * ld());
         rows_.push_back(row);
+        steps_.push_back(step);
         tokens_.push_back(token);
+        barred_.push_back(barred);
         if (rows_.size() == MOST) compute(w);
     }
     // Means over so many tokens of each row.
@@ -43,17 +47,61 @@ private:
         w.team.run(count, 4.0 * count * size, [&](int i, int) {
             float* of_row = logits + (size_t)i * size;
             for (int id : model_.config.suppress_tokens) of_row[id] += SUPPRESSED;
+            if (barred_[i]) of_row[model_.config.eos_id] += SUPPRESSED;
             found[i] = of_row[tokens_[i]] - (float)w.kernels.log_sum_exp(of_row, size);
         });
-        for (int i = 0; i < count; i++) sums_[rows_[i]] += found[i];  // in the order of steps
+        for (int i = 0; i < count; i++) {  // in the order of steps
+            sums_[rows_[i]] += found[i];
+            if (log_probs_) log_probs_[(size_t)rows_[i] * most_ + steps_[i]] = found[i];
+        }
         rows_.clear();
+        steps_.clear();
         tokens_.clear();
+        barred_.clear();
     }
 
     const Model& model_;
     std::vector<double> sums_;  // of each row
+    double* log_probs_;
+    int most_;
     Buffer<float> states_;
-    std::vector<int32_t> rows_, tokens_;
+    std::vector<int32_t> rows_, steps_, tokens_;
+    std::vector<uint8_t> barred_;
+};
+
+// The last layer's attention of a step, and the rows that have ended.
+class Records {
+public:
+    Records(const Batch& batch, const Trace* trace, int rows, int most)
+        : trace_(trace), most_(most), heads_(trace ? batch_heads(batch) : 0) {
+        if (!trace) return;
+        trace->batch->make_places(rows);
+        weights_.reserve((size_t)rows * heads_ * trace->source_width);
+        std::fill_n(trace->log_probs, (size_t)rows * most, 0.0);
+    }
+    void prepare(Wanted& wanted, int rows) {
+        if (!trace_) return;
+        std::fill_n(weights_.data(), (size_t)rows * heads_ * trace_->source_width, 0.0f);
+        wanted.last_attention = weights_.data();
+        wanted.source_width = trace_->source_width;
+    }
+    void add(int step, const std::vector<int32_t>& rows) {
+        if (!trace_) return;
+        const size_t width = trace_->source_width;
+        for (size_t i = 0; i < rows.size(); i++)
+            mean_of_heads(weights_.data() + i * heads_ * width, 1, heads_, (int)width,
+                          trace_->attention + ((size_t)rows[i] * most_ + step) * width);
+    }
+    void end(int row, const Batch& batch, int place) {
+        if (trace_) trace_->batch->put(row, batch, place);
+    }
+
+private:
+    static int batch_heads(const Batch& batch) { return batch.model().config.decoder_num_heads; }
+
+    const Trace* trace_;
+    int most_, heads_;
+    Buffer<float> weights_;
 };
 
 int longest(const Config& config, int most) {
@@ -63,35 +111,44 @@ int longest(const Config& config, int most) {
 }  // namespace
 
 int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
-             int32_t* sequences, int32_t* counts, float* scores) {
+             int least, int32_t* sequences, int32_t* counts, float* scores, const Trace* trace) {
     const Config& config = model->config;
     Batch batch(model);
     batch.enter(w, sources);
     const int steps = longest(config, most), count = sources.count;
     std::fill(counts, counts + count, 0);
     Running running;
-    std::unique_ptr<Scores> scoring(scores ? new Scores(*model, count) : nullptr);
+    std::unique_ptr<Scores> scoring;
+    if (scores) scoring.reset(new Scores(*model, count, trace ? trace->log_probs : nullptr, most));
+    Records records(batch, trace, count, most);
     for (int row = 0; row < count; row++) running.rows.push_back(row);
     running.tokens.assign(count, config.start_id);
+    Buffer<float> allowed;  // before the least length
+    if (least > 0) allowed = model->vocabulary.allowed_without(config.eos_id);
+    const std::vector<uint8_t> every(count, 1);
     int step = 0;
     for (; step < steps && !running.rows.empty(); step++) {
         w.check_cancelled();
         const int rows = (int)running.rows.size();
         Team::Span span(w.team, Phase::decoder, rows, rows);
-        const bool last = step + 1 == steps && config.last_token >= 0;
+        const bool last = step + 1 == steps && config.last_token >= 0, barred = step < least;
         const int forced = last ? config.last_token : step == 0 ? config.first_token : -1;
         running.chosen.assign(rows, forced);
         Wanted wanted;
         if (forced < 0) wanted.best = running.chosen.data();
+        if (barred) wanted.barred = {config.eos_id, allowed.data(), every.data()};
+        records.prepare(wanted, rows);
         if (!last) batch.step(w, running.tokens.data(), 1, wanted);
+        records.add(step, running.rows);
         for (int i = 0; scoring && forced < 0 && i < rows; i++)
-            scoring->add(w, running.rows[i], running.chosen[i],
-                         w.x.data() + i * width(config.d_model));
+            scoring->add(w, running.rows[i], step, running.chosen[i],
+                         w.x.data() + i * width(config.d_model), barred);
         std::vector<int32_t> kept, rows_left, tokens;
         for (int i = 0; i < rows; i++) {
             const int row = running.rows[i], token = running.chosen[i];
             sequences[(size_t)row * most + step] = token;
             counts[row] = step + 1;
+            if (token == config.eos_id || step + 1 == steps) records.end(row, batch, i);
             if (token == config.eos_id) continue;
             kept.push_back(i);
             rows_left.push_back(row);

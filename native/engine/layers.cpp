@@ -84,6 +84,7 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
     const int each = std::max((all + wanted - 1) / wanted, 1), tasks = (all + each - 1) / each;
     const bool biased = relative && relative->adds_bias();
     const bool weighs = biased && relative->adds_to_context();
+    const bool weighed = places.layer >= places.first_weighed;
     const auto prepare = [&](int i, size_t place) {
         const auto [row, head] = place_of(i);
         const Query& q = rows[row];
@@ -99,7 +100,7 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
                  nullptr,
                  scores + place * room,
                  context + row * ldc + offset,
-                 q.weights_out || weighs};
+                 (q.weights_out && weighed) || weighs};
         if (biased) {
             float* bias = biases + place * room;
             relative->fill_bias(w.kernels, head, q.position, q.n, a.query, a.scale, bias);
@@ -111,8 +112,8 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
         const auto [row, number] = place_of(i);
         const Query& q = rows[row];
         if (weighs) relative->add_to_context(a.weights, q.position, q.n, a.context);
-        if (!q.weights_out) return;
-        const size_t head = (size_t)places.layer * heads.count + number;
+        if (!q.weights_out || !weighed) return;
+        const size_t head = (size_t)(places.layer - places.first_weighed) * heads.count + number;
         std::copy_n(a.weights, q.n, q.weights_out + head * places.weights_apart);
     };
     w.team.run(tasks, 2 * work, [&](int task, int thread) {

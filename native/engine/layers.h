@@ -91,7 +91,7 @@ struct Query {
     size_t layer_size;              // between layers
     int n;
     int position;        // of the query among the keys, for relative positions
-    float* weights_out;  // of the first layer and head, or null
+    float* weights_out;  // of the first layer that is wanted and its first head, or null
 };
 
 // Where keys and values of a layer's first head lie, how far apart heads do, and those of
@@ -100,6 +100,7 @@ struct Places {
     size_t key, value, head;
     int layer = 0;
     size_t weights_apart = 0;
+    int first_weighed = 0;  // the layer that weights_out begins with
 };
 
 struct Attention {

@@ -20,6 +20,10 @@ void run(Workspace& w, Batch& batch, const int32_t* tokens, const Run& run, int3
     const auto begun = Clock::now();
     std::vector<int32_t> rows(all), next(tokens, tokens + all), best, kept, rows_left, tokens_left;
     std::vector<bool> begins;  // rows before their first token
+    std::vector<uint8_t> barred(all);
+    Buffer<float> allowed;  // where `end` may not be chosen
+    if (run.owed && std::any_of(run.owed, run.owed + all, [](int32_t owed) { return owed > 0; }))
+        allowed = batch.model().vocabulary.allowed_without(run.end);
     std::iota(rows.begin(), rows.end(), 0);
     std::fill(counts, counts + all, 0);
     for (int step = 0; step < run.steps && !rows.empty(); step++) {
@@ -32,6 +36,8 @@ void run(Workspace& w, Batch& batch, const int32_t* tokens, const Run& run, int3
         best.resize(count);
         Wanted wanted;
         wanted.best = best.data();
+        for (int i = 0; run.owed && i < count; i++) barred[i] = counts[rows[i]] < run.owed[rows[i]];
+        if (allowed.data()) wanted.barred = {run.end, allowed.data(), barred.data()};
         batch.step(w, next.data(), 1, wanted);
         for (int i = 0; i < count; i++) {
             const int row = rows[i];

@@ -7,6 +7,7 @@ namespace tfn {
 // What each row gets, and when the caller is needed again; see "abi.h".
 struct Run {
     const int32_t* left;  // (rows,): tokens that each row may still get
+    const int32_t* owed;  // (rows,): those that each gets before it may choose `end`; or null
     int32_t end, first, last;
     int32_t steps;
     double seconds;

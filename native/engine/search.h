@@ -5,11 +5,22 @@
 
 namespace tfn {
 
+// What a greedy search leaves of each row: log-probabilities (rows, most), the mean over heads of
+// the last layer's attention (rows, most, source_width), of all tokens that were not forced without
+// a step; and the rows with all their positions.
+struct Trace {
+    double* log_probs;
+    float* attention;
+    int source_width;
+    Batch* batch;
+};
+
 // Sequences (rows, most) padded with pad_id, the end token included, and how many tokens are in
-// each. scores, if given: mean natural-log probability of a row's tokens, forced ones counting as
-// 0.
+// each; `least` of them before the end token, a forced one excepted. scores, if given: mean
+// natural-log probability of a row's tokens, forced ones counting as 0.
 int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
-             int32_t* sequences, int32_t* counts, float* scores);
+             int least, int32_t* sequences, int32_t* counts, float* scores,
+             const Trace* trace = nullptr);
 
 // The best candidates of every step and sentence, best first: (room, rows, rules.candidates()).
 // What is none has a log-probability of -inf.

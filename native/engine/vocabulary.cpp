@@ -253,12 +253,39 @@ void Vocabulary::rank(Workspace& w, const float* x, int rows, const Ranked& rank
     });
 }
 
-void Vocabulary::best(Workspace& w, const float* x, int rows, int32_t* out) const {
-    for (int row = 0; row < rows; row += ROWS)
-        screen(w, x + row * width(d_), std::min(ROWS, rows - row), out + row);
+Buffer<float> Vocabulary::allowed_without(int32_t token) const {
+    Buffer<float> allowed(allowed_.size());
+    std::copy_n(allowed_.data(), allowed_.size(), allowed.data());
+    if (token >= 0 && token < size_) allowed[token] = -INFINITY;  // as columns behind the last
+    return allowed;
 }
 
-void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) const {
+// Where the best token of all is not the barred one, it is the best of the others too. So if some
+// rows are barred and some are not, only those that chose it are computed again.
+void Vocabulary::best(Workspace& w, const float* x, int rows, int32_t* out,
+                      const Barred& barred) const {
+    const auto all = barred.allowed ? std::count(barred.rows, barred.rows + rows, 1) : 0;
+    best(w, x, rows, out, all && all == rows ? barred.allowed : allowed_.data());
+    if (!all || all == rows) return;
+    std::vector<int> again;
+    for (int row = 0; row < rows; row++)
+        if (barred.rows[row] && out[row] == barred.token) again.push_back(row);
+    const size_t ld = width(d_), count = again.size();
+    Buffer<float> states(count * ld);
+    std::vector<int32_t> found(count);
+    for (size_t i = 0; i < count; i++) std::copy_n(x + again[i] * ld, ld, states.data() + i * ld);
+    best(w, states.data(), (int)count, found.data(), barred.allowed);
+    for (size_t i = 0; i < count; i++) out[again[i]] = found[i];
+}
+
+void Vocabulary::best(Workspace& w, const float* x, int rows, int32_t* out,
+                      const float* allowed) const {
+    for (int row = 0; row < rows; row += ROWS)
+        screen(w, x + row * width(d_), std::min(ROWS, rows - row), out + row, allowed);
+}
+
+void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out,
+                        const float* allowed) const {
     const int threads = w.team.threads();
     const Input input =
         w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_, packed_.largest);
@@ -283,7 +310,7 @@ void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) co
             screens[(size_t)thread * rows + row].error = error;
         }
     });
-    const ScreenColumns columns{allowed_.data(), errors_.data(), lengths_.data(), !rows_};
+    const ScreenColumns columns{allowed, errors_.data(), lengths_.data(), !rows_};
     const double work = (double)rows * d_ * w.kernels.panel;
     const Chunks chunks(panels_, work, threads);
     w.team.run(chunks.count, work * panels_, [&](int task, int thread) {
@@ -294,19 +321,19 @@ void Vocabulary::screen(Workspace& w, const float* x, int rows, int32_t* out) co
     float* room = w.turned.reserve(threads * turned);
     w.team.run(rows, 16.0 * rows * d_, [&](int row, int thread) {
         out[row] = pick(w.kernels, threads, x + row * width(d_), screens.data() + row, rows,
-                        room + thread * turned);
+                        room + thread * turned, allowed);
     });
 }
 
 int32_t Vocabulary::pick(const Kernels& kernels, int threads, const float* x, const Screen* screens,
-                         size_t apart, float* room) const {
+                         size_t apart, float* room, const float* allowed) const {
     float low = -INFINITY;
     Best best;
     Input turned;
     turned.turned = room;
     if (rows_) kernels.turn(x, 0, 1, d_, room);
     for (int i = 0; i < threads; i++) {
-        if (screens[i * apart].full) return best_of_all(kernels, turned);
+        if (screens[i * apart].full) return best_of_all(kernels, turned, allowed);
         low = std::max(low, screens[i * apart].best);
     }
     int32_t columns[MOST_PANEL];
@@ -314,8 +341,7 @@ int32_t Vocabulary::pick(const Kernels& kernels, int threads, const float* x, co
     int count = 0;
     const auto compute = [&] {
         if (!count) return;
-        some_logits(kernels, turned, 1, {rows_, stride_, columns, count}, allowed_.data(), values,
-                    count);
+        some_logits(kernels, turned, 1, {rows_, stride_, columns, count}, allowed, values, count);
         for (int i = 0; i < count; i++) best.add(values[i], columns[i]);
         count = 0;
     };
@@ -335,14 +361,14 @@ int32_t Vocabulary::pick(const Kernels& kernels, int threads, const float* x, co
     return best.column;
 }
 
-int32_t Vocabulary::best_of_all(const Kernels& kernels, const Input& turned) const {
+int32_t Vocabulary::best_of_all(const Kernels& kernels, const Input& turned,
+                                const float* allowed) const {
     float values[CHUNK];
     Packed own = weights();
     Best best;
     for (int panel = 0, first = 0; first < size_; panel++, first += kernels.panel) {
         const int count = std::min(kernels.panel, size_ - first);
-        kernels.linear(own, turned, 1, panel, panel + 1,
-                       {values - first, 0, allowed_.data(), size_});
+        kernels.linear(own, turned, 1, panel, panel + 1, {values - first, 0, allowed, size_});
         for (int i = 0; i < count; i++) best.add(values[i], first + i);
     }
     return best.column;

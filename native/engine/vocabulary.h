@@ -48,6 +48,15 @@ struct Ranked {
     double* log_sums = nullptr;  // (rows,)
 };
 
+// A token that some rows may not choose, such as the end token below a least length.
+struct Barred {
+    int32_t token = -1;
+    const float* allowed = nullptr;  // of `Vocabulary::allowed_without`; null: no row is barred
+    const uint8_t* rows = nullptr;   // (rows,): whether each is
+
+    Barred from(int row) const { return {token, allowed, rows ? rows + row : nullptr}; }
+};
+
 class Vocabulary {
 public:
     Vocabulary() = default;
@@ -61,17 +70,21 @@ public:
                    float* out, size_t ld) const;
     // The best logits of each row, and the log of the sum of all their exponentials.
     void rank(Workspace& w, const float* x, int rows, const Ranked& ranked) const;
-    // The token of the largest logit of each row among those that are not suppressed.
-    void best(Workspace& w, const float* x, int rows, int32_t* out) const;
+    // The token of the largest logit of each row among those that are not suppressed, nor barred.
+    void best(Workspace& w, const float* x, int rows, int32_t* out,
+              const Barred& barred = {}) const;
+    // What is added to logits where `token` may not be chosen either.
+    Buffer<float> allowed_without(int32_t token) const;
 
 private:
     void keep_rows(Tensors& tensors, const Tensor& weight);
     void make_screen(const Kernels& kernels, Tensors& tensors, const Tensor& weight);
     void fill_screen(const Kernels& kernels, const float* row, int column, int k);
-    void screen(Workspace& w, const float* x, int rows, int32_t* out) const;
+    void best(Workspace& w, const float* x, int rows, int32_t* out, const float* allowed) const;
+    void screen(Workspace& w, const float* x, int rows, int32_t* out, const float* allowed) const;
     int32_t pick(const Kernels& kernels, int threads, const float* x, const Screen* screens,
-                 size_t apart, float* room) const;
-    int32_t best_of_all(const Kernels& kernels, const Input& turned) const;
+                 size_t apart, float* room, const float* allowed) const;
+    int32_t best_of_all(const Kernels& kernels, const Input& turned, const float* allowed) const;
     void some_logits(const Kernels& kernels, const Input& input, int rows, const Table& columns,
                      const float* bias, float* out, size_t ld) const;
     Input input(Workspace& w, const float* x, int rows) const;

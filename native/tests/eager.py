@@ -55,8 +55,10 @@ class Found(NamedTuple):
     gap: float
 
 
-def greedy(model: Transformer, source: list[int], most: int, rules: dict[str, Any]) -> Found:
-    """The largest logit of each step, by the rules of the engine's config."""
+def greedy(
+    model: Transformer, source: list[int], most: int, rules: dict[str, Any], least: int = 0
+) -> Found:
+    """The largest logit of each step, by the rules of the engine's config and a least length."""
     config, row = model.config, Row(model, source)
     steps = min(most, config.longest or most)
     past, token = row.empty(), config.special_ids.decoder_start
@@ -66,6 +68,8 @@ def greedy(model: Transformer, source: list[int], most: int, rules: dict[str, An
         logits, past, _ = row.step(past, [token])
         values = np.array(logits[-1], np.float64)
         values[rules.get("suppress_tokens", [])] = -math.inf
+        if step < least:
+            values[config.eos_id] = -math.inf
         forced = rules.get("first_token", -1) if step == 0 else -1
         if step + 1 == steps and rules.get("last_token", -1) >= 0:
             forced = rules["last_token"]

@@ -165,28 +165,32 @@ def test_greedy_search_in_one_call_is_that_by_runs(drawn: int, forced: tuple[int
     rules = dict(zip(("first_token", "last_token"), forced, strict=True))
     model = Model(engine_config(config, **rules), tensors, 1 + drawn % 3)
     draw, batch, most = random.Random(drawn), model.new_batch(), 15
-    waiting = [(source, draw.randint(2, most)) for source in draw_sources(config, drawn + 2) * 3]
-    # Of each row its source, how many tokens it may get, and those that it got.
-    rows: list[tuple[list[int], int, list[int]]] = []
-    done: list[tuple[list[int], int, list[int]]] = []
+    waiting = [
+        (source, draw.randint(2, most), draw.choice([0, 0, 3, 20]))
+        for source in draw_sources(config, drawn + 2) * 3
+    ]
+    # Of each row its source, how many tokens it may get and has to, and those that it got.
+    rows: list[tuple[list[int], int, int, list[int]]] = []
+    done: list[tuple[list[int], int, int, list[int]]] = []
     while waiting or rows:
         entering = [waiting.pop() for _ in range(draw.randint(not rows, 3)) if waiting]
         if entering:
-            batch.enter([source for source, _ in entering])
-            rows += [(source, limit, []) for source, limit in entering]
+            batch.enter([source for source, _, _ in entering])
+            rows += [(*row, []) for row in entering]
         start = config.special_ids.decoder_start
-        tokens = [found[-1] if found else start for _, _, found in rows]
-        left = [limit - len(found) for _, limit, found in rows]
-        run = Run(config.eos_id, *forced, steps=draw.randint(1, 6))
+        tokens = [found[-1] if found else start for *_, found in rows]
+        left = [limit - len(found) for _, limit, _, found in rows]
+        owed = [max(0, least - len(found)) for *_, least, found in rows]
+        run = Run(config.eos_id, *forced, steps=draw.randint(1, 6), owed=owed)
         chosen, counts = batch.run(tokens, left, run)
-        for (_, _, found), made, count in zip(rows, chosen, counts, strict=True):
+        for (*_, found), made, count in zip(rows, chosen, counts, strict=True):
             found += made[:count].tolist()
-        ended = [found[-1] == config.eos_id or len(found) == limit for _, limit, found in rows]
+        ended = [found[-1] == config.eos_id or len(found) == limit for _, limit, _, found in rows]
         done += [row for row, over in zip(rows, ended, strict=True) if over]
         rows = [row for row, over in zip(rows, ended, strict=True) if not over]
         assert batch.rows == len(rows)
-    for source, limit, found in done:
-        sequences, counts, _ = model.generate([source], limit, False)
+    for source, limit, least, found in done:
+        sequences, counts, _ = model.generate([source], limit, False, min_length=least)
         assert sequences[0, : counts[0]].tolist() == found
 
 
@@ -400,9 +404,9 @@ def test_a_bound_that_is_none_takes_no_memory() -> None:
 
 def test_a_library_of_another_interface_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = library.LIBRARY.tfn_version()
-    assert found == 6
+    assert found == 8
     monkeypatch.setattr(library, "_VERSION", found - 1)
-    with pytest.raises(ImportError, match="has interface 6; this package needs 5"):
+    with pytest.raises(ImportError, match="has interface 8; this package needs 7"):
         library._load()
 
 

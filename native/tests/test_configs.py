@@ -114,15 +114,16 @@ RULES = [
 
 def test_greedy_tokens_and_scores(model: Transformer, seed: int, instruction_set: str) -> None:
     rules, most = RULES[seed % len(RULES)], 40 if seed % 4 == 0 else 12
+    least = (0, 7, 3, 99)[seed % 4]
     sources = draw_sources(model.config, seed + 2)
     engine = engine_model(model, rules, threads(seed), instruction_set)
-    sequences, counts, _ = engine.generate(sources, most, False)
-    scored, scored_counts, scores = engine.generate(sources, most, True)
+    sequences, counts, _ = engine.generate(sources, most, False, min_length=least)
+    scored, scored_counts, scores = engine.generate(sources, most, True, min_length=least)
     np.testing.assert_array_equal(sequences, scored)
     np.testing.assert_array_equal(counts, scored_counts)
     assert scores is not None
     for i, source in enumerate(sources):
-        expected = greedy(model, source, most, rules)
+        expected = greedy(model, source, most, rules, least)
         found = sequences[i, : counts[i]].tolist()
         assert (sequences[i, counts[i] :] == model.config.pad_id).all()
         if found != expected.tokens:

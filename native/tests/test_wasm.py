@@ -204,6 +204,9 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"noRepeatNgramSize": 1, "minLength": 6, "suppressFirstTokens": [40],
          "returnEndToken": True},
     ),
+    "greedy with a least length": (
+        {"min_length": 17, "return_end_token": True}, {"minLength": 17, "returnEndToken": True},
+    ),
     "forced": ({"beam_size": 2, "first_token": 77, "last_token": 3, "max_length": 6},
                {"beamSize": 2, "firstToken": 77, "lastToken": 3, "maxLength": 6}),
     "end tokens": ({"end_tokens": [3, 5, 6], "max_length": 9},
@@ -268,7 +271,7 @@ def test_rows_and_options_that_cannot_be_used_are_refused_by_name() -> None:
             "generate", [[4]], {"suppressTokens": [*range(6000)], "beamSize": 2},
         ),
         "by the rules of transformers": (
-            "generate", [[4]], {"searchRules": "transformers", "minLength": 2},
+            "generate", [[4]], {"searchRules": "transformers", "noRepeatNgramSize": 2},
         ),
         "is no text": ("translate", [5]),
         "half of a character": ("translate", ["\ud800"]),

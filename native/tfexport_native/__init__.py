@@ -8,7 +8,7 @@ from tfexport_native.library import (
     PackedFileError,
     instruction_sets,
 )
-from tfexport_native.model import Batch, Candidates, Model, PackedFile, Run
+from tfexport_native.model import Batch, Candidates, Model, PackedFile, Read, Run, Trace
 
 __all__ = [
     "Batch",
@@ -19,7 +19,9 @@ __all__ = [
     "NoTokenError",
     "PackedFile",
     "PackedFileError",
+    "Read",
     "Run",
     "Tensor",
+    "Trace",
     "instruction_sets",
 ]

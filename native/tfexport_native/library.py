@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 6  # of the interface
+_VERSION = 8  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32
@@ -129,6 +129,7 @@ class CRun(ctypes.Structure):
 
     _fields_ = (
         ("left", ctypes.c_void_p),
+        ("owed", ctypes.c_void_p),
         ("end", Int),
         ("first", Int),
         ("last", Int),
@@ -136,6 +137,30 @@ class CRun(ctypes.Structure):
         ("enough", Int),
         ("seconds", ctypes.c_double),
         ("wake", ctypes.c_void_p),
+    )
+
+
+class CTrace(ctypes.Structure):
+    """See ``tfn_trace``."""
+
+    _fields_ = (
+        ("log_probs", ctypes.c_void_p),
+        ("attention", ctypes.c_void_p),
+        ("source_width", Int),
+        ("batch", ctypes.c_void_p),
+    )
+
+
+class CReading(ctypes.Structure):
+    """See ``tfn_reading``."""
+
+    _fields_ = (
+        ("targets", ctypes.c_void_p),
+        ("log_probs", ctypes.c_void_p),
+        ("gaps", ctypes.c_void_p),
+        ("best", ctypes.c_void_p),
+        ("attention", ctypes.c_void_p),
+        ("source_width", Int),
     )
 
 
@@ -158,7 +183,9 @@ _FUNCTIONS = {
     "tfn_model_instruction_set": (ctypes.c_char_p, (_HANDLE,)),
     "tfn_encode": (ctypes.c_int, (_HANDLE, CSources, _ARRAY, CError)),
     "tfn_generate": (
-        ctypes.c_int, (_HANDLE, CSources, Int, _ARRAY, _ARRAY, _ARRAY, Ints, _ARRAY, CError)
+        ctypes.c_int,
+        (_HANDLE, CSources, Int, Int, _ARRAY, _ARRAY, _ARRAY, Ints, ctypes.POINTER(CTrace), _ARRAY,
+         CError),
     ),
     "tfn_beam": (
         ctypes.c_int,
@@ -173,6 +200,12 @@ _FUNCTIONS = {
     "tfn_batch_step": (ctypes.c_int, (_HANDLE, _ARRAY, Int, CWanted, CError)),
     "tfn_batch_run": (
         ctypes.c_int, (_HANDLE, _ARRAY, ctypes.POINTER(CRun), _ARRAY, _ARRAY, CError)
+    ),
+    "tfn_batch_read": (
+        ctypes.c_int, (_HANDLE, _ARRAY, _ARRAY, ctypes.POINTER(CReading), CError)
+    ),
+    "tfn_batch_branch": (
+        ctypes.c_int, (_HANDLE, _ARRAY, _ARRAY, Int, ctypes.POINTER(_HANDLE), CError)
     ),
     "tfn_batch_select": (ctypes.c_int, (_HANDLE, _ARRAY, Int, CError)),
 }  # fmt: skip

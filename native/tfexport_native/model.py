@@ -28,8 +28,10 @@ from tfexport_native.arrays import (
 from tfexport_native.library import (
     LIBRARY,
     CBeamRecord,
+    CReading,
     CRun,
     CTensor,
+    CTrace,
     CWanted,
     Int,
     NativeError,
@@ -74,6 +76,41 @@ class Candidates(NamedTuple):
     parents: Ints
     log_probs: NDArray[np.float64]
     steps: Ints
+
+
+class Trace(NamedTuple):
+    """A greedy search, and the rows with what they have computed.
+
+    Attributes:
+        sequences: (B, T), with their end tokens.
+        counts: (B,), tokens of each.
+        scores: (B,), their mean natural-log probabilities.
+        log_probs: (B, at least T) of each token; 0 for a forced one.
+        attention: (B, at least T, S), the mean over heads of the last layer's cross-attention by
+            which each token was chosen; arbitrary behind the last.
+        batch: the rows, whose positions are those before each token.
+    """
+
+    sequences: Ints
+    counts: Ints
+    scores: Floats
+    log_probs: NDArray[np.float64]
+    attention: Floats
+    batch: "Batch"
+
+
+class Read(NamedTuple):
+    """What a batch finds for each token that it is given.
+
+    Attributes:
+        log_probs: of the token that may follow it.
+        gaps: how far its logit is below the greatest.
+        best: the token of that, of those that are not suppressed.
+    """
+
+    log_probs: NDArray[np.float64]
+    gaps: Floats
+    best: Ints
 
 
 class Model:
@@ -160,6 +197,7 @@ class Model:
         max_length: int,
         return_scores: bool,
         cancelled: Ints | None = None,
+        min_length: int = 0,
     ) -> tuple[Ints, Ints, Floats | None]:
         """Decode greedily: sequences (B, T) with their end tokens, lengths (B,), scores (B,).
 
@@ -168,16 +206,19 @@ class Model:
             max_length: tokens of a row at most.
             return_scores: give the mean natural-log probability of each row's tokens.
             cancelled: (1,); another thread sets it to end the call.
+            min_length: tokens before the end token, at least; a forced end token comes all the
+                same.
 
         Raises:
             CancelledError: ``cancelled`` was set.
+            NoTokenError: all tokens but the end token are suppressed.
         """
-        room = min(max_length, _FIRST_ROOM)
-        sequences, counts, scores = self._generate(sources, room, return_scores, cancelled)
+        room, how = min(max_length, _FIRST_ROOM), (min_length, return_scores, cancelled)
+        sequences, counts, scores = self._generate(sources, room, *how)
         while room < max_length and (rows := np.flatnonzero(counts == room)).size:
             room = min(max_length, _GROWTH * room)
             longer = [sources[int(i)] for i in rows]
-            again = self._generate(longer, room, return_scores, cancelled)
+            again = self._generate(longer, room, *how)
             wider = np.full((len(sources), again[0].shape[1]), self._pad_id, np.int32)
             wider[:, : sequences.shape[1]] = sequences
             wider[rows], counts[rows] = again[0], again[1]
@@ -190,6 +231,7 @@ class Model:
         self,
         sources: Sequence[Source],
         max_length: int,
+        min_length: int,
         return_scores: bool,
         cancelled: Ints | None,
     ) -> tuple[Ints, Ints, Floats | None]:
@@ -197,10 +239,37 @@ class Model:
         sequences = np.empty((count, max_length), np.int32)
         counts = np.empty(count, np.int32)
         scores = np.empty(count, np.float32) if return_scores else None
-        call("tfn_generate", self._handle, given.c, max_length, sequences.ctypes.data,
-             counts.ctypes.data, address(scores), ctypes.byref(steps),
+        call("tfn_generate", self._handle, given.c, max_length, min_length,
+             sequences.ctypes.data, counts.ctypes.data, address(scores), ctypes.byref(steps), None,
              flag_address(cancelled))  # fmt: skip
         return sequences[:, : steps.value], counts, scores
+
+    def trace(
+        self, sources: Sequence[Source], max_length: int, cancelled: Ints | None = None
+    ) -> Trace:
+        """Decode greedily, and keep what rows can be gone on from.
+
+        Args:
+            sources: as of ``generate``.
+            max_length: tokens of a row at most; there is memory for all of them.
+            cancelled: as of ``generate``.
+
+        Raises:
+            CancelledError: ``cancelled`` was set.
+        """
+        given, count, steps = self.sources(sources), len(sources), Int()
+        sequences = np.empty((count, max_length), np.int32)
+        counts, scores = np.empty(count, np.int32), np.empty(count, np.float32)
+        log_probs = np.empty((count, max_length), np.float64)
+        width = int(given.lengths.max())
+        attention = np.empty((count, max_length, width), np.float32)  # written as far as ``counts``
+        handle = ctypes.c_void_p()
+        left = CTrace(address(log_probs), address(attention), width, ctypes.addressof(handle))
+        call("tfn_generate", self._handle, given.c, max_length, 0, sequences.ctypes.data,
+             counts.ctypes.data, scores.ctypes.data, ctypes.byref(steps), ctypes.byref(left),
+             flag_address(cancelled))  # fmt: skip
+        made = sequences[:, : steps.value]
+        return Trace(made, counts, scores, log_probs, attention, Batch(self, handle))
 
     def beam(
         self,
@@ -270,6 +339,7 @@ class Run(NamedTuple):
         enough: rows that have ended without which ``wake`` is ignored.
         seconds: after which no step begins.
         wake: (1,); another thread sets it to have the caller back.
+        owed: (R,), tokens that each row gets before it may choose ``end``; empty for none.
     """
 
     end: int
@@ -279,6 +349,7 @@ class Run(NamedTuple):
     enough: int = 0
     seconds: float = 1.0
     wake: Ints | None = None
+    owed: Sequence[int] = ()
 
 
 class Batch:
@@ -287,11 +358,12 @@ class Batch:
     Failures of ``enter`` and ``select`` leave it as it was.
     """
 
-    def __init__(self, model: Model) -> None:
-        """Make an empty one."""
+    def __init__(self, model: Model, handle: ctypes.c_void_p | None = None) -> None:
+        """Make an empty one, or take one that the engine has made."""
         self._model = model
-        self._handle = ctypes.c_void_p()
-        call("tfn_batch_new", model._handle, ctypes.byref(self._handle))
+        self._handle = handle or ctypes.c_void_p()
+        if handle is None:
+            call("tfn_batch_new", model._handle, ctypes.byref(self._handle))
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
@@ -319,6 +391,51 @@ class Batch:
         """Keep these rows, in this order; a row may be repeated or dropped."""
         kept = as_ints(rows)
         call("tfn_batch_select", self._handle, kept.ctypes.data, len(kept))
+
+    def branch(
+        self, rows: Sequence[int] | NDArray[Any], lengths: Sequence[int] | NDArray[Any]
+    ) -> "Batch":
+        """Copies of rows, each with its first positions alone; a row may be repeated."""
+        taken, kept, handle = as_ints(rows), as_ints(lengths), ctypes.c_void_p()
+        if taken.shape != kept.shape:
+            raise NativeError(f"{len(kept)} lengths of {len(taken)} rows")
+        call("tfn_batch_branch", self._handle, taken.ctypes.data, kept.ctypes.data, len(taken),
+             ctypes.byref(handle))  # fmt: skip
+        return Batch(self._model, handle)
+
+    def read(
+        self,
+        tokens: Sequence[int] | NDArray[Any],
+        counts: Sequence[int] | NDArray[Any],
+        targets: Sequence[int] | NDArray[Any],
+        attention: Floats | None = None,
+    ) -> Read:
+        """Give each row its next tokens, and compare what may follow each with a target.
+
+        Args:
+            tokens: row after row.
+            counts: (R,), how many each row gets, at least one.
+            targets: for each token one that may follow it.
+            attention: (tokens, S), to be filled with the mean over heads of the last layer's
+                cross-attention; S at least the longest source.
+        """
+        given, each, wanted = as_ints(tokens), as_ints(counts), as_ints(targets)
+        if len(each) != self.rows or given.shape != wanted.shape or each.sum() != len(given):
+            raise NativeError(
+                f"{len(given)} tokens, {len(wanted)} targets and {len(each)} counts of "
+                f"{int(each.sum())}; the batch has {self.rows} rows"
+            )
+        found = Read(np.empty(len(given), np.float64), np.empty(len(given), np.float32),
+                     np.empty(len(given), np.int32))  # fmt: skip
+        width = 0 if attention is None else attention.shape[-1]
+        check("attention", attention, np.float32, (len(given), width))
+        how = CReading(
+            address(wanted), address(found.log_probs), address(found.gaps), address(found.best),
+            address(attention), width,
+        )  # fmt: skip
+        call("tfn_batch_read", self._handle, given.ctypes.data, each.ctypes.data,
+             ctypes.byref(how))  # fmt: skip
+        return found
 
     def step(
         self,
@@ -370,12 +487,13 @@ class Batch:
             The tokens that the rows got, (R, at most ``run.steps``), and their numbers, (R,).
         """
         given, most, rows = as_ints(tokens), as_ints(left), self.rows
-        if len(given) != rows or len(most) != rows:
+        owed = as_ints(run.owed or [0] * rows)
+        if not len(given) == len(most) == len(owed) == rows:
             raise NativeError(f"tokens of {len(given)} rows; the batch has {rows}")
         # What the engine does not write is never read.
         chosen, counts = np.empty((rows, run.steps), np.int32), np.zeros(rows, np.int32)
-        how = CRun(address(most), run.end, run.first, run.last, run.steps, run.enough, run.seconds,
-                   flag_address(run.wake))  # fmt: skip
+        how = CRun(address(most), address(owed), run.end, run.first, run.last, run.steps,
+                   run.enough, run.seconds, flag_address(run.wake))  # fmt: skip
         call("tfn_batch_run", self._handle, given.ctypes.data, ctypes.byref(how),
              chosen.ctypes.data, counts.ctypes.data)  # fmt: skip
         return chosen, counts

@@ -3,7 +3,7 @@
 //
 // Axes: B sources, T tokens, N candidates of a step, L layers, H heads, S source.
 
-const VERSION = 6; // of the interface
+const VERSION = 8; // of the interface
 const OK = 0;
 const CANCELLED = 3;
 const ERROR_BYTES = 4096;
@@ -165,27 +165,27 @@ export class Engine {
   }
 
   /** Greedy search: { tokens, score } of each row, tokens with the end token. */
-  generate({ rows, most, withScores }) {
+  generate({ rows, most, least, withScores }) {
     const room = Math.min(most, FIRST_ROOM);
-    const found = this.#generate(rows, room, withScores);
+    const found = this.#generate(rows, room, least, withScores);
     for (let larger = room; larger < most; ) {
       const cut = found.map((row, i) => (row.tokens.length === larger ? i : -1));
       const again = cut.filter((i) => i >= 0);
       if (!again.length) break;
       larger = Math.min(most, GROWTH * larger);
-      const longer = this.#generate(again.map((i) => rows[i]), larger, withScores); // prettier-ignore
+      const longer = this.#generate(again.map((i) => rows[i]), larger, least, withScores); // prettier-ignore
       longer.forEach((row, place) => (found[again[place]] = row));
     }
     return found;
   }
 
-  #generate(rows, most, withScores) {
+  #generate(rows, most, least, withScores) {
     return this.using((given) => {
       const sequences = given.room(4 * rows.length * most);
       const counts = given.room(4 * rows.length);
       const scores = withScores ? given.room(4 * rows.length) : 0;
-      this.check(given, "tfn_generate", this.model, given.sources(rows), most, sequences, counts,
-                 scores, given.room(4), this.flag); // prettier-ignore
+      this.check(given, "tfn_generate", this.model, given.sources(rows), most, least, sequences,
+                 counts, scores, given.room(4), 0, this.flag); // prettier-ignore
       const lengths = given.view(Int32Array, counts, rows.length);
       return Array.from(lengths, (length, i) => ({
         tokens: Array.from(given.view(Int32Array, sequences + 4 * i * most, length)),

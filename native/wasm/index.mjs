@@ -248,10 +248,10 @@ export class Translator {
   }
 
   async #decode(rows, options) {
-    const { signal, greedy, maxLength: most } = options;
+    const { signal, greedy, maxLength: most, minLength: least } = options;
     let found;
     if (greedy) {
-      const given = { rows, most, withScores: options.returnScores };
+      const given = { rows, most, least, withScores: options.returnScores };
       const made = await this.#client.call("generate", given, signal);
       found = made.map((row) => [greedyHypothesis(row, options)]);
     } else {

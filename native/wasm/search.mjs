@@ -164,8 +164,8 @@ export function resolveOptions(manifest, given = {}) {
     options.beamSize === 1 &&
     same(options.ends, [special.eos]) &&
     Object.entries(inGraph).every(([name, value]) => same(ascending(options[name]), ascending(value))) &&
-    !["minLength", "noRepeatNgramSize", "encoderNoRepeatNgramSize", "repetitionPenalty",
-      "suppressFirstTokens", "suppressSequences"].some(changed); // prettier-ignore
+    !["noRepeatNgramSize", "encoderNoRepeatNgramSize", "repetitionPenalty", "suppressFirstTokens",
+      "suppressSequences"].some(changed); // prettier-ignore
   if (!options.greedy) {
     if (options.beamSize === 1 && options.searchRules === "transformers") {
       problems.push(

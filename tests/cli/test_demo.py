@@ -12,6 +12,8 @@ from tests.support.command import invoke
 from tfexport.cli.demo_command import DEMO, DemoFiles, find_demo
 from tfexport.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.usefixtures("few_shapes")
 def test_demo_runs_on_a_model_of_the_right_form(

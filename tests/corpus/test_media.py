@@ -25,6 +25,7 @@ from tfexport.runtime import Translator, engine
 from tfexport.runtime.speech.subtitles import as_srt
 
 Image = pytest.importorskip("PIL.Image", reason="the extra vision installs it")
+pytestmark = pytest.mark.slow
 GOOD = ("a.png", "b/1.JPG", "b/2.png", "c.webp", "ü 3.png")
 
 

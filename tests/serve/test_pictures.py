@@ -99,8 +99,8 @@ def test_what_cannot_be_read_is_refused_by_name(server: Server) -> None:
     assert "files are more than the 8" in refused([CODED[0]] * 9, status=413)
     padded = base64.b64encode(FILES[0] + bytes(31_000)).decode()
     assert "more than the 30000 of a request" in refused([padded], status=413)
-    assert "takes text, not images" in refused(CODED, "tiny")
+    assert "takes text, not pictures; those of pictures: pictures" in refused(CODED, "tiny")
     assert "stream: is not a known field" in refused(CODED, stream=True)
     body = {"model": "pictures", "texts": ["w3"]}
     answer = server.post("/v1/translate", body)
-    assert (answer.status, "pixel_values" in answer.json["error"]) == (422, True)
+    assert (answer.status, "takes pictures, not text" in answer.json["error"]) == (422, True)

@@ -21,6 +21,8 @@ from tests.serve.servers import JSON, Answer, Server, request_of, serving, wait_
 from tfexport.runtime import Translator
 from tfexport.serve.server import handling_signals
 
+pytestmark = pytest.mark.slow
+
 # As slow as the tiny model can be: many rows, long, and in few slots.
 SLOW: dict[str, Any] = {"texts": ["\n".join(["w4 w5 w6 w7"] * 15)] * 4, "options": {"beam_size": 4}}
 

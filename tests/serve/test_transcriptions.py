@@ -230,6 +230,43 @@ def test_models_are_listed_as_its_clients_read_them(server: Server, bundle: Path
     refused(server.ask("GET", "/v1/models/none"), 404)
 
 
+def test_each_request_goes_to_a_model_of_its_kind_or_is_refused(
+    server: Server, tiny_bundle: Path
+) -> None:
+    (found,) = Translator(tiny_bundle, threads=1).translate(["w4 w5"])
+    codes = {"source_language": "de", "target_language": "en"}  # which the model of sound knows
+    for options in ({}, codes):
+        answer = server.post("/v1/translate", {"texts": ["w4 w5"], "options": options}).json
+        assert (answer["model"], answer["translations"][0]["text"]) == ("tiny", found.text)
+    body: dict[str, Any] = {"q": "w4 w5", "source": "de", "target": "en"}
+    assert server.post("/translate", body).json["translatedText"] == found.text
+    body = {"text": ["w4 w5"], "source_lang": "DE", "target_lang": "EN-US"}
+    (translation,) = server.post("/v2/translate", body).json["translations"]
+    assert translation["text"] == found.text
+    assert [each["code"] for each in server.ask("GET", "/languages").json] == ["und"]
+    assert [each["language"] for each in server.ask("GET", "/v2/languages").json] == ["UND"]
+    rows: dict[str, Any] = {"name": "input_ids", "datatype": "INT64", "shape": [1, 1], "data": [4]}
+    texts = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["w4"]}
+    not_text = "'spoken' takes sound, not text: POST /v1/audio/transcriptions; those of text: tiny"
+    not_pictures = "none here takes pictures; served: spoken (takes sound), tiny (takes text)"
+    for path, body, message in (
+        ("/v1/translate", {"model": "spoken", "texts": ["w4"]}, not_text),
+        ("/v1/translate", {"model": "spoken", "texts": ["w4"], "options": codes}, not_text),
+        ("/v1/score", {"model": "spoken", "sources": ["w4"], "targets": ["w4"]}, not_text),
+        ("/v1/pieces", {"model": "spoken", "text": "w4", "tokens": [[4]]}, not_text),
+        ("/v2/models/spoken/infer", {"inputs": [texts]}, not_text),
+        ("/v2/models/spoken/infer", {"inputs": [rows]}, not_text),
+        ("/v2/models/tiny/infer", {"inputs": [{**texts, "name": "image"}]},
+         "'tiny' takes text, not pictures"),
+        ("/v1/translate", {"images": ["aGk="]}, not_pictures),
+        ("/v1/translate", {"images": ["aGk="], "options": codes}, not_pictures),
+    ):  # fmt: skip
+        answer = server.post(path, body)
+        assert answer.status in (400, 422), (path, answer.body)
+        assert message in answer.json["error"], path
+    assert server.ask("GET", "/v2/models/spoken").json["inputs"] == []
+
+
 def test_windows_of_several_callers_share_batches(server: Server, transcribe: Any) -> None:
     files = [sound(1.9, seed) for seed in range(8)]
     before = {name: server.figure(name, model="spoken") for name in BATCHES}

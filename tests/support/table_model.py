@@ -32,7 +32,7 @@ class TableState:
 class TableModel:
     """Logits over ``vocab_size`` tokens, drawn from the seed, the source and the prefix."""
 
-    has_generate = has_shortlist = has_beam = False
+    has_generate = has_min_length = has_shortlist = has_beam = False
     log_normalizer = None
 
     def __init__(self, vocab_size: int, seed: int = 0, scale: float = 2.0, step: float = 0) -> None:
@@ -60,6 +60,9 @@ class TableModel:
 
     def encoded(self, rows: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
         return rows
+
+    def trace(self, *_: object) -> None:
+        """No search in one call, and so no trace of one."""
 
     def attend(
         self, input_ids: NDArray[np.int64], state: TableState, candidates: None = None

@@ -82,7 +82,15 @@ def test_runtime_imports_nothing_of_a_cluster() -> None:
 def test_translator_imports_nothing_that_only_some_calls_need() -> None:
     code = "from tfexport.runtime import Translator\nTranslator({!r}).translate(['w4'])"
     seldom = {"numpy.random", "importlib.metadata", "email.message"}  # 5 MB
+    runtime = "tfexport.runtime."
+    parts = ("files", "scorer", "speech", "streaming", "search.beam", "text.bpe_tokenizers")
+    seldom |= {runtime + part for part in parts}  # a tenth of the time to the first sentence
     assert not modules_after(code.format(str(VERSION_1))) & seldom
+
+
+def test_a_server_starts_without_what_detects_languages() -> None:
+    code = "from tfexport.serve.protocols.libretranslate import routes\nroutes(None)"
+    assert "py3langid" not in modules_after(code)  # 120 MB, and most of a second
 
 
 def test_worker_of_a_corpus_decodes_where_torch_and_onnx_cannot_be_imported() -> None:

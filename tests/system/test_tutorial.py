@@ -28,6 +28,8 @@ from tests.system.test_imports import run
 from tfexport.export import export
 from tfexport.runtime import Translator
 
+pytestmark = pytest.mark.slow
+
 PAGE = REPOSITORY / "docs" / "tutorial.md"
 PAIR = REPOSITORY / "tests" / "fixtures" / "torchtext" / "pair-0.18.pt"
 GERMAN = [*SPECIALS, *sorted(f"de{i}" for i in range(13))]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
               "size; int4 takes an eighth for the matrices; bf16 takes half of the memory in the "
               "native engine, and the same size on disk.")  # fmt: skip
 @click.option("--samples", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Lines of text (or ids), each with a tab and a reference if there is one. "
+              help="Lines of text (or ids, or names of sounds or pictures), each with a tab and a "
+              "reference if there is one. "
               "Compare with the original on these, and fail if too much changes.")  # fmt: skip
 @language_options
 @no_pack_option

@@ -36,7 +36,7 @@ from tfexport.runtime.parallel.workers import (
     make_batches,
 )
 from tfexport.runtime.resolve import Resolver, check_own
-from tfexport.runtime.results import Hypothesis, TranslationResult
+from tfexport.runtime.results import Hypothesis, Term, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
 from tfexport.runtime.search.required import Required
 from tfexport.runtime.term_tokens import TermTokens, check_supported
@@ -355,7 +355,10 @@ class Engine:
         if options.replace_unknowns and not options.return_attention:
             hypotheses = [replace(made, attention=None) for made in hypotheses]
         unknown = self.count_unknown(ids)
-        unmet = self.term_tokens.unmet(terms.find(text), texts[0]) if terms and ids else ()
+        unmet: tuple[Term, ...] = ()
+        # Of the text as it was decoded the search knows it; unknown words may be replaced in it.
+        if terms and ids and (hypotheses[0].unmet or options.replace_unknowns):
+            unmet = self.term_tokens.unmet(terms.find(text), texts[0])
         return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown, unmet)
 
     def count_unknown(self, ids: Sequence[int]) -> int:

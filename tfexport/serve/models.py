@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
-from tfexport.preprocessing import AUDIO
+from tfexport.preprocessing import AUDIO, IMAGE
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.media.sound_files import check_sound_library
@@ -38,6 +38,12 @@ _WHOLE = MediaLimits().seconds  # of a sound that a model takes as a whole
 _SOUNDS = 4  # of the greatest length, for which there is memory at a time
 _BYTES_OF_SECOND = 128 * 100 * 4  # of a sound's features: mel bins, frames, float32
 _KEPT = 64  # transcribers, each of other options
+TEXT, ARRAYS = "text", "arrays"  # what a model takes, beside AUDIO and IMAGE
+_WORDS = {TEXT: "text", AUDIO: "sound", IMAGE: "pictures", ARRAYS: "arrays"}
+_WAYS = {
+    TEXT: "", AUDIO: ": POST /v1/audio/transcriptions", IMAGE: ": images in POST /v1/translate",
+    ARRAYS: ", and no request holds them",
+}  # fmt: skip
 Observers = Callable[[str], ModelObserver]  # a setting of a model, by its name
 
 
@@ -48,6 +54,7 @@ class Model:
         name: in requests.
         version: changes with the bundle.
         engine: the engine of the bundle.
+        takes: TEXT (texts or ids), AUDIO, IMAGE, or ARRAYS, which no request holds.
         scheduler: the scheduler of its rows.
         languages: the languages that it reads and writes.
         resolver: resolves options; the operator's defaults override the bundle's.
@@ -80,7 +87,11 @@ class Model:
             path, ThreadLayout(workers, threads=1), engine=own.engine or "auto",
             media_limits=MediaLimits(min(settings.max_seconds, _WHOLE), settings.max_pixels),
         )  # fmt: skip
-        manifest = self.engine.manifest
+        manifest, io = self.engine.manifest, self.engine.manifest.module_io
+        if manifest.media is not None or manifest.speech is not None:
+            self.takes = manifest.media or AUDIO
+        else:
+            self.takes = TEXT if io is None or io.takes_ids else ARRAYS
         if manifest.media == AUDIO:
             check_sound_library(str(path))  # now, not at the first request
         self.created = int((path / MANIFEST).stat().st_mtime)
@@ -258,6 +269,10 @@ class Models:
             raise RequestError(404, f"no model {name[:60]!r}; served: {join_some(self.names)}")
         return found
 
+    def taking(self, takes: str) -> list[Model]:
+        """The models that take such inputs."""
+        return [model for model in self if model.takes == takes]
+
     def stats(self) -> dict[str, SchedulerStats]:
         """The statistics of all schedulers."""
         return {model.name: model.scheduler.stats() for model in self}
@@ -348,22 +363,57 @@ class ModelChoice:
     language_pair: LanguagePair
 
 
+def choose_taking(models: Models, name: str | None, takes: str) -> Model | None:
+    """Choose a model by its name and by what it takes; None if only languages can tell.
+
+    Args:
+        models: those of the server.
+        name: in the request.
+        takes: TEXT, AUDIO or IMAGE.
+
+    Raises:
+        RequestError: there is none.
+    """
+    able = models.taking(takes)
+    if name is None:
+        if not able:
+            raise wrong(
+                f"model: none here takes {_WORDS[takes]}; served: "
+                + join_some([f"{model.name} (takes {_WORDS[model.takes]})" for model in models])
+            )
+        return able[0] if len(able) == 1 else None
+    model = models.get(name)
+    if model.takes != takes:
+        others = [one.name for one in able]
+        raise wrong(
+            f"model: {model.name!r} takes {_WORDS[model.takes]}, not {_WORDS[takes]}"
+            + _WAYS[model.takes]
+            + (f"; those of {_WORDS[takes]}: {join_some(others)}" if others else "")
+        )
+    return model
+
+
 def choose_named(
-    models: Models, name: str | None, source: str | None, target: str | None
+    models: Models, name: str | None, source: str | None, target: str | None, takes: str = TEXT
 ) -> ModelChoice:
-    """Choose a model by its name, or by languages if there are several.
+    """Choose a model by its name, or by languages if several take such inputs.
+
+    Args:
+        models: those of the server.
+        name: in the request.
+        source: code of the texts' language.
+        target: code of the translations' language.
+        takes: TEXT or IMAGE.
 
     Raises:
         RequestError: there is none, or it does not know the languages.
     """
-    if name is not None:
-        model = models.get(name)
-    elif len(models.names) == 1:
-        (model,) = models
-    elif source is None and target is None:
-        raise wrong(f"model: choose one of {join_some(models.names)}")
-    else:
-        return _matching(models, source, target)[0]
+    model = choose_taking(models, name, takes)
+    if model is None:
+        if source is None and target is None:
+            names = [one.name for one in models.taking(takes)]
+            raise wrong(f"model: choose one of {join_some(names)}")
+        return _matching(models, source, target, takes)[0]
     choice = _choice(model, source, target)
     if choice is None:
         raise _foreign(model, source, target)
@@ -400,13 +450,16 @@ def sources_of(models: Models, target: str) -> list[str]:
     return list(dict.fromkeys(code for one in found for code in one.model.languages.sources))
 
 
-def _matching(models: Models, source: str | None, target: str | None) -> list[ModelChoice]:
-    """The models that have these languages; those with unknown languages come last."""
-    every = [model for model in models if model.engine.manifest.speech is None]
+def _matching(
+    models: Models, source: str | None, target: str | None, takes: str = TEXT
+) -> list[ModelChoice]:
+    """The models that take such inputs in these languages; unknown languages come last."""
+    every = models.taking(takes)
     found = [choice for model in every if (choice := _choice(model, source, target)) is not None]
     if not found:
         pair = f"from {source or 'any language'} to {target or 'any language'}"
-        raise wrong(f"no model translates {pair[:80]}; there are {_pairs(every) or 'none of text'}")
+        known = _pairs(every) or f"none of {_WORDS[takes]}"
+        raise wrong(f"no model translates {pair[:80]}; there are {known}")
     return sorted(found, key=lambda choice: choice.model.languages.unknown)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tfexport.errors import InputError
-from tfexport.preprocessing import AUDIO
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.scheduler import SoundRequest, Submission
 from tfexport.runtime.speech.transcription import Segment, Transcription, TranscriptionOptions
@@ -14,12 +13,6 @@ from tfexport.serve.models import Model
 from tfexport.serve.texts import outcome
 
 OnSegments = Callable[[Sequence[Segment]], object]
-
-
-def hears(model: Model) -> bool:
-    """Whether a model takes sound."""
-    manifest = model.engine.manifest
-    return manifest.media == AUDIO or manifest.speech is not None
 
 
 def prompt_ids(engine: Engine, prompt: str) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 //
 // A call either does what it says or gives an error with a text. What it may never do, faults and
 // races, the sanitizers see: every array has exactly the size that it needs.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <csignal>
@@ -170,11 +171,78 @@ private:
         std::atomic<int32_t> flag{draw.chance(5)};
         const int32_t* cancelled = draw.chance(50) ? nullptr : (const int32_t*)&flag;
         found.take(tfn_generate(model, given.c, draw.chance(3) ? draw.any<int32_t>({0, -1}) : most,
+                                draw.chance(50) ? 0 : draw.any<int32_t>({1, 3, INT32_MAX, -1}),
                                 draw.chance(2) ? nullptr : sequences.data(), counts.data(),
-                                draw.chance(50) ? nullptr : scores.data(), &steps, cancelled,
-                                found));
+                                draw.chance(50) ? nullptr : scores.data(), &steps, nullptr,
+                                cancelled, found));
+        trace(model, draw, given, most, cancelled);
         beam(model, draw, given.c, count, beams, most, cancelled);
         batch(model, draw);
+    }
+
+    void trace(tfn_model* model, Draw& draw, const Sources& given, int32_t most,
+               const int32_t* cancelled) {
+        const size_t count = given.lengths.size(), all = count * (size_t)most;
+        const int32_t width = *std::max_element(given.lengths.begin(), given.lengths.end());
+        const int32_t wide = std::min(64, std::max(1, width)) + draw.below(3);
+        std::vector<int32_t> sequences(all), counts(count);
+        std::vector<float> scores(count), attention(all * (size_t)wide);
+        std::vector<double> log_probs(all);
+        tfn_batch* batch = nullptr;
+        tfn_trace left{draw.chance(3) ? nullptr : log_probs.data(), attention.data(),
+                       draw.chance(3) ? draw.any<int32_t>({-1, 0, INT32_MIN}) : wide,
+                       draw.chance(3) ? nullptr : &batch};
+        int32_t steps = 0;
+        Outcome found;
+        if (!found.take(tfn_generate(model, given.c, most, 0, sequences.data(), counts.data(),
+                                     draw.chance(3) ? nullptr : scores.data(), &steps, &left,
+                                     cancelled, found)))
+            return;
+        for (int i = draw.below(3); i; i--) branch(batch, draw);
+        tfn_batch_free(batch);
+    }
+
+    // Rows from positions that they have, mostly, which then read tokens of their own number.
+    void branch(const tfn_batch* batch, Draw& draw) {
+        const int size = config_.whole("target_vocab_size");
+        std::vector<int32_t> rows, lengths, tokens, counts, targets, best;
+        for (int i = draw.below(5); i; i--) {
+            rows.push_back(draw.below(tfn_batch_rows(batch)));
+            lengths.push_back(draw.below(draw.chance(80) ? 2 : 9));
+        }
+        if (!rows.empty() && draw.chance(5)) rows.back() = draw.any<int32_t>({-1, INT32_MIN});
+        if (!rows.empty() && draw.chance(5)) lengths.back() = draw.any<int32_t>({-1, INT32_MAX});
+        tfn_batch* made = nullptr;
+        Outcome branched;
+        if (!branched.take(tfn_batch_branch(draw.chance(2) ? nullptr : batch, rows.data(),
+                                            lengths.data(),
+                                            draw.chance(3) ? -1 : (int32_t)rows.size(),
+                                            draw.chance(2) ? nullptr : &made, branched)))
+            return;
+        for (int row = tfn_batch_rows(made); row; row--) {
+            counts.push_back(draw.between(1, 4));
+            for (int i = counts.back(); i; i--) {
+                tokens.push_back(draw.below(size));
+                targets.push_back(draw.below(size));
+            }
+        }
+        if (!tokens.empty() && draw.chance(5)) tokens.back() = draw.any<int32_t>({-1, size});
+        if (!tokens.empty() && draw.chance(5)) targets.back() = draw.any<int32_t>({-1, size});
+        if (!counts.empty() && draw.chance(5)) counts.back() = draw.any<int32_t>({0, INT32_MIN});
+        const int32_t width = tfn_batch_longest_source(made) + draw.below(3);
+        std::vector<float> gaps(tokens.size()), attention(tokens.size() * (size_t)width);
+        std::vector<double> log_probs(tokens.size());
+        best.resize(tokens.size());
+        const tfn_reading reading{targets.data(),
+                                  log_probs.data(),
+                                  gaps.data(),
+                                  best.data(),
+                                  draw.chance(50) ? attention.data() : nullptr,
+                                  draw.chance(3) ? -1 : width};
+        Outcome read;
+        read.take(tfn_batch_read(made, draw.chance(2) ? nullptr : tokens.data(), counts.data(),
+                                 draw.chance(2) ? nullptr : &reading, read));
+        tfn_batch_free(made);
     }
 
     // Sequences of ids, few of them or none.
@@ -325,14 +393,17 @@ private:
     void run(tfn_batch* batch, Draw& draw) {
         const int size = config_.whole("target_vocab_size"), steps = draw.between(1, 6);
         const size_t rows = (size_t)tfn_batch_rows(batch);
-        std::vector<int32_t> tokens, left, counts(rows), chosen(rows * (size_t)steps);
+        std::vector<int32_t> tokens, left, owed, counts(rows), chosen(rows * (size_t)steps);
         for (size_t i = 0; i < rows; i++) tokens.push_back(draw.below(size));
         for (size_t i = 0; i < rows; i++) left.push_back(draw.between(1, 8));
+        for (size_t i = 0; i < rows; i++) owed.push_back(draw.between(0, 3));
         if (rows && draw.chance(5))
             tokens.back() = draw.any<int32_t>({-1, size, INT32_MIN, INT32_MAX});
         if (rows && draw.chance(5)) left.back() = draw.any<int32_t>({0, -1, INT32_MIN});
+        if (rows && draw.chance(5)) owed.back() = draw.any<int32_t>({-1, INT32_MIN, INT32_MAX});
         const int32_t wake = draw.below(2);
         tfn_run how{left.data(),
+                    draw.chance(50) ? nullptr : owed.data(),
                     draw.below(size),
                     draw.below(size + 2) - 1,
                     draw.below(size + 2) - 1,

@@ -56,6 +56,36 @@ void check_ranking(const Kernels& kernels, Checks& checks, const Vocabulary& voc
         same, "ranking of " + std::to_string(rows) + " rows, " + std::to_string(size) + " logits");
 }
 
+struct Computed {
+    const std::vector<float>& logits;
+    const std::vector<int32_t>& best;
+};
+
+// The best token where some rows, or all, may not choose the one that is the first row's best.
+void check_barred(Checks& checks, const Vocabulary& vocabulary, Workspace& w, const float* x,
+                  const Case& c, const Computed& computed, const std::string& name) {
+    if ((int)c.suppressed.size() + 1 >= c.size) return;
+    const int32_t token = computed.best[0];
+    const Buffer<float> allowed = vocabulary.allowed_without(token);
+    for (int each : {1, 2}) {
+        std::vector<uint8_t> rows(c.rows);
+        for (int row = 0; row < c.rows; row += each) rows[row] = 1;
+        std::vector<int32_t> best(c.rows);
+        vocabulary.best(w, x, c.rows, best.data(), {token, allowed.data(), rows.data()});
+        for (int row = 0; row < c.rows; row++) {
+            const float* of_row = computed.logits.data() + (size_t)row * c.size;
+            std::vector<float> values(of_row, of_row + c.size);
+            for (int id : c.suppressed) values[id] += SUPPRESSED;
+            if (rows[row]) values[token] = -INFINITY;
+            const int expected =
+                (int)(std::max_element(values.begin(), values.end()) - values.begin());
+            checks.hold(best[row] == expected, name + ": token " + std::to_string(best[row]) +
+                                                   " beside a barred one, expected " +
+                                                   std::to_string(expected));
+        }
+    }
+}
+
 // The token that `best` gives must be the first of the largest logits that are allowed.
 void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std::string& name) {
     Config config;
@@ -84,6 +114,7 @@ void check_case(const Kernels& kernels, Checks& checks, const Case& c, const std
     std::vector<int32_t> best(c.rows);
     vocabulary.logits(w, x.data(), c.rows, logits.data(), c.size);
     vocabulary.best(w, x.data(), c.rows, best.data());
+    check_barred(checks, vocabulary, w, x.data(), c, {logits, best}, name);
     Random random(c.size);
     check_ranking(kernels, checks, vocabulary, w, x.data(), logits, random);
     for (int row = 0; row < c.rows; row++) {  // alone, whatever it is computed beside

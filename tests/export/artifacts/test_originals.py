@@ -84,7 +84,7 @@ def greedy(scores: Callable[[Tensor, Tensor], Tensor], row: list[int]) -> list[i
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 @pytest.mark.parametrize("family", few_of(FAMILIES, "rmsnorm"))
 def test_family_goes_from_state_dict_to_torch_free_tokens(family: str, tmp_path: Path) -> None:
     model, scores, settings, reference = FAMILIES[family]

@@ -23,6 +23,8 @@ from tfexport.export.parity import STAGES
 from tfexport.export.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
+pytestmark = pytest.mark.slow
+
 Export = Callable[..., ExportResult]
 EXPORTS: dict[str, Export] = {
     "a.bundle": export,

@@ -29,7 +29,7 @@ from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")]
 IDS = SpecialIds(PAD, BOS, EOS, None)
 CLOSE = 1e-5
 SIZES = (

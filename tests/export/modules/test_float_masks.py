@@ -12,7 +12,10 @@ from tests.support.modules.kind import BOS, EOS, PAD
 from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning"),
+]
 KIND = relative_bias.KIND
 
 

@@ -11,7 +11,7 @@ from tests.support.user_files import RECOMPUTING, Methods, UserFile
 from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
-pytestmark = pytest.mark.usefixtures("no_beam_graph", "few_shapes")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_beam_graph", "few_shapes")]
 INPUTS = [
     Input("input_ids", "int64", ("batch", "source_length")),
     Input("attention_mask", "int64", ("batch", "source_length")),

@@ -34,6 +34,8 @@ from tfexport.runtime import Translator
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 from tfexport.weight_table import read_weight_table
 
+pytestmark = pytest.mark.slow
+
 ROWS = [[5, 6, 7, 40], [8], [9, 2, 4, 4, 11, 88], [16, 3]]
 
 

@@ -1,14 +1,22 @@
 """What the quality gate needs: BLEU where there are references, and sacrebleu only there."""
 
+import io
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.conftest import Once
 from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
+from tests.support.picture_bundle import make_picture_bundle
+from tests.support.spoken_bundle import RATE, SpokenTable, use_table, write_spoken_bundle
+from tests.support.table_model import TableModel, TableState
 from tfexport.errors import ConfigError, InputError, MissingDependencyError
 from tfexport.export.quantization.quality import QualityCheck, open_quality_check, read_samples
 from tfexport.languages import Languages
@@ -85,3 +93,72 @@ def test_samples_are_in_the_languages_that_are_named(
         open_quality_check(translator, path, source, "fr")
     with pytest.raises((ConfigError, InputError), match="the model needs a target"):
         open_quality_check(translator, path, source, None)
+
+
+def png(seed: int) -> bytes:
+    image = pytest.importorskip("PIL.Image", reason="the extra vision installs it")
+    file = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (9, 5 + seed, 3), dtype=np.uint8)
+    image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_samples_of_a_bundle_that_reads_pictures_are_files(tmp_path: Path, once: Once) -> None:
+    bundle = once("pictures", make_picture_bundle) / "pictures.bundle"
+    translator, files = Translator(bundle, threads=1), [tmp_path / f"{i}.png" for i in range(6)]
+    for seed, file in enumerate(files):
+        file.write_bytes(png(seed))
+    made = translator.generate_from([{"image": str(file)} for file in files])
+    lines = [f"{file}\t{one.text}" for file, one in zip(files, made, strict=True)]
+    path = tmp_path / "samples.tsv"
+
+    def check(*given: str) -> QualityCheck:
+        path.write_text("\n".join(given))
+        return open_quality_check(translator, path, None, None)
+
+    judge = check(*lines[:4], "", *map(str, files[4:]))
+    quality = judge.judge(bundle, translator.manifest)
+    assert (quality.samples, quality.agreement, quality.bleu_loss) == (6, 1, 0)
+    assert quality.tokens > 30
+    other = tmp_path / "other.bundle"  # one that reads pictures otherwise
+    shutil.copytree(bundle, other)
+    rewrite(other, lambda manifest: manifest["preprocessing"]["steps"][2].update(mean=[0.1] * 3))
+    assert (judge.judge(other, translator.manifest).bleu_loss or 0) > 1
+    (tmp_path / "text.png").write_text("no picture")
+    for line, problem in (
+        (tmp_path / "none.png", "No such file"),
+        (tmp_path / "text.png", "no picture"),
+    ):
+        with pytest.raises(InputError, match=rf"samples.tsv:2: .*{problem}"):
+            check(lines[0], str(line))
+    with pytest.raises(InputError, match=r"samples.tsv:257: more than 256 files"):
+        check(*[str(files[0])] * 257)
+
+
+def encode(self: SpokenTable, rows: Sequence[Any]) -> TableState:
+    """What the table makes of sounds, and of what it made of them before."""
+    made = [row if isinstance(row, list) else self.encoded([row])[0] for row in rows]
+    return TableModel.encode(self, made)
+
+
+def test_samples_of_a_whisper_model_are_transcribed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="the extra audio installs it")
+    use_table(monkeypatch)
+    quality_module = "tfexport.export.quantization.quality"
+    monkeypatch.setattr(f"{quality_module}.open_model", lambda *_: SpokenTable())
+    monkeypatch.setattr(SpokenTable, "encode", encode)
+    translator = Translator(write_spoken_bundle(tmp_path / "spoken.bundle"), threads=1)
+    files = [str(tmp_path / f"{seed}.wav") for seed in range(3)]
+    for seed, file in enumerate(files):
+        samples = np.random.default_rng(seed).normal(0, 0.1, int(RATE * 0.2))
+        soundfile.write(file, samples, RATE)
+    texts = [found.text.strip() for found in translator.transcribe(files)]
+    path = tmp_path / "samples.tsv"
+    path.write_text("".join(f"{file}\t{text}\n" for file, text in zip(files, texts, strict=True)))
+    quality = open_quality_check(translator, path, None, None).judge(
+        translator.path, translator.manifest
+    )
+    assert (quality.samples, quality.agreement, quality.bleu_loss) == (3, 1, 0)
+    assert quality.bleu == pytest.approx(100)

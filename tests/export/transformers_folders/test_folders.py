@@ -13,7 +13,7 @@ from tfexport.export import ExportResult, export, verify
 from tfexport.runtime import Translator
 
 transformers = pytest.importorskip("transformers", reason="make optional installs it")
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 TOKENS = 12
 # transformers' own forward over a whole prefix differs there from its own steps.

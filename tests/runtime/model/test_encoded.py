@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from tfexport.runtime import Translator
+from tfexport.runtime.model.engine_name import EngineName
 
 ROWS = [[5, 9, 7], [4], [6, 8]]
 
 
-@pytest.mark.onnxruntime
-def test_encoded_rows_are_decoded_as_their_sources(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, threads=1, engine="onnxruntime") as opened:
+@pytest.mark.parametrize("engine", ["onnxruntime", "native"])
+def test_encoded_rows_are_decoded_as_their_sources(tiny_bundle: Path, engine: EngineName) -> None:
+    if engine == "native":
+        pytest.importorskip("tfexport_native")
+    with Translator(tiny_bundle, threads=1, engine=engine) as opened:
         model = opened.engine.model
         kept = model.encoded(ROWS)
         for chosen in ([2, 0], [0, 1, 2], [1, 1], [0, 1, 2]):

@@ -11,7 +11,13 @@ from tests.support.table_search import BOS, EOS, log_probs, search
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.search.placed import Draft, Reading, continue_drafts, place_phrases
+from tfexport.runtime.search.placed import (
+    Draft,
+    ModelReader,
+    Reading,
+    continue_drafts,
+    place_phrases,
+)
 from tfexport.runtime.search.required import Required, Requirement, Tokens
 
 SIZE, SIGN = 12, 11
@@ -65,7 +71,8 @@ def test_placed_hypotheses_have_the_phrases_and_the_scores_of_the_model(beam: in
         rows.append(Request(source, required=Required(each, places=places)))
         tokens = draw.choices(range(2, SIZE), k=draw.choice([3, 5]))
         free.append(Hypothesis(tokens, 0.0))
-    found = place_phrases(model, rows, free, options)  # type: ignore[arg-type]
+    reader = ModelReader(model, options)  # type: ignore[arg-type]
+    found = place_phrases(reader, rows, free, options)
     placed = [(row, made) for row, made in zip(rows, found, strict=True) if made is not None]
     assert len(placed) > 8
     for row, made in placed:
@@ -74,7 +81,7 @@ def test_placed_hypotheses_have_the_phrases_and_the_scores_of_the_model(beam: in
         ends = [EOS] * made.finished
         assert made.score == pytest.approx(total(model, row, [*made.tokens, *ends]), abs=1e-5)
     alone = [
-        place_phrases(model, [row], [made], options)[0]  # type: ignore[arg-type]
+        place_phrases(reader, [row], [made], options)[0]
         for row, made in zip(rows, free, strict=True)
     ]
     assert [made and made.tokens for made in alone] == [made and made.tokens for made in found]

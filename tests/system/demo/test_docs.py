@@ -28,6 +28,8 @@ from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.model_src.checkpoint.read import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 QUICK_START = [block for block in BLOCKS if block.page == QUICK_START_PAGE]
 # Lines that need not run again: the quick start's test exports so; make installs packages.

@@ -28,7 +28,7 @@ from tfexport.runtime import Hypothesis, Translator
 from tfexport.runtime.resolve import with_own
 
 transformers = pytest.importorskip("transformers", reason="make optional installs it")
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 DRAWN = int(os.environ.get("DRAWN_SETTINGS", "250"))  # a family
 FEW, PREFIXES = 12, 20

@@ -163,7 +163,7 @@ def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs)
     """Write and compare a float32 bundle in a temporary folder, and quantise it."""
     assert output.weights is not None
     samples, expect = real
-    rows = None if str(samples).endswith(".npz") else samples
+    rows = None if str(samples).endswith(".npz") else samples  # those of ids are compared as well
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / output.path.name
         exact = _write_bundle(contents, path, False, (rows, expect), output.progress)

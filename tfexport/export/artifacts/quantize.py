@@ -26,10 +26,11 @@ def quantize(  # noqa: PLR0913 - one keyword for each option of the command
         output: the new bundle's folder.
         weights: "int8", "int4" or "bf16".
         samples: a file by which the quality is measured: one text a line, followed by a tab and a
-            reference translation if there is one; ids if the bundle holds no tokenizer. The
-            quantised bundle must predict the original's next token at 97 % of the positions, and
-            lose no more than 0.3 BLEU against the references. Up to eight parameters stay float32
-            to reach that, those that change the predictions most first. Without samples nothing
+            reference translation if there is one; ids if the bundle holds no tokenizer; of a bundle
+            that reads sound or pictures, the name of a file in the text's place. The quantised
+            bundle must predict the original's next token at 97 % of the positions, and lose no more
+            than 0.3 BLEU against the references. Up to eight parameters stay float32 to reach that,
+            those that change the predictions most first. Without samples nothing
             is measured, which the manifest records.
         source_language: of the samples, for a model that needs it.
         target_language: of the references, for a model that needs it.

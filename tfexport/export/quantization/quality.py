@@ -31,6 +31,7 @@ LEAST_AGREEMENT = 0.97
 MOST_BLEU_LOSS = 0.3
 BATCH = 32
 LIMIT = 256  # tokens of a sample at most
+FEW_FILES, MOST_FILES = 8, 256  # for each parameter; in all, since their inputs are kept
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,14 @@ class Sample:
         text: the text of the ids.
         reference: the reference translation.
         inputs: the inputs of a custom module, by name.
+        file: the sound or the picture that ``inputs`` were made of.
     """
 
     ids: list[int]
     text: str | None = None
     reference: str | None = None
     inputs: Mapping[str, Any] | None = None
+    file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,8 @@ class QualityCheck:
     ) -> None:
         self._original, self._language_pair = original, language_pair
         self.samples = [sample for sample in samples if sample.ids or sample.inputs]
-        self._pairs = [
-            (sample.text, sample.reference)
-            for sample in self.samples
-            if sample.text is not None and sample.reference is not None
-        ]
-        if self._pairs:
+        self._referenced = [each for each in self.samples if each.reference is not None]
+        if self._referenced:
             _sacrebleu()  # raises early if it is missing
         limit = self._original.manifest.limits.max_target_length
         length = LIMIT if limit is None else min(LIMIT, limit - 1)
@@ -146,7 +145,7 @@ class QualityCheck:
 
     def distance(self, folder: Path, manifest: Manifest) -> float:
         """Mean Kullback-Leibler divergence from the original's predictions; first samples only."""
-        quantized = self._logits(open_model(folder, manifest), BATCH)
+        quantized = self._logits(open_model(folder, manifest), self._first)
         sums, tokens = 0.0, 0
         for (theirs, targets), (ours, _) in zip(self._first_logits, quantized, strict=True):
             for one, two, target in zip(theirs, ours, targets, strict=True):
@@ -160,22 +159,36 @@ class QualityCheck:
     def _first_logits(self) -> list[tuple[Floats, list[list[int]]]]:
         """The original's logits on the first samples, which every parameter is compared with."""
         model = open_model(self._original.path, self._original.manifest)
-        return list(self._logits(model, BATCH))
+        return list(self._logits(model, self._first))
+
+    @property
+    def _first(self) -> int:
+        """Of how many samples each parameter is measured."""
+        return BATCH if self._original.manifest.media is None else FEW_FILES
 
     @cached_property
     def _original_bleu(self) -> float:
         return self._bleu(self._original)
 
     def _bleu(self, translator: Translator) -> float:
-        results = translator.translate(
-            [text for text, _ in self._pairs],
-            source_language=self._language_pair.source, target_language=self._language_pair.target,
-        )  # fmt: skip
-        references = [reference for _, reference in self._pairs]
-        score: float = (
-            _sacrebleu().corpus_bleu([result.text or "" for result in results], [references]).score
-        )
+        references = [sample.reference for sample in self._referenced]
+        score: float = _sacrebleu().corpus_bleu(self._texts(translator), [references]).score
         return score
+
+    def _texts(self, translator: Translator) -> list[str]:
+        """What a bundle makes of the samples that have a reference, as it decodes by default."""
+        media, files = translator.manifest.media, [sample.file for sample in self._referenced]
+        if translator.manifest.speech is not None:
+            return [found.text.strip() for found in translator.transcribe(files)]
+        if media is not None:
+            made = translator.generate_from([{media: file} for file in files])
+        else:
+            made = translator.translate(
+                [sample.text or "" for sample in self._referenced],
+                source_language=self._language_pair.source,
+                target_language=self._language_pair.target,
+            )
+        return [result.text or "" for result in made]
 
     def _logits(
         self, model: Model, count: int | None = None
@@ -202,7 +215,7 @@ class QualityCheck:
     def judge(self, folder: Path, manifest: Manifest) -> Quality:
         """Compare one quantised bundle with the original."""
         agreement, tokens = self.agreement(folder, manifest)
-        if not self._pairs:
+        if not self._referenced:
             return Quality(len(self.samples), tokens, agreement)
         bleu = self._bleu(Translator(folder))
         return Quality(len(self.samples), tokens, agreement, bleu, self._original_bleu - bleu)
@@ -249,7 +262,8 @@ def read_samples(
 ) -> list[Sample]:
     """Read samples: one text a line, with a tab and a reference translation if there is one.
 
-    If the bundle holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
+    Of a bundle that reads sound or pictures, a line names a file in the text's place. If the bundle
+    holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
 
     Raises:
         ConfigError: a language is unknown to the model, or required and missing.
@@ -258,6 +272,8 @@ def read_samples(
     io = translator.manifest.module_io
     if path.suffix == ".npz" and io is not None:
         return [Sample([], inputs=row) for row in read_array_rows(path, io.inputs)]
+    if translator.manifest.media is not None:
+        return _read_files(path, translator, translator.manifest.media)
     as_ids = language_pair == NO_LANGUAGES and not translator.manifest.tokenizers
     options, _ = translator.engine.resolver.resolve(
         {}, language_pair=LanguagePair(as_ids=True) if as_ids else language_pair, own_defaults=False
@@ -274,5 +290,27 @@ def read_samples(
         except InputError as error:
             raise InputError(Message(f"{path}:{number}: ", error.message)) from None
     if not any(sample.ids for sample in samples):
+        raise InputError(f"{path}: holds no sample.")
+    return samples
+
+
+def _read_files(path: Path, translator: Translator, media: str) -> list[Sample]:
+    """Samples that are files, which are read here once, so that a bad one is named by its line."""
+    samples = list[Sample]()
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            name, _, reference = read_line(line, first=number == 1).partition("\t")
+            if not name.strip():
+                continue
+            if len(samples) == MOST_FILES:
+                raise InputError(f"more than {MOST_FILES} files: their inputs are kept in memory")
+            if reference and not translator.engine.gives_text:
+                raise InputError("has a reference, but the bundle holds no tokenizer")
+            name = name.strip()
+            inputs = translator.engine.files.prepare({media: name})
+            samples.append(Sample([], None, reference or None, inputs, name))
+        except InputError as error:
+            raise InputError(Message(f"{path}:{number}: ", error.message)) from None
+    if not samples:
         raise InputError(f"{path}: holds no sample.")
     return samples

@@ -131,6 +131,8 @@ class Run(NamedTuple):
         enough: see above.
         seconds: see above.
         wake: (1,), int32, which any thread may set.
+        owed: (R,), tokens that each row gets before it may choose the end token; empty for none.
+            Only if the model ``has_min_length``.
     """
 
     left: Sequence[int]
@@ -141,6 +143,7 @@ class Run(NamedTuple):
     enough: int
     seconds: float
     wake: NDArray[np.int32]
+    owed: Sequence[int] = ()
 
 
 class Ran(NamedTuple):
@@ -210,12 +213,75 @@ class RunningRows(Protocol):
         """
 
 
+class Read(NamedTuple):
+    """What rows find for each token that they are given.
+
+    Attributes:
+        log_probs: of the token that may follow it; of one that is suppressed less than -1e20.
+        gaps: how far its logit is below the greatest.
+        best: the token of that.
+    """
+
+    log_probs: NDArray[np.float64]
+    gaps: Floats
+    best: NDArray[Any]
+
+
+class TracedRows(Protocol):
+    """Decoder rows, each at a position of its own, from which others may go on."""
+
+    def branch(self, rows: Sequence[int], lengths: Sequence[int]) -> "TracedRows":
+        """Copies of rows that have read their first ``lengths`` tokens; a row may be repeated."""
+
+    def read(self, tokens: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Read:
+        """Give each row its next tokens, and compare what may follow each with a target.
+
+        Returns:
+            What is found, row after row.
+        """
+
+    def run(
+        self, tokens: Sequence[int], left: Sequence[int], end: int, last: int | None, going: Going
+    ) -> list[list[int]]:
+        """Go on greedily to the end of each row; the rows leave.
+
+        Args:
+            tokens: (R,), the next of each.
+            left: (R,), tokens that each may still get, at least one.
+            end: the end token.
+            last: the token that is forced where a row may get only one more; None for none.
+            going: as of ``Model.generate``.
+
+        Returns:
+            The tokens that each gets, the end token included.
+        """
+
+
+class Traced(NamedTuple):
+    """A greedy search whose rows can be gone on from.
+
+    Attributes:
+        generated: its results.
+        log_probs: (B, T) of each token; 0 for a forced one.
+        attention: (B, T, S), the mean over heads of the last layer's cross-attention by which each
+            token was chosen; arbitrary behind the last.
+        rows: which have read all tokens but the last of each.
+    """
+
+    generated: Generated
+    log_probs: NDArray[np.float64]
+    attention: Floats
+    rows: TracedRows
+
+
 class Model(Protocol):
     """A bundle's model. It is stateless and safe to share between threads; callers hold the state.
 
     Attributes:
         vocab_size: V.
         has_generate: whether ``generate`` can be called.
+        has_min_length: whether greedy search in one call, and ``RunningRows.run``, know a least
+            length.
         has_beam: whether ``beam`` can be called.
         has_attention: whether ``attend`` can be called.
         engine: name of the engine, and its instruction set if known.
@@ -223,6 +289,7 @@ class Model(Protocol):
 
     vocab_size: int
     has_generate: bool
+    has_min_length: bool
     has_beam: bool
     has_attention: bool
     engine: str
@@ -248,6 +315,7 @@ class Model(Protocol):
         max_length: int,
         return_scores: bool = True,
         going: Going | None = None,
+        min_length: int = 0,
     ) -> Generated:
         """Decode greedily in one call.
 
@@ -256,6 +324,8 @@ class Model(Protocol):
             max_length: new tokens at most.
             return_scores: false omits them, if the engine can.
             going: asked again and again; the call ends once it is false. None to always continue.
+            min_length: tokens before the end token, at least; 0 unless the model
+                ``has_min_length``.
 
         Raises:
             AbandonedError: ``going`` was false.
@@ -284,6 +354,23 @@ class Model(Protocol):
         Raises:
             AbandonedError: ``going`` was false.
             NoTokenError: the rules allow some row no token.
+        """
+
+    def trace(
+        self, rows: Sequence[Source], max_length: int, going: Going | None = None
+    ) -> Traced | None:
+        """``generate``, with what is needed to go on from any of its positions.
+
+        Args:
+            rows: sources, none of them empty.
+            max_length: new tokens at most.
+            going: as of ``generate``.
+
+        Returns:
+            None if the model cannot, or a row is so long that too much would be kept.
+
+        Raises:
+            AbandonedError: ``going`` was false.
         """
 
     def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:

@@ -250,6 +250,7 @@ class Slots:
 
     def run(self, tokens: Sequence[int] | Ids, run: Run) -> Ran:
         """See ``interface.RunningRows``."""
+        assert not any(run.owed)  # the graph gives the best token alone
         begun, given = time.monotonic(), np.asarray(tokens)
         left, kept = np.array(run.left), np.arange(self.rows)
         chosen, counts = np.empty((self.rows, run.steps), np.int64), np.zeros(self.rows, np.int64)

@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,10 @@ from tfexport.runtime.model.interface import (
     NoTokenError,
     Places,
     Ran,
+    Read,
     Run,
     Source,
+    Traced,
 )
 from tfexport.runtime.model.native_engine import open_native
 from tfexport.weight_table import WEIGHT_TABLE
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _Ids = Sequence[Sequence[int]]  # rows of a Transformer are ids
 _Source: TypeAlias = Sequence[int] | Floats  # ids, or states of an encoder elsewhere
+_MOST_TRACED = 256  # tokens of a row
+_SECONDS = 0.1  # after which a search looks whether it is to go on
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -79,7 +83,7 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_beam = has_shortlist = has_slots = has_attention = True
+    has_generate = has_min_length = has_beam = has_shortlist = has_slots = has_attention = True
 
     @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -136,10 +140,13 @@ class NativeModel:
         max_length: int,
         return_scores: bool = True,
         going: Going | None = None,
+        min_length: int = 0,
     ) -> Generated:
         """See ``interface.Model``."""
         with _ended(going) as flag:
-            found = self._model.generate(self.sources(rows), max_length, return_scores, flag)
+            found = self._model.generate(
+                self.sources(rows), max_length, return_scores, flag, min_length
+            )
         sequences, _, scores = found
         if scores is None:
             scores = np.full(len(rows), np.nan, np.float32)
@@ -168,15 +175,40 @@ class NativeModel:
         tokens, parents = (each.astype(np.int64) for each in (found.tokens, found.parents))
         return BeamRecord(tokens, parents, found.log_probs, found.steps.astype(np.int64))
 
+    @_reporting
+    def trace(
+        self, rows: Sequence[Source], max_length: int, going: Going | None = None
+    ) -> Traced | None:
+        """See ``interface.Model``."""
+        most = min(max_length, _MOST_TRACED)
+        with _ended(going) as flag:
+            found = self._model.trace(self.sources(rows), most, flag)
+        steps = found.sequences.shape[1]
+        if steps == most < max_length:
+            return None
+        made = Generated(found.sequences.astype(np.int64), found.scores)
+        log_probs, attention = found.log_probs[:, :steps], found.attention[:, :steps]
+        return Traced(made, log_probs, attention, NativeTracedRows(self.folder, found.batch))
+
+    @_reporting
     def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
-        """See ``interface.Model``: the encoder is part of the engine's call, and computed anew."""
-        return rows
+        """See ``interface.Model``."""
+        batch = self._model.new_batch()
+        batch.enter(self.sources(rows))
+        return [_EncodedRow(batch, place) for place in range(len(rows))]
 
     @_reporting
     def encode(self, rows: Sequence[Source]) -> NativeRows:
         """See ``interface.Model``."""
-        batch = self._model.new_batch()
-        batch.enter(self.sources(rows))
+        encoded = [row for row in rows if isinstance(row, _EncodedRow)]
+        if encoded:
+            first = encoded[0].batch
+            if len(encoded) < len(rows) or any(row.batch is not first for row in encoded):
+                raise ValueError("some rows are not encoded, or not in the same batch")
+            batch = first.branch([row.place for row in encoded], [0] * len(rows))
+        else:
+            batch = self._model.new_batch()
+            batch.enter(self.sources(rows))
         return NativeRows(self.folder, batch, len(rows))
 
     def step(self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None) -> Floats:
@@ -243,6 +275,64 @@ class NativeRows:
         self.sources = self.sources[rows]
 
 
+class _EncodedRow(NamedTuple):
+    """A row of a batch before its first token, from which several searches may start."""
+
+    batch: tfexport_native.Batch
+    place: int
+
+
+class NativeTracedRows:
+    """See ``interface.TracedRows``.
+
+    Attributes:
+        folder: the folder of the bundle.
+    """
+
+    def __init__(self, folder: Path, batch: tfexport_native.Batch) -> None:
+        self.folder, self._batch = folder, batch
+
+    @_reporting
+    def branch(self, rows: Sequence[int], lengths: Sequence[int]) -> NativeTracedRows:
+        """See ``interface.TracedRows``."""
+        return NativeTracedRows(self.folder, self._batch.branch(rows, lengths))
+
+    @_reporting
+    def read(self, tokens: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Read:
+        """See ``interface.TracedRows``."""
+        counts = [len(row) for row in tokens]
+        given = [token for row in tokens for token in row]
+        found = self._batch.read(given, counts, [token for row in targets for token in row])
+        return Read(*found)
+
+    @_reporting
+    def run(
+        self, tokens: Sequence[int], left: Sequence[int], end: int, last: int | None, going: Going
+    ) -> list[list[int]]:
+        """See ``interface.TracedRows``."""
+        import tfexport_native
+
+        made: list[list[int]] = [[] for _ in tokens]
+        rows, next_tokens, room = list(range(len(tokens))), list(tokens), list(left)
+        while rows:
+            if not going():
+                raise AbandonedError
+            how = tfexport_native.Run(
+                end, -1, -1 if last is None else last, max(room), seconds=_SECONDS
+            )
+            chosen, counts = self._batch.run(next_tokens, room, how)
+            kept = list[int]()
+            for place, row in enumerate(rows):
+                got = chosen[place, : counts[place]].tolist()
+                made[row] += got
+                room[place] -= len(got)
+                if got[-1] != end and room[place]:
+                    kept.append(place)
+            rows, room = [rows[place] for place in kept], [room[place] for place in kept]
+            next_tokens = [made[row][-1] for row in rows]
+        return made
+
+
 class NativeRunningRows:
     """See ``interface.RunningRows``; free rows take no memory.
 
@@ -286,7 +376,7 @@ class NativeRunningRows:
 
         first, last = (-1 if token is None else token for token in (run.first, run.last))
         how = tfexport_native.Run(
-            run.end, first, last, run.steps, run.enough, run.seconds, run.wake
+            run.end, first, last, run.steps, run.enough, run.seconds, run.wake, run.owed
         )
         chosen, counts = self._batch.run(tokens, run.left, how)
         ended = (chosen[np.arange(len(counts)), counts - 1] == run.end) | (counts == run.left)

@@ -28,6 +28,7 @@ from tfexport.runtime.model.interface import (
     ModelShape,
     NoTokenError,
     Source,
+    Traced,
 )
 from tfexport.runtime.model.kv_cache import DecoderState, EncodedRow, Slots, encoded_rows, join_rows
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
@@ -44,6 +45,7 @@ class OnnxModel:
     engine = "onnxruntime"
     log_normalizer = None
     has_attention = True
+    has_min_length = False
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.vocab_size = manifest.limits.target_vocab_size
@@ -105,6 +107,7 @@ class OnnxModel:
         max_length: int,
         return_scores: bool = True,
         going: Going | None = None,
+        min_length: int = 0,
     ) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
@@ -113,7 +116,9 @@ class OnnxModel:
             max_length: new tokens at most.
             return_scores: false omits them, if the graph can.
             going: see ``interface.Model``.
+            min_length: 0, as the graph knows no other.
         """
+        assert not min_length
         feeds: dict[str, NDArray[Any]] = {
             **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
@@ -167,6 +172,12 @@ class OnnxModel:
         check_range(path, "parents", found.parents, beam_size)
         check_range(path, "steps", found.steps, len(found.tokens) + 1)
         return found
+
+    def trace(
+        self, rows: Sequence[Source], max_length: int, going: Going | None = None
+    ) -> Traced | None:
+        """See ``interface.Model``: the graph of a search keeps no positions."""
+        return None
 
     def encoded(self, rows: Sequence[Source]) -> Sequence[EncodedRow]:
         """See ``interface.Model``; the rows may share a batch."""

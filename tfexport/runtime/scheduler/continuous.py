@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.model.interface import Floats, Ids, Run
+from tfexport.runtime.model.interface import Floats, Ids, Model, Run
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler.submission import Ended, Observer, Row
@@ -54,11 +54,11 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
     )
 
 
-def make_sequence(row: Row, observer: Observer) -> "GreedySequence | SearchSequence":
-    """Make a sequence of a row; greedy rows that the graph supports need no search."""
+def make_sequence(row: Row, observer: Observer, model: Model) -> "GreedySequence | SearchSequence":
+    """Make a sequence of a row; greedy rows that the model supports need no search."""
     options = row.options
     own = ((), (options.first_token,))
-    plain = options.beam_size == 1 and options.fits_greedy_graph and row.request.prefix in own
+    plain = options.beam_size == 1 and options.fits_greedy_of(model) and row.request.prefix in own
     return GreedySequence(row, observer) if plain else SearchSequence(row, observer)
 
 
@@ -125,6 +125,7 @@ class GreedySequence:
         # Read at every token: local attributes are faster.
         self._prefix, self._longest = row.request.prefix, options.max_length
         self._end, self._last_token = options.eos_id, options.last_token
+        self._least = options.min_length
         self._reporter = _Reporter(row, observer)
         self._tokens: list[int] = []
         self._scores: list[float] = []
@@ -158,6 +159,11 @@ class GreedySequence:
     def left(self) -> int:
         """Tokens that it may still get."""
         return self._longest - len(self._tokens)
+
+    @property
+    def owed(self) -> int:
+        """Tokens that it has to get before its end token."""
+        return max(0, self._least - len(self._tokens))
 
     @property
     def told(self) -> bool:
@@ -267,7 +273,8 @@ class ContinuousBatch:
             BundleError: onnxruntime cannot run the graph.
         """
         self._wake = wake
-        self._slots = engine.model.running_rows(capacity)
+        self._model = engine.model
+        self._slots = self._model.running_rows(capacity)
         self._observer, self.capacity = observer, capacity
         self._hold([])
         self._indices: list[list[int]] = []  # rows of each sequence in the model's batch
@@ -275,7 +282,7 @@ class ContinuousBatch:
 
     def enter(self, rows: Sequence[Row]) -> None:
         """See ``RunningBatch``."""
-        sequences = [make_sequence(row, self._observer) for row in rows]
+        sequences = [make_sequence(row, self._observer, self._model) for row in rows]
         first = self._slots.rows
         self._slots.enter([row.request.source for row in rows])
         self._hold([*self._sequences, *sequences])
@@ -287,6 +294,7 @@ class ContinuousBatch:
         if self._plain:
             return self._run(self._plain)
         best, logits = self._slots.step(self._tokens, self._scored)
+        best = best.copy()
         scores = self._scores(best, logits) if self._scored else [math.nan] * len(best)
         outputs = Outputs(best.tolist(), scores, logits)
         ended: Ended = []
@@ -318,6 +326,7 @@ class ContinuousBatch:
             self.capacity // ENTERING - self.free,
             _SECONDS,
             self._wake,
+            [sequence.owed for sequence in by_row],
         )
         tokens, counts, kept = self._slots.run(self._tokens, run)
         ended: Ended = []
@@ -366,20 +375,25 @@ class ContinuousBatch:
         self._plain = plain if len(plain) == len(sequences) and not self._scored else []
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
-        """Log-probabilities (R,) of the best tokens; NaN if not requested."""
+        """Log-probabilities (R,) of ``best``, which least lengths change; NaN if not requested."""
         scores = np.full(len(best), np.nan)
         sequences = zip(self._sequences, self._indices, strict=True)
         greedy = [
-            (indices[0], sequence.row.options)
+            (indices[0], sequence)
             for sequence, indices in sequences
-            if sequence.scored and isinstance(sequence, GreedySequence)
+            if isinstance(sequence, GreedySequence) and (sequence.scored or sequence.owed)
         ]
         if greedy:
             rows = [place for place, _ in greedy]
             allowed = logits[rows]
             # The same for all of them: the model's own rules, which are part of the graph.
-            allowed[:, list(greedy[0][1].suppress_tokens)] = -np.inf
+            options = greedy[0][1].row.options
+            allowed[:, list(options.suppress_tokens)] = -np.inf
+            owing = [place for place, (_, sequence) in enumerate(greedy) if sequence.owed]
+            allowed[owing, options.eos_id] = -np.inf
+            best[np.array(rows)[owing]] = allowed[owing].argmax(-1)
             scores[rows] = token_log_probs(allowed, best[rows])
+            scores[[place for place, sequence in greedy if not sequence.scored]] = math.nan
         found: list[float] = scores.tolist()
         return found
 

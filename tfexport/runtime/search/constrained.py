@@ -15,16 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.errors import Message, Option, Problem
-from tfexport.runtime.model.interface import Floats, Ids, Model
+from tfexport.runtime.model.interface import Floats, Ids, Model, Traced
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefill, run
 from tfexport.runtime.search.beam import BeamChoice, Beams, Candidates, Doubles, GroupChoice, Rows
+from tfexport.runtime.search.graph_search import hypotheses_of, starts_alike
 from tfexport.runtime.search.logits import log_normalizer, topk
-from tfexport.runtime.search.placed import place_phrases
+from tfexport.runtime.search.placed import ModelReader, Reader, place_phrases
 from tfexport.runtime.search.ranking import best_first
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.required import Required
+from tfexport.runtime.search.traced import TracedReader
 
 # Hypotheses of a search with fewer, by the tokens of the required phrases: (tokens, hypotheses).
 _WIDTHS = ((3, 4), (7, 8))
@@ -48,11 +50,7 @@ def decode_constrained(
         options: how to decode them.
         search: the search without phrases.
     """
-    free = [
-        request if request.required is None else dataclasses.replace(request, required=None)
-        for request in requests
-    ]
-    found = search(model, free, options)
+    found, traced = _searched(model, requests, options, search)
     lacking = dict[int, Request]()
     for place, request in enumerate(requests):
         if request.required is None:
@@ -62,11 +60,12 @@ def decode_constrained(
             lacking[place] = request
     if not lacking:
         return found
-    # What the encoder gives is computed once for all that follows.
-    sources = model.encoded([request.source for request in lacking.values()])
-    for place, source in zip(lacking, sources, strict=True):
-        lacking[place] = dataclasses.replace(lacking[place], encoded=source)
-    placed = _placed(model, lacking, found, options)
+    if traced is None:
+        # What the encoder gives is computed once for all that follows.
+        sources = model.encoded([request.source for request in lacking.values()])
+        for place, source in zip(lacking, sources, strict=True):
+            lacking[place] = dataclasses.replace(lacking[place], encoded=source)
+    placed = _placed(model, lacking, found, options, traced)
     rows, open_rows = dict[int, Request](), dict[int, list[int]]()
     for place, request in lacking.items():
         if place in placed:
@@ -86,11 +85,29 @@ def decode_constrained(
     return found
 
 
+def _searched(
+    model: Model, requests: Sequence[Request], options: ResolvedOptions, search: Search
+) -> tuple[list[list[Hypothesis]], Traced | None]:
+    """The hypotheses of rows, whatever they require; and the search's trace, if it has one."""
+    if options.beam_size == 1 and options.fits_greedy_graph and starts_alike(requests, options):
+        rows = [request.source for request in requests]
+        traced = model.trace(rows, options.max_length, options.going)
+        if traced is not None:
+            made = hypotheses_of(traced.generated, options.eos_id, options)
+            return [[each] for each in made], traced
+    free = [
+        request if request.required is None else dataclasses.replace(request, required=None)
+        for request in requests
+    ]
+    return search(model, free, options), None
+
+
 def _placed(
     model: Model,
     rows: Mapping[int, Request],
     found: Sequence[list[Hypothesis]],
     options: ResolvedOptions,
+    traced: Traced | None,
 ) -> dict[int, list[Hypothesis]]:
     """The hypotheses with all phrases of rows in which these can be placed.
 
@@ -99,6 +116,7 @@ def _placed(
         rows: rows that lack phrases, by their place in the batch.
         found: the hypotheses of the batch.
         options: how they were decoded.
+        traced: the trace of the batch, if there is one.
     """
     lacking = [
         (place, made)
@@ -112,7 +130,10 @@ def _placed(
         for row in (rows[place] for place, _ in lacking)
         if row.required is not None
     ]
-    made = place_phrases(model, of_rows, [before for _, before in lacking], options)
+    reader: Reader = ModelReader(model, options)
+    if traced is not None:
+        reader = TracedReader(traced, [place for place, _ in lacking], options, reader)
+    made = place_phrases(reader, of_rows, [before for _, before in lacking], options)
     results: dict[int, list[Hypothesis]] = {}
     for (place, _), after in zip(lacking, made, strict=True):
         if after is not None:
@@ -209,6 +230,8 @@ def _counted(request: Request, options: ResolvedOptions) -> tuple[int, ...]:
 def _admitting(request: Request, required: Required) -> Request:
     """The row with these requirements, and a shortlist that has their tokens."""
     candidates = request.candidates
+    if candidates is None and required is request.required:
+        return request
     if candidates is not None:
         phrases = [each.phrases + each.first for each in required.requirements]
         tokens = [token for each in phrases for phrase in each for token in phrase]

@@ -13,6 +13,7 @@ from tfexport.runtime.search.batch import Choice, Prefixes
 from tfexport.runtime.search.graph_search import (
     beam_in_one_call,
     greedy_in_one_call,
+    starts_alike,
 )
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.stepwise import StepwiseChoice, StepwiseSearch
@@ -58,11 +59,7 @@ def make_choice(
 def _search(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
 ) -> list[list[Hypothesis]]:
-    # Searches in one call take no shortlists, rules and prefixes, except for a forced first token.
-    own = ((), (options.first_token,))
-    unconstrained = all(
-        row.prefix in own and row.candidates is None and row.rule is None for row in requests
-    )
+    unconstrained = starts_alike(requests, options)
     if options.beam_size > 1:
         found = _beam_in_one_call(model, requests, options) if unconstrained else None
         if found is not None:
@@ -70,7 +67,7 @@ def _search(
         from tfexport.runtime.search.beam import BeamSearch  # noqa: PLC0415
 
         return BeamSearch(model, requests, options).run()
-    if model.has_generate and options.fits_greedy_graph and unconstrained:
+    if model.has_generate and options.fits_greedy_of(model) and unconstrained:
         rows = [row.source for row in requests]
         most, end = options.max_length, options.eos_id
         made = greedy_in_one_call(model, rows, most, end, options, options.going)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tfexport.runtime.model.abandoned import Going
-from tfexport.runtime.model.interface import BeamRecord, BeamRules, Model, Source
+from tfexport.runtime.model.interface import BeamRecord, BeamRules, Generated, Model, Source
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.ranking import (
@@ -84,6 +84,17 @@ class Backtrace:
         return make_hypothesis(row, in_order, None, finished, self._options)
 
 
+def starts_alike(requests: Sequence[Request], options: ResolvedOptions) -> bool:
+    """Whether rows are without shortlists, rules and prefixes, except for a forced first token.
+
+    Searches in one call take no others.
+    """
+    own = ((), (options.first_token,))
+    return all(
+        row.prefix in own and row.candidates is None and row.rule is None for row in requests
+    )
+
+
 def truncate_at_eos(row: list[int], eos_id: int) -> list[int]:
     """The tokens before the first end token; all of them if there is none."""
     return row[: row.index(eos_id)] if eos_id in row else row
@@ -104,11 +115,17 @@ def greedy_in_one_call(
         rows: sources, none of them empty.
         max_length: the most tokens of a row.
         eos_id: the model's own end token.
-        options: scoring, and whether the end token is kept.
+        options: scoring, least length, and whether the end token is kept.
         going: see ``Model.generate``.
     """
     options = options or DecodingOptions()
-    found = model.generate(rows, max_length, options.return_scores, going)
+    least = options.min_length
+    found = model.generate(rows, max_length, options.return_scores, going, least)
+    return hypotheses_of(found, eos_id, options)
+
+
+def hypotheses_of(found: Generated, eos_id: int, options: DecodingOptions) -> list[Hypothesis]:
+    """The hypothesis of each row of a greedy search in one call."""
     hypotheses = []
     for row, mean in zip(found.sequences.tolist(), found.scores.tolist(), strict=True):
         tokens = truncate_at_eos(row, eos_id)

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,7 @@ class Draft(NamedTuple):
         ended: whether an end token follows.
         forced: the tokens up to the end of the last phrase.
         replaced: the tokens that the last phrase replaces.
+        row: its place among the translations into which phrases are put.
     """
 
     request: Request
@@ -52,6 +53,7 @@ class Draft(NamedTuple):
     ended: bool
     forced: int = 0
     replaced: Tokens = ()
+    row: int = 0
 
     @property
     def required(self) -> Required:
@@ -88,8 +90,31 @@ class Reading(NamedTuple):
         return float(self.log_probs.mean()) if len(self.log_probs) else 0.0
 
 
+class Reader(Protocol):
+    """The decoder, as it reads translations and goes on with them."""
+
+    def align(self, drafts: Sequence[Draft]) -> list[Doubles]:
+        """The attention of each token of drafts to the words of their sources, (T, W) each.
+
+        Of the last layer, the mean over its heads, at the position that chose the token.
+
+        Args:
+            drafts: translations as they were found.
+        """
+
+    def read(self, drafts: Sequence[Draft]) -> list[Reading]:
+        """Read drafts by teacher forcing; penalties and bans act as in the search."""
+
+    def go_on(self, drafts: Sequence[tuple[Draft, Reading]]) -> list[Hypothesis | None]:
+        """Decode drafts from after the tokens that are ``agreed``; None where it is impossible.
+
+        Args:
+            drafts: drafts that were read, and how.
+        """
+
+
 def place_phrases(
-    model: Model,
+    reader: Reader,
     requests: Sequence[Request],
     found: Sequence[Hypothesis],
     options: ResolvedOptions,
@@ -97,27 +122,27 @@ def place_phrases(
     """For each row a translation with all of its phrases; None if they have no place.
 
     Args:
-        model: the model that decodes.
+        reader: the model that decodes.
         requests: rows whose ``required`` has ``places``; their prefixes are equally long.
         found: a translation of each that lacks some of its phrases.
         options: how it was decoded.
     """
     results: list[Hypothesis | None] = [None] * len(requests)
     free = [
-        Draft(request, _without_end(made, options), made.finished)
-        for request, made in zip(requests, found, strict=True)
+        Draft(request, _without_end(made, options), made.finished, row=row)
+        for row, (request, made) in enumerate(zip(requests, found, strict=True))
     ]
-    drafts, owners = list[Draft](), list[int]()
-    for row, pooled in enumerate(_align(model, free, options)):
-        made = list(_with_phrases(free[row], pooled, options))
-        drafts += made
-        owners += [row] * len(made)
+    drafts = list[Draft]()
+    for draft, pooled in zip(free, reader.align(free), strict=True):
+        drafts += _with_phrases(draft, pooled, options)
+    if not drafts:
+        return results
     chosen: dict[int, tuple[Draft, Reading]] = {}
-    for row, draft, reading in zip(owners, drafts, _read(model, drafts, options), strict=True):
-        if row not in chosen or reading.mean > chosen[row][1].mean:
-            chosen[row] = draft, reading
+    for draft, reading in zip(drafts, reader.read(drafts), strict=True):
+        if draft.row not in chosen or reading.mean > chosen[draft.row][1].mean:
+            chosen[draft.row] = draft, reading
     open_rows = [row for row, (_, reading) in chosen.items() if reading.agreed is not None]
-    again = continue_drafts(model, [chosen[row] for row in open_rows], options)
+    again = reader.go_on([chosen[row] for row in open_rows]) if open_rows else []
     continued = dict(zip(open_rows, again, strict=True))
     for row, (draft, reading) in chosen.items():
         usable = [
@@ -197,31 +222,50 @@ def _parts(
             yield _Part(places, first, tokens, min(first + step, tokens.shape[1]), state)
 
 
-def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Doubles]:
-    """The attention of each token of drafts to the words of their sources, (T, W) each.
+class ModelReader:
+    """See ``Reader``: everything is read from its start."""
 
-    Of the last layer, the mean over its heads, at the position that chose the token.
-    """
-    found = [
-        np.zeros((len(draft.tokens), max(draft.places.words, default=-1) + 1)) for draft in drafts
-    ]
+    def __init__(self, model: Model, options: ResolvedOptions) -> None:
+        """Take how the translations were decoded."""
+        self._model, self._options = model, options
+
+    def align(self, drafts: Sequence[Draft]) -> list[Doubles]:
+        """See ``Reader``."""
+        return _align(self._model, drafts, self._options)
+
+    def read(self, drafts: Sequence[Draft]) -> list[Reading]:
+        """See ``Reader``."""
+        return _read(self._model, drafts, self._options)
+
+    def go_on(self, drafts: Sequence[tuple[Draft, Reading]]) -> list[Hypothesis | None]:
+        """See ``Reader``."""
+        return continue_drafts(self._model, drafts, self._options)
+
+
+def pool(draft: Draft, attended: Floats) -> Doubles:
+    """The attention (T, S) of tokens to the words of a draft's source: (T, W)."""
+    words = np.array(draft.places.words)
+    of_words = words[:, None] == np.arange(max(draft.places.words, default=-1) + 1)
+    found: Doubles = attended[:, : len(words)] @ of_words.astype(np.float64)
+    return found
+
+
+def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Doubles]:
+    """See ``Reader.align``."""
+    found: list[list[Doubles]] = [[] for _ in drafts]
     few = np.array([options.eos_id]) if model.has_shortlist else None  # no logits are needed
     for part in _parts(model, drafts, options, model.vocab_size if few is None else 1):
         read = part.tokens[:, part.first : part.last]
         _, weights = model.attend(read, part.state, few)
         attended = weights[:, -1].mean(1)  # (R, T, S)
         for row, place in enumerate(part.places):
-            words = np.array(drafts[place].places.words)
-            inside = np.flatnonzero(words >= 0)
-            pooled = found[place][part.first : part.last]
-            np.add.at(pooled.T, words[inside], attended[row, : len(pooled), inside])
-    return found
+            left = max(0, len(drafts[place].tokens) - part.first)
+            found[place].append(pool(drafts[place], attended[row, :left]))
+    return [np.concatenate(parts) for parts in found]
 
 
 def _read(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Reading]:
-    """Read drafts by teacher forcing; penalties and bans act as in the search."""
-    if not drafts:
-        return []
+    """See ``Reader.read``."""
     best, gaps, log_probs, wanted = [[list[Any]() for _ in drafts] for _ in range(4)]
     attention: list[list[Floats]] = [[] for _ in drafts]
     ends = np.array(options.end_tokens)
@@ -247,7 +291,9 @@ def _read(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> li
             if attended is not None:
                 attention[place].append(attended[row])
     return [
-        _reading(draft, best[place], gaps[place], log_probs[place], wanted[place], attention[place])
+        make_reading(
+            draft, best[place], gaps[place], log_probs[place], wanted[place], attention[place]
+        )
         for place, draft in enumerate(drafts)
     ]
 
@@ -281,15 +327,24 @@ def _filter(
     return normal
 
 
-def _reading(
+def make_reading(
     draft: Draft,
-    best: list[int],
-    gaps: list[float],
-    log_probs: list[float],
-    wanted: list[int],
-    attention: list[Floats],
+    best: Sequence[int],
+    gaps: Sequence[float],
+    log_probs: Sequence[float],
+    wanted: Sequence[int],
+    attention: Sequence[Floats] = (),
 ) -> Reading:
-    """Compare the tokens that the model finds likeliest with those that are wanted."""
+    """Compare the tokens that the model finds likeliest with those that are wanted.
+
+    Args:
+        draft: the draft that was read.
+        best: of each position the likeliest token.
+        gaps: how much less likely the one that is wanted is.
+        log_probs: of the tokens that are wanted.
+        wanted: these; from the draft's end on end tokens.
+        attention: (T, S) of some positions each, if it is needed.
+    """
     length = len(draft.tokens)
     whole = length + draft.ended
     agreed = None
@@ -360,7 +415,7 @@ def _with_phrases(draft: Draft, pooled: Doubles, options: ResolvedOptions) -> It
             at, forced, replaced = span[1], len(tokens), draft.tokens[slice(*span)]
         tokens += draft.tokens[at:]
         if forced < options.max_length:
-            yield Draft(draft.request, tuple(tokens), draft.ended, forced, replaced)
+            yield Draft(draft.request, tuple(tokens), draft.ended, forced, replaced, draft.row)
 
 
 def _merged(places: Sequence[_Place]) -> list[_Place]:
@@ -448,7 +503,7 @@ def _translated_from(shares: Doubles, source: Span) -> tuple[Span, int] | None:
 def continue_drafts(
     model: Model, drafts: Sequence[tuple[Draft, Reading]], options: ResolvedOptions
 ) -> list[Hypothesis | None]:
-    """Decode drafts from after the tokens that are ``agreed``; None where there is no room."""
+    """See ``Reader.go_on``."""
     results: list[Hypothesis | None] = [None] * len(drafts)
     kept = list[tuple[int, Draft, Tokens, Reading]]()
     for place, (draft, reading) in enumerate(drafts):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.errors import InputError, Message, Option
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.model.interface import Floats, Ids, Source
+from tfexport.runtime.model.interface import Floats, Ids, Model, Source
 from tfexport.runtime.options import DecodingOptions, changed_options
 from tfexport.runtime.search.required import Required
 from tfexport.runtime.text.codec import PLAIN, Framing
@@ -212,9 +212,19 @@ class ResolvedOptions(DecodingOptions):
     @cached_property
     def fits_greedy_graph(self) -> bool:
         """Whether the greedy search graph implements exactly the options in use."""
+        return self._fits_greedy(GREEDY_GRAPH_OPTIONS)
+
+    def fits_greedy_of(self, model: Model) -> bool:
+        """Whether the model's greedy search in one call implements exactly the options in use."""
+        # Without a token beside the end a row ends as it is, which only stepwise search does.
+        if not (self.min_length and model.has_min_length):
+            return self.fits_greedy_graph
+        known = GREEDY_GRAPH_OPTIONS | {"min_length"}
+        return self._fits_greedy(known) and len(self.never_inside) < model.vocab_size
+
+    def _fits_greedy(self, known: frozenset[str]) -> bool:
         rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)
-        known = GREEDY_GRAPH_OPTIONS | _RULES
-        return rules == self.graph_rules and self._usual and self._knows(known)
+        return rules == self.graph_rules and self._usual and self._knows(known | _RULES)
 
     @cached_property
     def fits_beam_rules(self) -> bool:

@@ -23,7 +23,7 @@ from tfexport.serve.bodies import (
 )
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import wrong
-from tfexport.serve.models import Models
+from tfexport.serve.models import TEXT, Models
 from tfexport.serve.openapi import describe
 from tfexport.serve.service import Service
 from tfexport.serve.texts import (
@@ -224,7 +224,7 @@ def target_codes(code: str) -> list[str]:
 
 def _listed(models: Models, side: str) -> list[dict[str, Any]]:
     codes: dict[str, str] = {}  # in the order of the models
-    for model in models:
+    for model in models.taking(TEXT) or models:
         for code in getattr(model.languages, f"{side}s") or (UNKNOWN,):
             for listed in target_codes(code) if side == "target" else [source_code(code)]:
                 codes.setdefault(listed, _NAMES.get(listed) or language_name(listed))

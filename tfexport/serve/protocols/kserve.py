@@ -22,7 +22,8 @@ from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_jso
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
 from tfexport.serve.files import AskedFiles, read_files
-from tfexport.serve.models import Model, choose_named
+from tfexport.serve.models import TEXT as _TEXTS
+from tfexport.serve.models import Model, choose_named, choose_taking
 from tfexport.serve.openapi import add_probe, describe
 from tfexport.serve.rows import Asked, Translated
 from tfexport.serve.service import Service
@@ -345,6 +346,7 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
         model, call = _model(service, request), call_of(request.scope)
         model.serve(call)
         body, inputs = await call.in_thread(_read, call)
+        choose_taking(service.models, model.name, IMAGE if IMAGE in inputs else _TEXTS)
         output = SEQUENCES if IDS in inputs else TRANSLATION
         binary = _wants_binary(body, output)
         given = {name: value for name, value in body.parameters.items() if name != _BINARY}
@@ -383,8 +385,8 @@ def _metadata(model: Model) -> dict[str, Any]:
 
     text = model.engine.gives_text
     taken = [tensor(TEXT, BYTES, [-1])] if text else [tensor(IDS, INT64, [-1, -1])]
-    if text and model.engine.manifest.media == IMAGE:
-        taken = [tensor(IMAGE, BYTES, [-1])]
+    if model.takes != _TEXTS:  # sound and arrays have no input in this protocol
+        taken = [tensor(IMAGE, BYTES, [-1])] if text and model.takes == IMAGE else []
     return {
         "name": model.name,
         "versions": [model.version],

@@ -27,7 +27,7 @@ from tfexport.serve.bodies import (
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.detection import LIBRARY, can_detect, detect
 from tfexport.serve.failures import LIBRETRANSLATE, RequestError, wrong
-from tfexport.serve.models import Models
+from tfexport.serve.models import TEXT, Models
 from tfexport.serve.openapi import describe
 from tfexport.serve.service import Service
 from tfexport.serve.texts import (
@@ -235,7 +235,7 @@ def _percent(confidence: float) -> float:
 
 def _listed(models: Models) -> list[dict[str, Any]]:
     targets: dict[str, dict[str, None]] = {}  # in the order of the models
-    for model in models:
+    for model in models.taking(TEXT) or models:
         known = model.languages
         sources, written = (
             list(listed_codes(codes)) or [UNKNOWN] for codes in (known.sources, known.targets)

@@ -23,7 +23,7 @@ from tfexport.serve.bodies import JSON, Fields, check_media_type, problems_of, u
 from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import OPENAI, RequestError, as_failure, wrong
 from tfexport.serve.files import AskedFiles, read_files
-from tfexport.serve.models import Model, Models
+from tfexport.serve.models import Model, Models, choose_taking
 from tfexport.serve.multipart import MULTIPART, form_values, read_multipart
 from tfexport.serve.openapi import describe
 from tfexport.serve.protocols.own import (
@@ -35,7 +35,7 @@ from tfexport.serve.protocols.own import (
     to_json,
 )
 from tfexport.serve.service import Service
-from tfexport.serve.speech import Listening, hears, prompt_ids
+from tfexport.serve.speech import Listening, prompt_ids
 
 ALIAS = "whisper-1"  # OpenAI's own name, which many clients send
 _TEXT = "text/plain; charset=utf-8"
@@ -165,19 +165,14 @@ def _choose(models: Models, name: str | None) -> Model:
     Raises:
         RequestError: there is none.
     """
-    able = [model for model in models if hears(model)]
-    names = [model.name for model in able]
-    if not able:
-        raise wrong(f"model: none here takes sound; served: {join_some(models.names)}")
-    if name is None and len(able) > 1:
-        raise wrong(f"model: choose one of {join_some(names)}")
-    if name is None or (name == ALIAS and ALIAS not in models.names):
-        return able[0]
-    model = models.get(name)
-    if not hears(model):
-        takes = model.engine.manifest.media or "text"
-        raise wrong(f"model: {name!r} takes {takes}, not sound; those of sound: {join_some(names)}")
-    return model
+    alias = name == ALIAS and ALIAS not in models.names
+    model = choose_taking(models, None if alias else name, AUDIO)
+    if model is not None:
+        return model
+    able = models.taking(AUDIO)
+    if not alias:
+        raise wrong(f"model: choose one of {join_some([one.name for one in able])}")
+    return able[0]
 
 
 def _check(body: TranscriptionCall | TranslationCall) -> None:

@@ -38,7 +38,7 @@ from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
 from tfexport.serve.files import AskedFiles, read_files
 from tfexport.serve.metrics import Metrics
-from tfexport.serve.models import Model, ModelChoice, choose_named
+from tfexport.serve.models import TEXT, Model, ModelChoice, choose_named
 from tfexport.serve.openapi import describe
 from tfexport.serve.rows import Asked, Made, Rows, Translated, assemble
 from tfexport.serve.scoring import prepare_pairs
@@ -442,7 +442,7 @@ def routes(service: Service) -> APIRouter:
 
 async def _images(service: Service, body: ImagesCall, call: Call) -> Response:
     options = _Options(body.options, len(body.images))
-    model = _choose(service, body, options).model
+    model = _choose(service, body, options, IMAGE).model
     model.serve(call)
     asked = AskedFiles(IMAGE, body.images, options.decoding, options.prefixes)
     found = await read_files(service.settings, model, asked, call)
@@ -457,10 +457,10 @@ def _read_texts_or_images(body: bytes, service: Service) -> "TranslateCall | Ima
     return _read(TranslateCall, body, service)
 
 
-def _choose(service: Service, body: CallBody, options: _Options) -> ModelChoice:
+def _choose(service: Service, body: CallBody, options: _Options, takes: str = TEXT) -> ModelChoice:
     if options.problems:
         raise wrong(options.problems)
-    return choose_named(service.models, body.model, options.source, options.target)
+    return choose_named(service.models, body.model, options.source, options.target, takes)
 
 
 def _read(kind: type[Kind], body: bytes, service: Service) -> Kind:

@@ -1,0 +1,135 @@
+"""Placing required phrases by the trace of a greedy search, whose positions are not read again.
+
+Axes: T tokens, S source.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfexport.runtime.model.interface import Read, Traced, TracedRows
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.search.placed import Doubles, Draft, Reader, Reading, make_reading, pool
+from tfexport.runtime.search.ranking import make_hypothesis
+from tfexport.runtime.search.request import ResolvedOptions
+from tfexport.runtime.search.required import Tokens
+
+_LEAST = -1e20  # log-probabilities below it are of suppressed tokens
+
+
+class TracedReader:
+    """See ``Reader``: what a draft shares with the translation that was found is known."""
+
+    def __init__(
+        self, traced: Traced, rows: Sequence[int], options: ResolvedOptions, reader: Reader
+    ) -> None:
+        """Take a trace.
+
+        Args:
+            traced: a search by these options.
+            rows: for each translation its row in the trace.
+            options: those that a greedy search in one call implements.
+            reader: what reads drafts that have all tokens that they may have.
+        """
+        self._traced, self._rows, self._options, self._reader = traced, rows, options, reader
+        self._found: list[Tokens] = []
+        self._read: TracedRows | None = None
+        self._places: dict[int, int] = {}  # of drafts in what was read, by identity
+
+    def align(self, drafts: Sequence[Draft]) -> list[Doubles]:
+        """See ``Reader``."""
+        self._found = [draft.tokens for draft in drafts]
+        return [
+            pool(draft, self._traced.attention[row, : len(draft.tokens)])
+            for draft, row in zip(drafts, self._rows, strict=True)
+        ]
+
+    def read(self, drafts: Sequence[Draft]) -> list[Reading]:
+        """See ``Reader``."""
+        options = self._options
+        most = options.max_length
+        if options.last_token is not None and any(len(each.tokens) + 1 >= most for each in drafts):
+            return self._reader.read(drafts)
+        shared = [_shared(draft.tokens, self._found[draft.row]) for draft in drafts]
+        inputs, targets = list[Tokens](), list[Tokens]()
+        for draft, start in zip(drafts, shared, strict=True):
+            inputs.append((options.bos_id, *draft.tokens)[start:most])
+            targets.append((*draft.tokens, options.eos_id)[start:most])
+        rows = [self._rows[draft.row] for draft in drafts]
+        self._read = self._traced.rows.branch(rows, shared)
+        self._places = {id(draft): place for place, draft in enumerate(drafts)}
+        readings, at = list[Reading](), 0
+        found = self._read.read(inputs, targets)
+        best, gaps = found.best.tolist(), found.gaps.tolist()
+        log_probs = _log_probs(found)
+        for draft, row, start, wanted in zip(drafts, rows, shared, targets, strict=True):
+            part = slice(at, at + len(wanted))
+            at += len(wanted)
+            known = self._traced.log_probs[row, :start].tolist()
+            before = [0] * start  # which no draft changes
+            reading = make_reading(
+                draft,
+                before + best[part],
+                [0.0] * start + gaps[part],
+                known + log_probs[part],
+                (*draft.tokens[:start], *wanted),
+            )
+            readings.append(reading)
+        return readings
+
+    def go_on(self, drafts: Sequence[tuple[Draft, Reading]]) -> list[Hypothesis | None]:
+        """See ``Reader``."""
+        options = self._options
+        if self._read is None:
+            return self._reader.go_on(drafts)
+        results: list[Hypothesis | None] = [None] * len(drafts)
+        kept = list[tuple[int, Draft, Reading, int]]()
+        for place, (draft, reading) in enumerate(drafts):
+            agreed = reading.agreed
+            if agreed is None or agreed >= options.max_length:
+                continue
+            if np.isfinite(reading.log_probs[:agreed]).all():
+                kept.append((place, draft, reading, agreed))
+        if not kept:
+            return results
+        rows = [self._places[id(draft)] for _, draft, _, _ in kept]
+        starts = [agreed for _, _, _, agreed in kept]
+        first = [(options.bos_id, *draft.tokens)[agreed] for _, draft, _, agreed in kept]
+        left = [options.max_length - agreed for agreed in starts]
+        branch = self._read.branch(rows, starts)
+        going = options.going or _always
+        made = branch.run(first, left, options.eos_id, options.last_token, going)
+        inputs = [(token, *tokens[:-1]) for token, tokens in zip(first, made, strict=True)]
+        log_probs, at = _log_probs(self._read.branch(rows, starts).read(inputs, made)), 0
+        for (place, draft, reading, agreed), tokens in zip(kept, made, strict=True):
+            scores = [*reading.log_probs[:agreed], *log_probs[at : at + len(tokens)]]
+            at += len(tokens)
+            finished = tokens[-1] == options.eos_id
+            if options.last_token is not None and agreed + len(tokens) == options.max_length:
+                scores[-1] = 0  # a forced token is certain
+            results[place] = make_hypothesis(
+                [*draft.tokens[:agreed], *tokens],
+                np.array(scores),
+                None,
+                finished,
+                options,
+                options.uncounted(draft.request.prefix),
+            )
+        return results
+
+
+def _shared(tokens: Tokens, others: Tokens) -> int:
+    """Tokens before the first that differs; a row has always one to read, the end token."""
+    pairs = itertools.zip_longest(tokens, others)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), len(tokens))
+
+
+def _log_probs(found: Read) -> list[float]:
+    values = np.where(found.log_probs > _LEAST, found.log_probs, -np.inf)
+    listed: list[float] = values.tolist()
+    return listed
+
+
+def _always() -> bool:
+    return True
