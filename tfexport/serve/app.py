@@ -76,7 +76,7 @@ class _Front:
 
     FastAPI tries the routes of all routers one after the other, and prepares parameters that these
     functions do not have; Starlette wraps each call into layers that handle errors, which the
-    middleware does as well. Without both a request takes a third less of the event loop's time.
+    middleware does as well. Without both a request takes a fifth less of the event loop's time.
     """
 
     def __init__(self, app: App, routes: Sequence[Route]) -> None:
