@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +26,7 @@ from benchmarks.configurations import (
     INSTRUCTION_SETS,
     OURS,
     QUICK,
+    Configuration,
     configurations_of,
     weights_of,
 )
@@ -41,8 +43,20 @@ SOURCE = 20  # source tokens
 GREEDY_BATCHES, BEAM_BATCHES = (1, 8, 32), (8,)
 # The beams that folders of OPUS-MT ask for, measured more closely than other models' beams.
 OPUS_BEAMS, OPUS_BATCHES = (4, 6), (1, 8, 16, 32)
+
+
+def _ranks_by_integers() -> bool:
+    if not find_spec("tfexport_native"):
+        return False
+    import tfexport_native
+
+    return tfexport_native.instruction_sets()[0] == "amx"
+
+
 # How those that screen the vocabulary choose their tokens; see roofline.work_of.
 GREEDY = {"tfexport": "preselected", "tfexport, scores": "scored", "generate.onnx": "scored"}
+# The same of beams, where the native engine ranks all words by integers.
+RANKED = {"tfexport": "ranked"} if _ranks_by_integers() else {}
 Rows = list[list[int]]
 Key = tuple[str, str]  # a system and the name of a configuration
 
@@ -61,6 +75,7 @@ class Bench:
         rounds: runs of every configuration, to choose by; brief ones have more.
         runs: runs of those chosen, unless they are slow or brief.
         isa: the instruction set beyond which no system goes, or None.
+        only: configurations to choose among; of a system that has none of them, all.
         expected: the tokens that float32 gives, by batch, beam and size; filled by the first bench.
     """
 
@@ -73,6 +88,7 @@ class Bench:
     rounds: int
     runs: int
     isa: str | None = None
+    only: tuple[str, ...] = ()
     expected: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
 
     def rows(self, batch: int) -> Rows:
@@ -80,6 +96,11 @@ class Bench:
         draw = random.Random(batch)
         vocabulary = SIZES[self.size].vocab_size
         return [[draw.randrange(4, vocabulary) for _ in range(SOURCE)] for _ in range(batch)]
+
+    def configurations(self, system: str) -> list[Configuration]:
+        """Those that a system is chosen from."""
+        every = configurations_of(system, self.isa)
+        return [each for each in every if each.name in self.only] or every
 
     def open(self, wanted: Iterable[Key]) -> dict[Key, Process]:
         """Start processes, two at a time; without those that do not run here."""
@@ -123,7 +144,7 @@ class Bench:
     def choose(self, system: str, batches: tuple[int, ...]) -> dict[int, dict[str, float]]:
         """The least seconds of each configuration of a system, by batch."""
         found: dict[int, dict[str, float]] = {}
-        running = self.open((system, c.name) for c in configurations_of(system, self.isa))
+        running = self.open((system, c.name) for c in self.configurations(system))
         for batch in batches:
             times: dict[str, list[float]] = {key[1]: [] for key in _able(running, batch)}
             for turn in range(max(self.rounds, ROUNDS)):
@@ -185,7 +206,8 @@ class Bench:
 
     def work(self, system: str, batch: int) -> Work:
         """The least that a system has to do."""
-        kind = GREEDY.get(system, self.weights) if self.beam == 1 else self.weights
+        screens = GREEDY if self.beam == 1 else {} if self.isa else RANKED
+        kind = screens.get(system, self.weights)
         return work_of(SIZES[self.size], batch, SOURCE, LENGTH, kind, self.beam)
 
     def cell(
@@ -293,14 +315,17 @@ def _quick(context: click.Context, _: click.Parameter, quick: bool) -> None:
 @click.option("--runs", type=int, default=7, show_default=True)
 @click.option("--isa", type=click.Choice([*INSTRUCTION_SETS]),
               help="Limit systems to it, and leave out what runs onnxruntime.")  # fmt: skip
+@click.option("--configuration", "only", multiple=True,
+              help="Choose among these; of a system that has none of them, among all.")  # fmt: skip
 @click.option("--quick", is_flag=True, is_eager=True, expose_value=False, callback=_quick,
               help="Only CTranslate2, in fewer runs.")  # fmt: skip
 @click.option("--folder", type=Path, default=Path("build/bench"), help="Where models are written.")
 @click.option("--json", "output", type=Path, default=Path("build/bench/compare.json"),
               show_default=True, help="Where the figures are written.")  # fmt: skip
-def main(
+def main(  # noqa: PLR0913 - one keyword for each option of the command
     sizes: tuple[str, ...], batches: tuple[int, ...], systems: tuple[str, ...],
-    beams: tuple[int, ...], runs: int, isa: str | None, folder: Path, output: Path,
+    beams: tuple[int, ...], runs: int, isa: str | None,
+    only: tuple[str, ...], folder: Path, output: Path,
 ) -> None:  # fmt: skip
     """Measure every configuration of every system on random models of equal weights."""
     figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "source": SOURCE,
@@ -320,7 +345,7 @@ def main(
                     and (width == 1 or name in BEAM_SYSTEMS)
                 ]
                 bench = Bench(size, (folder / size).absolute(), checkpoint, weights, names, width,
-                              max(1, min(3, runs // 2)), runs, isa, expected)  # fmt: skip
+                              max(1, min(3, runs // 2)), runs, isa, only, expected)  # fmt: skip
                 for cell in bench.measure(rows) if names else ():
                     figures["results"].append(cell)
                     print(report(cell), flush=True)

@@ -139,6 +139,12 @@ def no_search_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out_graphs(monkeypatch, graph_io.BEAM, graph_io.STEP)
 
 
+@pytest.fixture
+def no_step_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave slots out of Transformers' bundles, for tests of searches over whole batches."""
+    leave_out_graphs(monkeypatch, graph_io.STEP)
+
+
 def leave_out_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
     """Let bundles of Transformers have no graphs of these names."""
     from tfexport.export import graph_forms

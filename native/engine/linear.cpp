@@ -132,18 +132,50 @@ bool Linear::pack_plain(const Kernels& kernels, const std::vector<Tensor>& tenso
                       integers_.data() + to, sums_.data() + first);
 }
 
+// Room for rows; gives how far apart they lie, in values.
+size_t Quantized::reserve(const Kernels& kernels, int rows, int padded) {
+    const size_t size = kernels.value_bytes;
+    // Rows a power of two apart would share few places of the cache.
+    const size_t ldq = round_up(padded * size, 64) / size + 64 / size;
+    values_.reserve(rows * ldq * size);
+    how_.reserve(rows);
+    return ldq;
+}
+
 Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
                       int k, int largest) {
     const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
-    // Rows a power of two apart would share few places of the cache.
-    const size_t ldq = round_up((size_t)padded * size, 64) / size + 64 / size;
-    char* values = values_.reserve((size_t)rows * ldq * size);
-    Quantization* how = how_.reserve(rows);
+    const size_t ldq = reserve(kernels, rows, padded);
+    char* values = values_.data();
+    Quantization* how = how_.data();
     const int each = 4, tasks = (rows + each - 1) / each;
     team.run(tasks, 4.0 * rows * k, [&](int task, int) {
         for (int row = task * each; row < std::min(rows, task * each + each); row++)
             how[row] =
                 kernels.quantize(x + row * ld, k, padded, largest, values + row * ldq * size);
+    });
+    return {nullptr, 0, values, ldq, how};
+}
+
+Input Quantized::make_with_rests(const Kernels& kernels, Team& team, const float* x, size_t ld,
+                                 int rows, int k) {
+    const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
+    const size_t ldq = reserve(kernels, 2 * rows, padded);
+    char* values = values_.data();
+    Quantization* how = how_.data();
+    Norms* norms = norms_.reserve(rows);
+    float* left = left_.reserve((size_t)team.threads() * k);
+    team.run(rows, 16.0 * rows * k, [&](int row, int thread) {
+        const float* given = x + row * ld;
+        float *rest = left + (size_t)thread * k, length, error, of_rest;
+        Quantization* own = how + 2 * row;
+        char *of_row = values + 2 * row * ldq * size, *behind = of_row + ldq * size;
+        own[0] = kernels.quantize(given, k, padded, 127, of_row);
+        kernels.rest(given, of_row, own[0], k, rest);
+        own[1] = kernels.quantize(rest, k, padded, 127, behind);
+        kernels.quantization_error(given, of_row, own[0], k, &length, &error);
+        kernels.quantization_error(rest, behind, own[1], k, &of_rest, &error);
+        norms[row] = {length + of_rest, error};
     });
     return {nullptr, 0, values, ldq, how};
 }

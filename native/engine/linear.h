@@ -61,9 +61,21 @@ public:
     Input make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows, int k,
                int largest);
 
+    // The same, each row followed by what its integers leave out; and norms of what is made of it.
+    Input make_with_rests(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
+                          int k);
+    struct Norms {
+        float length, error;  // |x'| + |r'| and |r - r'|, where r is x - x', rounded up
+    };
+    const Norms& norms(int row) const { return norms_.data()[row]; }
+
 private:
+    size_t reserve(const Kernels& kernels, int rows, int padded);
+
     Buffer<char> values_;
     Buffer<Quantization> how_;
+    Buffer<float> left_;
+    Buffer<Norms> norms_;
 };
 
 // Panels to tasks, so that a task is worth its claim and none is late for long.

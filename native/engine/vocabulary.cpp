@@ -12,6 +12,15 @@ constexpr int ROWS = 64;  // screened at a time
 constexpr int ROOM =
     512;  // for candidates of a row and a thread; if they are more, all are computed
 
+// Columns that are computed beyond those that are wanted, so that the last of them is clearly
+// worse.
+constexpr int BEYOND = 12;
+constexpr int MOST_COMPUTED = 64;    // of a row
+constexpr double MOST_BOUND = 0.02;  // of a logit, and so of the log of the sum
+constexpr int FEWEST_COLUMNS = 512;  // for which integers with rests are made
+// Of all columns: |w|, |w - w' - s'| and |w'| + |s'|.
+enum { LARGEST_LENGTH, LARGEST_ERROR, LARGEST_INTEGERS, LARGEST_COUNT };
+
 struct Best {
     float value = -INFINITY;
     int32_t column = 0;
@@ -121,26 +130,52 @@ void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors, const Ten
     errors_ = tensors.store.take<float>(padded);
     lengths_ = tensors.store.take<float>(padded);
     packed_ = {k, nullptr, integers_.data(), scales_.data(), sums_.data()};
+    const bool with_rests = kernels.with_rests && size_ >= FEWEST_COLUMNS;
+    if (with_rests) {
+        rest_integers_ = tensors.store.take<int8_t>(padded * k);
+        rest_sums_ = tensors.store.take<int32_t>(padded);
+        rest_scales_ = tensors.store.take<float>(padded);
+        largest_ = tensors.store.take<float>(LARGEST_COUNT);
+        rest_ = {k, nullptr, rest_integers_.data(), rest_scales_.data(), rest_sums_.data()};
+    }
     if (tensors.store.filled()) return;
+    std::vector<float> largest((size_t)panels_ * LARGEST_COUNT);
     tensors.team.run(panels_, (double)padded * k, [&](int task, int) {
         std::vector<float> row(d_);
         for (int column = task * panel; column < std::min(size_, (task + 1) * panel); column++) {
             weight.copy_row(column, row.data());
-            fill_screen(kernels, row.data(), column, k);
+            fill_screen(kernels, row.data(), column, k, &largest[task * LARGEST_COUNT]);
         }
     });
+    for (size_t i = 0; with_rests && i < largest.size(); i++)
+        largest_[i % LARGEST_COUNT] = std::max(largest_[i % LARGEST_COUNT], largest[i]);
 }
 
-void Vocabulary::fill_screen(const Kernels& kernels, const float* row, int column, int k) {
+// Changes `row` where there are rests. `largest`: of the columns so far.
+void Vocabulary::fill_screen(const Kernels& kernels, float* row, int column, int k,
+                             float* largest) {
     std::vector<int8_t> values(k);  // 0 behind the row's own
+    const auto pack = [&](const View<int8_t>& to) {
+        for (int i = 0; i < k; i += kernels.group)
+            std::copy_n(values.data() + i, kernels.group,
+                        to.data() + packed_at(kernels, true, k, column, i));
+    };
     const Scaled scaled = scale_row(row, d_, values.data());
-    for (int i = 0; i < k; i += kernels.group)
-        std::copy_n(values.data() + i, kernels.group,
-                    integers_.data() + packed_at(kernels, true, k, column, i));
+    pack(integers_);
     sums_[column] = scaled.sum;
     scales_[column] = scaled.scale;
     errors_[column] = scaled.error;
     lengths_[column] = scaled.length;
+    if (!rest_.int8) return;
+    for (int i = 0; i < d_; i++) row[i] = (float)(row[i] - values[i] * (double)scaled.scale);
+    const Scaled rest = scale_row(row, d_, values.data());
+    pack(rest_integers_);
+    rest_sums_[column] = rest.sum;
+    rest_scales_[column] = rest.scale;
+    // The rest was rounded; its integers are at most twice as long as it is.
+    const float found[] = {scaled.length, rest.error + 0x1p-23f * rest.length,
+                           scaled.length + scaled.error + 2 * rest.length};
+    for (int i = 0; i < LARGEST_COUNT; i++) largest[i] = std::max(largest[i], found[i]);
 }
 
 // use(first panel, behind the last, thread), for all panels, whose columns rise in each thread. A
@@ -223,6 +258,84 @@ void Vocabulary::some_logits(const Kernels& kernels, const Input& input, int row
 }
 
 void Vocabulary::rank(Workspace& w, const float* x, int rows, const Ranked& ranked) const {
+    if (rest_.int8 && ranked.count + BEYOND <= MOST_COMPUTED) rank_integers(w, x, rows, ranked);
+    else rank_floats(w, x, rows, ranked);
+}
+
+void Vocabulary::rank_floats(Workspace& w, const float* x, int rows, const Ranked& ranked) const {
+    rank_all(w, weights(), input(w, x, rows), rows, ranked);
+}
+
+void Vocabulary::rank_integers(Workspace& w, const float* x, int rows, const Ranked& ranked) const {
+    const size_t wanted = ranked.count, found = wanted + BEYOND, ld = width(d_);
+    std::vector<float> values(rows * found);
+    std::vector<int32_t> ids(values.size());
+    Packed own = packed_;
+    own.rest = &rest_;
+    const Input given = w.quantized.make_with_rests(w.kernels, w.team, x, ld, rows, d_);
+    rank_all(w, own, given, rows,
+             {(int)found, ranked.bias, values.data(), ids.data(), ranked.log_sums});
+    const size_t turned = (size_t)d_ * w.kernels.lanes;  // a row
+    float* room = w.turned.reserve(w.team.threads() * turned);
+    std::vector<char> settled(rows);
+    const auto of_row = [&](const Ranked& all, size_t row, size_t each) {
+        return Ranked{all.count, all.bias, all.values + row * each, all.ids + row * each,
+                      all.log_sums + row};
+    };
+    w.team.run(rows, 32.0 * rows * d_ * found, [&](int row, int thread) {
+        const Ranked candidates{(int)found, ranked.bias, &values[row * found], &ids[row * found]};
+        settled[row] = settle(w.kernels, x + row * ld, w.quantized.norms(row), candidates,
+                              of_row(ranked, row, wanted), room + thread * turned);
+    });
+    for (int row = 0; row < rows; row++)
+        if (!settled[row]) rank_floats(w, x + row * ld, 1, of_row(ranked, row, wanted));
+}
+
+// The best of a row among the columns that were found by integers. Whether they are known to be.
+bool Vocabulary::settle(const Kernels& kernels, const float* x, const Quantized::Norms& norms,
+                        const Ranked& found, const Ranked& ranked, float* room) const {
+    const float* bias = ranked.bias ? ranked.bias : bias_.data();
+    const double least = found.values[found.count - 1];
+    if (!std::isfinite(least) || !std::isfinite(*ranked.log_sums)) return false;
+    float logits[MOST_COMPUTED];
+    int order[MOST_COMPUTED];
+    Input turned;
+    turned.turned = room;
+    kernels.turn(x, 0, 1, d_, room);
+    for (int i = 0; i < found.count; i += kernels.panel) {
+        const int count = std::min(kernels.panel, found.count - i);
+        some_logits(kernels, turned, 1, {rows_, stride_, found.ids + i, count}, bias, logits + i,
+                    count);
+    }
+    double change = 0;
+    for (int i = 0; i < found.count; i++) {
+        if (!std::isfinite(logits[i])) return false;
+        order[i] = i;
+        change +=
+            std::exp(logits[i] - *ranked.log_sums) - std::exp(found.values[i] - *ranked.log_sums);
+    }
+    std::sort(order, order + found.count, [&](int a, int b) {
+        return logits[a] != logits[b] ? logits[a] > logits[b] : found.ids[a] < found.ids[b];
+    });
+    const double u = 0x1p-24, g = (d_ + 2) * u * 1.01, length = norms.length;
+    const double error = norms.error + 4 * u * length;  // and how the rest was rounded
+    const double bound = (error + g * (length + error)) * largest_[LARGEST_LENGTH] +
+                         length * largest_[LARGEST_ERROR] +
+                         8 * u * length * largest_[LARGEST_INTEGERS];
+    if (!(logits[order[ranked.count - 1]] > least + bound + 1e-6 * std::fabs(least) + 1e-25) ||
+        !(bound < MOST_BOUND))
+        return false;
+    for (int i = 0; i < ranked.count; i++) {
+        ranked.values[i] = logits[order[i]];
+        ranked.ids[i] = found.ids[order[i]];
+    }
+    *ranked.log_sums += std::log1p(change);
+    return true;
+}
+
+// By products of any kind.
+void Vocabulary::rank_all(Workspace& w, const Packed& own, const Input& given, int rows,
+                          const Ranked& ranked) const {
     const int threads = w.team.threads(), chunks = (size_ + CHUNK - 1) / CHUNK;
     std::vector<Ranking> all((size_t)threads * rows);
     const size_t room = ranked.count;
@@ -237,9 +350,7 @@ void Vocabulary::rank(Workspace& w, const float* x, int rows, const Ranked& rank
         one.highest = sums + i % rows * 2 * chunks;
         one.sums = one.highest + chunks;
     }
-    const Input given = input(w, x, rows);
     const float* bias = ranked.bias ? ranked.bias : bias_.data();
-    const Packed own = weights();
     share(w, rows, [&](int first, int last, int thread) {
         w.kernels.rank(own, given, rows, first, last, {bias, size_},
                        all.data() + (size_t)thread * rows);

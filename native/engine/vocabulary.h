@@ -31,6 +31,18 @@
 // half, for the roundings of the bound itself, which has only positive terms, and for 4's u times
 // it.
 // What is no number is never a candidate.
+//
+// The best K of a row, and the log of the sum of all its exponentials, come from integers of twice
+// the size, where a set has products of them: x' + r' and w' + s' are x and w to about 16 bits. As
+// above, with V now the sum of four products and the bias,
+//     |L - V| <= (|x - x' - r'| + g |x|) |w| + |x' + r'| |w - w' - s'|
+//                + 8 u (|x'| + |r'|) (|w'| + |s'|) + 10^-6 |V| + 10^-25
+// where 8 u are three roundings of each product and up to three of their sums, and more. The largest
+// |w|, |w - w' - s'| and |w'| + |s'| of all columns stand for each. A few more columns than K, those
+// of the largest V, are computed as `logits` computes them. If the K-th of these is above what any
+// other column can have, by the smallest V that was computed and the bound, they are the best K;
+// otherwise that row is computed in float32. Of the sum, the terms that are known are put right. What
+// is left has an error of 10^-5 to 10^-4 in each exponent, about what g allows a float32 sum.
 // clang-format on
 #pragma once
 #include "layers.h"
@@ -77,9 +89,15 @@ public:
     Buffer<float> allowed_without(int32_t token) const;
 
 private:
+    void rank_floats(Workspace& w, const float* x, int rows, const Ranked& ranked) const;
+    void rank_integers(Workspace& w, const float* x, int rows, const Ranked& ranked) const;
+    void rank_all(Workspace& w, const Packed& own, const Input& given, int rows,
+                  const Ranked& ranked) const;
+    bool settle(const Kernels& kernels, const float* x, const Quantized::Norms& norms,
+                const Ranked& found, const Ranked& ranked, float* room) const;
     void keep_rows(Tensors& tensors, const Tensor& weight);
     void make_screen(const Kernels& kernels, Tensors& tensors, const Tensor& weight);
-    void fill_screen(const Kernels& kernels, const float* row, int column, int k);
+    void fill_screen(const Kernels& kernels, float* row, int column, int k, float* largest);
     void best(Workspace& w, const float* x, int rows, int32_t* out, const float* allowed) const;
     void screen(Workspace& w, const float* x, int rows, int32_t* out, const float* allowed) const;
     int32_t pick(const Kernels& kernels, int threads, const float* x, const Screen* screens,
@@ -101,7 +119,10 @@ private:
     View<int8_t> integers_;             // of the screen
     View<int32_t> sums_;
     View<float> scales_, errors_, lengths_;
-    Packed packed_;
+    View<int8_t> rest_integers_;  // of what those leave out
+    View<int32_t> rest_sums_;
+    View<float> rest_scales_, largest_;  // largest_: see LARGEST_LENGTH
+    Packed packed_, rest_;
     int panels_ = 0;
 };
 

@@ -15,7 +15,7 @@ from tfexport.errors import ConfigError
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 def test_demo_runs_on_a_model_of_the_right_form(
     tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,9 @@ class TableModel:
     def trace(self, *_: object) -> None:
         """No search in one call, and so no trace of one."""
 
+    def retrace(self, *_: object) -> None:
+        """No rows of positions of their own."""
+
     def attend(
         self, input_ids: NDArray[np.int64], state: TableState, candidates: None = None
     ) -> tuple[Logits, Logits]:

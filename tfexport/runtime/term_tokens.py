@@ -38,6 +38,20 @@ class _Written(NamedTuple):
     texts: tuple[str, ...]
 
 
+class _Usable(NamedTuple):
+    """The tokens of target phrases, as of ``_Written``, that options allow.
+
+    Attributes:
+        inside: inside a sentence.
+        first: at the start of a text.
+        problems: of phrases that cannot be written, or are banned.
+    """
+
+    inside: tuple[tuple[int, ...], ...]
+    first: tuple[tuple[int, ...], ...]
+    problems: tuple[Message, ...]
+
+
 class TermTokens:
     """Makes requirements of terms, for one bundle."""
 
@@ -47,6 +61,7 @@ class TermTokens:
         self._written = lru_cache(_CACHED)(self._write)
         self._phrases = lru_cache(_CACHED)(self._find_phrases)
         self._missing = lru_cache(_TEXTS)(self._find_missing)
+        self._usable: dict[tuple[object, ...], _Usable] = {}
         self.forms = lru_cache(_CACHED)(self._forms)
         self.written_as = lru_cache(_CACHED)(self._written_as)
 
@@ -75,23 +90,10 @@ class TermTokens:
         problems = list[Message]()
         requirements = list[Requirement]()
         for targets, count in counts.items():
-            inside, first = list[tuple[int, ...]](), list[tuple[int, ...]]()
-            for target in targets:
-                try:
-                    written = self._written(target)
-                except InputError as error:
-                    problems.append(Message(f"target phrase {target!r} ", error.message))
-                    continue
-                reason = _why_banned(written.inside[0], options)
-                if reason is not None:
-                    problems.append(Message(f"target phrase {target!r} ", reason))
-                inside += written.inside
-                first += written.first
-            usable = _allowed(inside, options)
+            usable, starting, wrong = self._usable_of(targets, options)
+            problems += wrong
             if usable:
-                number = len(requirements)
-                starting = _allowed(first, options)
-                requirements.append(Requirement(usable, starting, count, number))
+                requirements.append(Requirement(usable, starting, count, len(requirements)))
         if problems:
             raise InputError(join_problems("terms", problems))
         terms = tuple(counts.items())
@@ -101,6 +103,32 @@ class TermTokens:
 
         places = None if words is None else TermPlaces(self, found, words, options)
         return Required(tuple(requirements), self.boundaries, unmet_in, places)
+
+    def _usable_of(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Usable:
+        """The tokens of target phrases that options allow; kept for further texts."""
+        key = (targets, options.never_inside, options.suppress_sequences)
+        known = self._usable.get(key)
+        if known is None:
+            if len(self._usable) >= _CACHED:
+                self._usable.clear()
+            known = self._usable[key] = self._find_usable(targets, options)
+        return known
+
+    def _find_usable(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Usable:
+        problems = list[Message]()
+        inside, first = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        for target in targets:
+            try:
+                written = self._written(target)
+            except InputError as error:
+                problems.append(Message(f"target phrase {target!r} ", error.message))
+                continue
+            reason = _why_banned(written.inside[0], options)
+            if reason is not None:
+                problems.append(Message(f"target phrase {target!r} ", reason))
+            inside += written.inside
+            first += written.first
+        return _Usable(_allowed(inside, options), _allowed(first, options), tuple(problems))
 
     def unmet(self, found: Sequence[Term], text: str) -> tuple[Term, ...]:
         """The terms, of those found in a source, that its translation does not meet."""
@@ -225,14 +253,14 @@ class WordBoundaries:
         """
         self._tokenizer, self._alone, self._inside = tokenizer, list(alone), inside
         self._word, self._shown = word, tokenizer.decode(alone)
-        self._known: dict[tuple[str, int], bool] = {}
+        self._continues: dict[int, bool] = {}
+        self._opens: dict[int, bool] = {}
 
     def continues(self, token: int) -> bool:
         """See ``Boundaries``."""
-        key = ("continues", token)
-        if key not in self._known:
-            self._known[key] = self.continue_with((token,))
-        return self._known[key]
+        if token not in self._continues:
+            self._continues[token] = self.continue_with((token,))
+        return self._continues[token]
 
     def continue_with(self, tokens: Sequence[int]) -> bool:
         """Whether tokens, after a word, begin within that word."""
@@ -242,13 +270,12 @@ class WordBoundaries:
 
     def opens(self, token: int) -> bool:
         """See ``Boundaries``."""
-        key = ("opens", token)
-        if key not in self._known:
+        if token not in self._opens:
             text = self._tokenizer.decode([token, self._inside])
             last = self._tokenizer.decode([self._inside]).strip()
             before = text[: len(text) - len(last)] if last and text.endswith(last) else ""
-            self._known[key] = joins(before, last)
-        return self._known[key]
+            self._opens[token] = joins(before, last)
+        return self._opens[token]
 
 
 class TermPlaces:
@@ -263,10 +290,7 @@ class TermPlaces:
     ) -> None:
         """Take the occurrences of terms; see ``TermTokens.required``."""
         self._tokens, self._options, self._words = tokens, options, words
-        self._sources: dict[tuple[str, ...], list[tuple[int, int]]] = {}
-        for term, start, end in found:
-            self._sources.setdefault(term.targets, []).append((start, end))
-        self._targets = list(self._sources)
+        self._found = found
 
     @cached_property
     def words(self) -> tuple[int, ...]:
@@ -276,6 +300,17 @@ class TermPlaces:
     def sources(self, number: int) -> Sequence[tuple[int, int]]:
         """See ``Places``."""
         return self._sources[self._targets[number]]
+
+    @cached_property
+    def _sources(self) -> dict[tuple[str, ...], list[tuple[int, int]]]:
+        places: dict[tuple[str, ...], list[tuple[int, int]]] = {}
+        for term, start, end in self._found:
+            places.setdefault(term.targets, []).append((start, end))
+        return places
+
+    @cached_property
+    def _targets(self) -> list[tuple[str, ...]]:
+        return list(self._sources)
 
     def forms(self, number: int, sign: str, first: bool, upper: bool) -> Sequence[tuple[int, ...]]:
         """See ``Places``."""

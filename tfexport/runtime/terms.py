@@ -118,9 +118,11 @@ def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
         start = place if start < 0 else start
         place = min(len(text), start + len(piece))
         of_token = word_at[start : max(place, start + 1)] or word_at[-1:]
-        # A token such as "(a" belongs to the word, not to the sign.
-        found.append(max(of_token, key=lambda word: (_kind(written[word][0]) != "sign",
-                                                     of_token.count(word), -word)))  # fmt: skip
+        word = of_token[0]
+        if word != of_token[-1]:  # a token such as "(a" belongs to the word, not to the sign
+            word = max(of_token, key=lambda word: (_kind(written[word][0]) != "sign",
+                                                   of_token.count(word), -word))  # fmt: skip
+        found.append(word)
         before = piece
     return found
 

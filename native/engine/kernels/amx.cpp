@@ -8,6 +8,8 @@ constexpr int TILED_ROWS = 4;  // from which tiles are faster
 constexpr int DEPTH = 64;      // values of K that a tile holds
 template <class Out>
 void tiled_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
+template <class Out>
+void product_with_rests(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
 }  // namespace
 }  // namespace tfn
 
@@ -35,10 +37,11 @@ class Tiles {
 public:
     Tiles() { _tile_storeconfig(&before_); }
     ~Tiles() { configure(before_); }
-    void shape(int rows) {
-        if (rows == rows_) return;
-        rows_ = rows;
-        const int low = rows < TILE ? rows : TILE, high = rows > TILE ? rows - TILE : 1;
+    void shape(int rows) { shape(rows < TILE ? rows : TILE, rows > TILE ? rows - TILE : 1); }
+    void shape(int low, int high) {
+        if (low == low_ && high == high_) return;
+        low_ = low;
+        high_ = high;
         TileConfig config;
         const int of_tile[8] = {low, low, high, high, low, high, DEPTH / GROUP, DEPTH / GROUP};
         for (int i = 0; i < 8; i++) {
@@ -55,7 +58,7 @@ private:
         _tile_loadconfig(&config);
     }
     TileConfig before_;
-    int rows_ = 0;
+    int low_ = 0, high_ = 0;
 };
 
 // Sums of up to 32 rows and one panel.
@@ -174,6 +177,145 @@ void tiled_product(const Packed& w, const Input& x, int rows, int first, int las
     for (int row = 0; row < whole; row += most)
         pairs_of(row, row + most < whole ? row + most : whole);
     if (whole < rows) pairs_of(whole, rows);
+}
+
+// Products with rests: sums of up to 16 rows in four parts. Few rows lie in one tile with their
+// rests, which alternate, and meet a panel of weights and of their rests:
+//     0 1   sums with the weights       4   rows      6 7   weights, then their rests
+//     2 3   sums with their rests
+// More rows and their rests have tiles of their own, and meet half of a panel:
+//     0 1   sums of the rows            4   rows      6     weights
+//     2 3   sums of their rests         5   rests     7     their rests
+struct Parted {
+    int row, again, count, panel, half;  // `again` of the rows were given before
+    alignas(64) int32_t sums[4][TILE][TILE];
+};
+
+template <bool APART, class Between>
+INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead rest_ahead,
+                         Parted& block, Between&& between) {
+    const size_t from = (size_t)block.panel * w.k * PANEL + block.half * TILE * GROUP, ld = x.ldq;
+    const int8_t *at = w.int8 + from, *rest = w.rest->int8 + from;
+    const uint8_t* rows = (const uint8_t*)x.quantized + 2 * block.row * ld;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    const int steps = w.k / DEPTH;
+    for (int step = 0; step < steps; step++) {
+        for (Ahead* each : {&ahead, &rest_ahead}) {
+            for (int i = 0; i < each->bytes; i += 64) __builtin_prefetch(each->at + i, 0, 2);
+            each->at += each->bytes;
+        }
+        if constexpr (APART) {
+            _tile_loadd(4, rows, 2 * ld);
+            _tile_loadd(6, at, PANEL * GROUP);
+            _tile_dpbusd(0, 4, 6);
+            _tile_loadd(7, rest, PANEL * GROUP);
+            _tile_dpbusd(1, 4, 7);
+            _tile_loadd(5, rows + ld, 2 * ld);
+            _tile_dpbusd(2, 5, 6);
+            _tile_dpbusd(3, 5, 7);
+        } else {
+            _tile_loadd(4, rows, ld);
+            _tile_loadd(6, at, PANEL * GROUP);
+            _tile_dpbusd(0, 4, 6);
+            _tile_loadd(7, at + TILE * GROUP, PANEL * GROUP);
+            _tile_dpbusd(1, 4, 7);
+            _tile_loadd(6, rest, PANEL * GROUP);
+            _tile_dpbusd(2, 4, 6);
+            _tile_loadd(7, rest + TILE * GROUP, PANEL * GROUP);
+            _tile_dpbusd(3, 4, 7);
+        }
+        between(step + 1, steps);
+        rows += DEPTH;
+        at += DEPTH * PANEL;
+        rest += DEPTH * PANEL;
+    }
+    _tile_stored(0, block.sums[0], TILE * sizeof(int32_t));
+    _tile_stored(1, block.sums[1], TILE * sizeof(int32_t));
+    _tile_stored(2, block.sums[2], TILE * sizeof(int32_t));
+    _tile_stored(3, block.sums[3], TILE * sizeof(int32_t));
+}
+
+// Values of rows from their parts, each row's `apart` from the next one's. In one function, or
+// products might be fused into sums otherwise in one kind of tiles than in the other.
+__attribute__((noinline)) void join_parts(const Packed& w, int column, const int32_t* const* parts,
+                                          size_t apart, const Quantization* how, int count,
+                                          float* values) {
+    const Columns whole(w, column), rest(*w.rest, column);
+    for (int r = 0; r < count; r++, how += 2, values += PANEL) {
+        const auto part = [&](int i) __attribute__((always_inline)) {
+            return *(const I*)(parts[i] + r * apart);
+        };
+        const F of_row = whole.dequantized(how[0], part(0)) + rest.dequantized(how[0], part(1));
+        const F of_its_rest =
+            whole.dequantized(how[1], part(2)) + rest.dequantized(how[1], part(3));
+        store(values, of_row + of_its_rest);
+    }
+}
+
+template <bool APART, class Out>
+INLINE void parted_product(const Packed& w, const Input& x, int rows, int first, int last,
+                           Out&& out) {
+    constexpr int HALVES = APART ? 2 : 1, GIVEN = 4;  // rows between two steps, or a multiple
+    const int blocks = (rows + TILE - 1) / TILE, each = (rows + blocks - 1) / blocks;
+    const size_t of_panel = (size_t)w.k * PANEL;
+    // Of the next panel of each kind, at every step of all that meets this one.
+    const int ahead = (DEPTH * PANEL / (blocks * HALVES) + 63) / 64 * 64;
+    Parted given[2];
+    alignas(64) float values[TILE][PANEL];
+    Tiles tiles;
+    tiles.shape(APART ? each : 2 * each, APART ? each : 2 * each);
+    const auto give = [&](const Parted& block, int from, int to) __attribute__((noinline)) {
+        if (from < block.again) from = block.again;
+        if (from >= to) return;
+        const int column = block.panel * PANEL + block.half * TILE, row = block.row + from;
+        for (int half = 0; half < 3 - HALVES; half++) {
+            const int32_t* parts[4];  // of the row, with the rest of weights, with its own, of both
+            for (int i = 0; i < 4; i++)
+                parts[i] =
+                    APART ? block.sums[i][from] : block.sums[half + i % 2 * 2][2 * from + i / 2];
+            join_parts(w, column + half * TILE, parts, APART ? TILE : 2 * TILE, x.rows + 2 * row,
+                       to - from, values[from] + half * TILE);
+        }
+        out(Sums{row, to - from, column, (3 - HALVES) * TILE, values[from], PANEL});
+    };
+    const Parted* before = nullptr;
+    int turn = 0;
+    for (int panel = first; panel < last; panel++) {
+        size_t next = (panel + 1) * of_panel;
+        for (int i = 0; i < blocks; i++)
+            for (int half = 0; half < HALVES; half++, turn ^= 1) {
+                Parted& block = given[turn];
+                const int row = i * each < rows - each ? i * each : rows - each;
+                block.row = row;
+                block.again = i * each - row;
+                block.count = each;
+                block.panel = panel;
+                block.half = half;
+                int done = 0;
+                const auto between = [&](int step, int steps) __attribute__((always_inline)) {
+                    if (!before) return;
+                    const int part = before->count * step / steps / GIVEN * GIVEN;
+                    const int end = step == steps ? before->count : part;
+                    if (end > done) give(*before, done, end);
+                    done = end;
+                };
+                parted_tiles<APART>(w, x, {w.int8 + next, ahead}, {w.rest->int8 + next, ahead},
+                                    block, between);
+                next += (size_t)ahead * (w.k / DEPTH);
+                before = &block;
+            }
+    }
+    if (before) give(*before, 0, before->count);
+}
+
+template <class Out>
+void product_with_rests(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
+    const int blocks = (rows + TILE - 1) / TILE, each = (rows + blocks - 1) / blocks;
+    if (each > TILE / 2) parted_product<true>(w, x, rows, first, last, out);
+    else parted_product<false>(w, x, rows, first, last, out);
 }
 
 bool runs_here() { return cpu::amx(); }

@@ -51,6 +51,7 @@ struct Packed {
     const int32_t* sums = nullptr;  // int8: of each column's values, padded as well
     int largest = 127;              // int8: no value, without its sign, is above it
     Table table = {};               // or these, not packed
+    const Packed* rest = nullptr;   // int8: what these integers leave out, as integers again
 };
 
 // An integer q of a row stands for scale * (q - zero).
@@ -142,6 +143,7 @@ struct Kernels {
     int group;        // values that an integer product takes together
     int depth;        // K of integer products is a multiple of it
     int value_bytes;  // of a quantised value
+    bool with_rests;  // products of integers and their rests are faster than those of floats
     bool (*runs_here)();
     // Panels [first, last) of a product of M rows.
     void (*linear)(const Packed& w, const Input& x, int rows, int first, int last,
@@ -150,7 +152,8 @@ struct Kernels {
     void (*screen)(const Packed& w, const Input& x, int rows, int first, int last,
                    const ScreenColumns& columns, Screen* screens);
     // The same, of any weights, into rankings of the rows, one a row. What is -inf is never among
-    // the best.
+    // the best. Weights with a rest meet rows with theirs: each quantised row has its own behind
+    // it.
     void (*rank)(const Packed& w, const Input& x, int rows, int first, int last,
                  const RankedColumns& columns, Ranking* rankings);
     // Rows (M, K) as products with a table read them: [M / lanes][K][lanes], the last ones again
@@ -161,6 +164,8 @@ struct Kernels {
     // A row to integers, for weights up to `largest`; those behind k are set to 0 up to `padded`,
     // where weights are 0 as well.
     Quantization (*quantize)(const float* x, int k, int padded, int largest, void* quantized);
+    // What is left of a row without its integers, x - x'.
+    void (*rest)(const float* x, const void* quantized, Quantization how, int k, float* left);
     // |x'| and |x - x'| of a quantised row x', rounded up.
     void (*quantization_error)(const float* x, const void* quantized, Quantization how, int k,
                                float* length, float* error);

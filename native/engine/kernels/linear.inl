@@ -606,9 +606,15 @@ INLINE F with_exponentials(float& reference, F sums, F v) {
     return sums + exponential(v - reference);
 }
 
+#ifdef HAS_TILES
+constexpr bool WITH_RESTS = true;
+#else
+constexpr bool WITH_RESTS = false;
+#endif
+
 void rank(const Packed& w, const Input& x, int rows, int first, int last,
           const RankedColumns& columns, Ranking* rankings) {
-    product(w, x, rows, first, last, [&](const Sums& sums) {
+    const auto take = [&](const Sums& sums) __attribute__((always_inline)) {
         for (int row = 0; row < sums.count; row++) {
             Ranking& r = rankings[sums.row + row];
             F of_chunk = load(r.lanes);
@@ -630,7 +636,11 @@ void rank(const Packed& w, const Input& x, int rows, int first, int last,
             store(r.lanes, of_chunk);
             r.reference = reference;
         }
-    });
+    };
+#ifdef HAS_TILES
+    if (w.rest) return product_with_rests(w, x, rows, first, last, take);
+#endif
+    product(w, x, rows, first, last, take);
 }
 
 }  // namespace

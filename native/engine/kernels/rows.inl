@@ -51,6 +51,11 @@ Quantization quantize(const float* x, int k, int padded, int largest, void* quan
     return {scale, (int)zero + OFFSET};
 }
 
+void rest(const float* x, const void* quantized, Quantization how, int k, float* left) {
+    const Value* q = (const Value*)quantized;
+    for (int i = 0; i < k; i++) left[i] = x[i] - (float)(q[i] - how.zero) * how.scale;
+}
+
 void quantization_error(const float* x, const void* quantized, Quantization how, int k,
                         float* length, float* error) {
     const Value* q = (const Value*)quantized;
@@ -263,11 +268,18 @@ bool runs_here();
 
 }  // namespace
 
-#define DEFINE_KERNELS(NAME)                                                               \
-    extern const Kernels NAME##_kernels;                                                   \
-    const Kernels NAME##_kernels = {                                                       \
-        #NAME,  LANES,  PANEL,  GROUP, DEPTH,      (int)sizeof(Value), runs_here,          \
-        linear, screen, rank,   turn,  dots,       quantize,           quantization_error, \
-        norm,   attend, argmax, top,   log_sum_exp};
+#define DEFINE_KERNELS(NAME)                                        \
+    extern const Kernels NAME##_kernels;                            \
+    const Kernels NAME##_kernels = {#NAME,      LANES,              \
+                                    PANEL,      GROUP,              \
+                                    DEPTH,      (int)sizeof(Value), \
+                                    WITH_RESTS, runs_here,          \
+                                    linear,     screen,             \
+                                    rank,       turn,               \
+                                    dots,       quantize,           \
+                                    rest,       quantization_error, \
+                                    norm,       attend,             \
+                                    argmax,     top,                \
+                                    log_sum_exp};
 
 }  // namespace tfn

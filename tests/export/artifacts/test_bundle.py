@@ -64,7 +64,7 @@ def test_stock_model_of_any_shape_exports_with_one_call(
     check_tokens(folder / "a.bundle", model, options)
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 def test_training_script_ends_with_a_bundle(tmp_path: Path) -> None:
     model = pre_norm().train()
     result = export(model, tmp_path / "a.bundle", config=CONFIG)

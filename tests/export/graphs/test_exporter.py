@@ -184,7 +184,7 @@ def made_of_weights(graph: onnx.GraphProto) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_step_graph")
 def test_a_large_tied_table_is_transposed_once(tmp_path: Path) -> None:
     bundle = tmp_path / "a.bundle"
     result = export(large(tied=True), bundle)

@@ -47,6 +47,7 @@ def test_a_role_can_be_read_back(tmp_path: Path) -> None:
     assert read_role(found) == Role("output_proj.weight", PROJECTION, transposed=True)
 
 
+@pytest.mark.usefixtures("no_step_graph")
 def test_positions_stay_float32_where_there_are_as_many_as_words(tmp_path: Path) -> None:
     model = tutorial.make(
         seed=3, d_model=32, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=32,

@@ -28,7 +28,7 @@ def toy_folder(tmp_path: Path) -> Iterator[Path]:
     del LAYOUTS["toy"]
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 def test_toy_family_is_exported_and_held_against_its_own_mathematics(toy_folder: Path) -> None:
     bundle = toy_folder.parent / "toy.bundle"
     made = export(toy_folder, bundle, settings=SETTINGS)
@@ -39,7 +39,7 @@ def test_toy_family_is_exported_and_held_against_its_own_mathematics(toy_folder:
     assert Translator(bundle).generate([[5, 6, 7]], max_length=4)[0].hypotheses[0].tokens
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 def test_family_whose_mathematics_is_another_is_not_exported(
     toy_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

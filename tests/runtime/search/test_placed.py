@@ -88,7 +88,7 @@ def test_placed_hypotheses_have_the_phrases_and_the_scores_of_the_model(beam: in
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_what_follows_forced_tokens_is_that_of_a_search_with_a_prefix(beam: int) -> None:
+def test_what_follows_forced_tokens_is_that_of_a_greedy_search_with_a_prefix(beam: int) -> None:
     draw, model, options = random.Random(beam), TableModel(SIZE, 9), resolved(beam_size=beam)
     drafts = list[tuple[Draft, Reading]]()
     for number in range(8):
@@ -99,7 +99,7 @@ def test_what_follows_forced_tokens_is_that_of_a_search_with_a_prefix(beam: int)
     found = continue_drafts(model, drafts, options)  # type: ignore[arg-type]
     for (draft, _), made in zip(drafts, found, strict=True):
         row = Request(draft.request.ids, prefix=draft.tokens)
-        ((expected, *_),) = search(model, [row], beam_size=beam, max_length=12)
+        ((expected, *_),) = search(model, [row], max_length=12)
         assert made is not None
         assert made.tokens == expected.tokens
         assert made.score == pytest.approx(expected.score, abs=1e-5)

@@ -13,9 +13,10 @@ DEMO, LINES = Path("examples/de-en.bundle"), Path("examples/de-en/test.tsv")
 WORDS = ("cat", "umbrella", "very", "goes", "New York", "not at all", "him", "yesterday")
 
 
+@pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("max_length", [3, 6, 9, 200])
 def test_translations_are_those_without_a_trace(
-    max_length: int, monkeypatch: pytest.MonkeyPatch
+    max_length: int, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tfexport_native")
     draw = random.Random(max_length)
@@ -26,10 +27,11 @@ def test_translations_are_those_without_a_trace(
         for row in sources
     ]
     with Translator(DEMO, threads=1, engine="native") as opened:
-        plain = opened.translate(sources, max_length=max_length)
-        found = opened.translate(sources, terms=terms, max_length=max_length)
+        plain = opened.translate(sources, max_length=max_length, beam_size=beam)
+        found = opened.translate(sources, terms=terms, max_length=max_length, beam_size=beam)
         monkeypatch.setattr(NativeModel, "trace", lambda *_: None)
-        expected = opened.translate(sources, terms=terms, max_length=max_length)
+        monkeypatch.setattr(NativeModel, "retrace", lambda *_: None)
+        expected = opened.translate(sources, terms=terms, max_length=max_length, beam_size=beam)
     changed = [made.text != before.text for made, before in zip(found, plain, strict=True)]
     assert sum(changed) > 5
     assert [made.hypotheses[0].tokens for made in found] == [

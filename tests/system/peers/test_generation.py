@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import leave_out_graphs
 from tests.support.combinations import few_of
 from tests.support.hf_generation import (
     Found,
@@ -21,6 +22,7 @@ from tests.support.hf_generation import (
 )
 from tests.support.hf_models import change_json, make_model, save_folder
 from tests.support.tokenizer_folders import model_file_folder
+from tfexport import graph_io
 from tfexport.export import export
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.generation_config import read_generation
@@ -60,7 +62,9 @@ def _opened(
     folder = tmp_path_factory.mktemp(request.param)
     model = likely_end(make_model(request.param, 3))
     save_folder(model, folder / "model")
-    export(folder / "model", folder / "model.bundle", verify=False)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_graphs(patch, graph_io.STEP)
+        export(folder / "model", folder / "model.bundle", verify=False)
     return model, Translator(folder / "model.bundle", threads=1)
 
 
@@ -132,6 +136,7 @@ def test_a_prefix_counts_as_it_does_there(opened: tuple[Any, Translator]) -> Non
         assert problem is None, f"seed {seed} {settings} {prefix}: {problem}"
 
 
+@pytest.mark.usefixtures("few_shapes", "no_step_graph")
 @pytest.mark.parametrize("family", EACH)
 def test_a_folders_own_settings_are_kept_with_no_option_given(tmp_path: Path, family: str) -> None:
     for seed in range(FAMILIES.index(family), FAMILIES.index(family) + FOLDERS):
@@ -157,6 +162,7 @@ def test_a_folders_own_settings_are_kept_with_no_option_given(tmp_path: Path, fa
             assert problem is None, f"seed {seed} {settings}: {problem}"
 
 
+@pytest.mark.usefixtures("no_step_graph")
 @pytest.mark.parametrize("kind", few_of(["MBartTokenizer", "MBart50Tokenizer"], "MBartTokenizer"))
 def test_texts_of_models_that_are_told_languages(tmp_path: Path, kind: str) -> None:
     folder = model_file_folder(

@@ -258,17 +258,15 @@ class TracedRows(Protocol):
 
 
 class Traced(NamedTuple):
-    """A greedy search whose rows can be gone on from.
+    """A search whose rows can be gone on from.
 
     Attributes:
-        generated: its results.
         log_probs: (B, T) of each token; 0 for a forced one.
         attention: (B, T, S), the mean over heads of the last layer's cross-attention by which each
             token was chosen; arbitrary behind the last.
         rows: which have read all tokens but the last of each.
     """
 
-    generated: Generated
     log_probs: NDArray[np.float64]
     attention: Floats
     rows: TracedRows
@@ -358,7 +356,7 @@ class Model(Protocol):
 
     def trace(
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
-    ) -> Traced | None:
+    ) -> tuple[Generated, Traced] | None:
         """``generate``, with what is needed to go on from any of its positions.
 
         Args:
@@ -371,6 +369,23 @@ class Model(Protocol):
 
         Raises:
             AbandonedError: ``going`` was false.
+        """
+
+    def retrace(
+        self,
+        rows: Sequence[Source],
+        tokens: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+    ) -> Traced | None:
+        """Read what was found in another way, as if ``trace`` had found it.
+
+        Args:
+            rows: sources, none of them empty.
+            tokens: of each row, the start token first; at least one.
+            targets: what was chosen after each of them.
+
+        Returns:
+            None if the model cannot.
         """
 
     def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:

@@ -178,7 +178,7 @@ class NativeModel:
     @_reporting
     def trace(
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
-    ) -> Traced | None:
+    ) -> tuple[Generated, Traced] | None:
         """See ``interface.Model``."""
         most = min(max_length, _MOST_TRACED)
         with _ended(going) as flag:
@@ -188,7 +188,26 @@ class NativeModel:
             return None
         made = Generated(found.sequences.astype(np.int64), found.scores)
         log_probs, attention = found.log_probs[:, :steps], found.attention[:, :steps]
-        return Traced(made, log_probs, attention, NativeTracedRows(self.folder, found.batch))
+        return made, Traced(log_probs, attention, NativeTracedRows(self.folder, found.batch))
+
+    @_reporting
+    def retrace(
+        self,
+        rows: Sequence[Source],
+        tokens: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+    ) -> Traced | None:
+        """See ``interface.Model``."""
+        batch = self._entered(rows)
+        counts = [len(row) for row in tokens]
+        flat, wanted = ([token for row in each for token in row] for each in (tokens, targets))
+        attended = np.empty((len(flat), batch.longest_source), np.float32)
+        found = batch.read(flat, counts, wanted, attended)
+        log_probs = np.zeros((len(rows), max(counts)))
+        attention = np.zeros((*log_probs.shape, attended.shape[1]), np.float32)
+        inside = np.arange(max(counts)) < np.array(counts)[:, None]
+        log_probs[inside], attention[inside] = found.log_probs, attended
+        return Traced(log_probs, attention, NativeTracedRows(self.folder, batch))
 
     @_reporting
     def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
@@ -200,16 +219,19 @@ class NativeModel:
     @_reporting
     def encode(self, rows: Sequence[Source]) -> NativeRows:
         """See ``interface.Model``."""
+        return NativeRows(self.folder, self._entered(rows), len(rows))
+
+    def _entered(self, rows: Sequence[Source]) -> tfexport_native.Batch:
+        """A batch of sources, or of what ``encoded`` has made of them."""
         encoded = [row for row in rows if isinstance(row, _EncodedRow)]
         if encoded:
             first = encoded[0].batch
             if len(encoded) < len(rows) or any(row.batch is not first for row in encoded):
                 raise ValueError("some rows are not encoded, or not in the same batch")
-            batch = first.branch([row.place for row in encoded], [0] * len(rows))
-        else:
-            batch = self._model.new_batch()
-            batch.enter(self.sources(rows))
-        return NativeRows(self.folder, batch, len(rows))
+            return first.branch([row.place for row in encoded], [0] * len(rows))
+        batch = self._model.new_batch()
+        batch.enter(self.sources(rows))
+        return batch
 
     def step(self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None) -> Floats:
         """See ``interface.Model``."""

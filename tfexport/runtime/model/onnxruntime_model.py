@@ -175,8 +175,17 @@ class OnnxModel:
 
     def trace(
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
-    ) -> Traced | None:
+    ) -> tuple[Generated, Traced] | None:
         """See ``interface.Model``: the graph of a search keeps no positions."""
+        return None
+
+    def retrace(
+        self,
+        rows: Sequence[Source],
+        tokens: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+    ) -> Traced | None:
+        """See ``interface.Model``: rows of a graph are all at the same position."""
         return None
 
     def encoded(self, rows: Sequence[Source]) -> Sequence[EncodedRow]:

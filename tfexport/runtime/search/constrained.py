@@ -26,7 +26,7 @@ from tfexport.runtime.search.placed import ModelReader, Reader, place_phrases
 from tfexport.runtime.search.ranking import best_first
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.required import Required
-from tfexport.runtime.search.traced import TracedReader
+from tfexport.runtime.search.traced import TracedReader, retrace
 
 # Hypotheses of a search with fewer, by the tokens of the required phrases: (tokens, hypotheses).
 _WIDTHS = ((3, 4), (7, 8))
@@ -93,8 +93,8 @@ def _searched(
         rows = [request.source for request in requests]
         traced = model.trace(rows, options.max_length, options.going)
         if traced is not None:
-            made = hypotheses_of(traced.generated, options.eos_id, options)
-            return [[each] for each in made], traced
+            made = hypotheses_of(traced[0], options.eos_id, options)
+            return [[each] for each in made], traced[1]
     free = [
         request if request.required is None else dataclasses.replace(request, required=None)
         for request in requests
@@ -130,9 +130,15 @@ def _placed(
         for row in (rows[place] for place, _ in lacking)
         if row.required is not None
     ]
+    if not lacking:
+        return {}
     reader: Reader = ModelReader(model, options)
+    found_rows = [place for place, _ in lacking]
+    if traced is None and options.fits_reading and starts_alike(of_rows, options):
+        traced = retrace(model, of_rows, [before for _, before in lacking], options)
+        found_rows = list(range(len(lacking)))
     if traced is not None:
-        reader = TracedReader(traced, [place for place, _ in lacking], options, reader)
+        reader = TracedReader(traced, found_rows, options, reader)
     made = place_phrases(reader, of_rows, [before for _, before in lacking], options)
     results: dict[int, list[Hypothesis]] = {}
     for (place, _), after in zip(lacking, made, strict=True):

@@ -437,10 +437,15 @@ def _places(draft: Draft, pooled: Doubles) -> Iterator[_Place]:
     spans = _words(tokens, required.boundaries)
     start = len(draft.request.prefix)
     shares = np.zeros((len(spans), pooled.shape[1]))  # of each word's attention
-    for word, (first, end) in enumerate(spans):
-        if first >= start and not all(map(places.is_sign, tokens[first:end])):
-            attended = pooled[first:end].sum(0)
-            shares[word] = attended / max(float(attended.sum()), 1e-9)
+    if spans:
+        attended = np.add.reduceat(pooled, [first for first, _ in spans])
+        wordless = [
+            word
+            for word, (first, end) in enumerate(spans)
+            if first < start or all(map(places.is_sign, tokens[first:end]))
+        ]
+        shares = attended / np.maximum(attended.sum(-1, keepdims=True), 1e-9)
+        shares[wordless] = 0
     met = [each.number for each in required.requirements if each.number not in unmet]
     for number in unmet:
         for source in places.sources(number):
@@ -518,6 +523,7 @@ def continue_drafts(
     inner = dataclasses.replace(
         options, num_hypotheses=1, suppress_first_tokens=(), return_token_scores=True,
         return_end_token=True, return_attention=options.needs_attention,
+        beam_size=1, patience=1.0, early_stopping=options.beam_size > 1,
     )  # fmt: skip
     common = min(len(tokens) for _, _, tokens, _ in kept)
     requests = [

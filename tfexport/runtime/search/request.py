@@ -107,6 +107,11 @@ BEAM_RULES_OPTIONS = _AROUND_SEARCH | {
     "suppress_first_tokens", "suppress_sequences", "disable_unk", "first_token", "last_token",
     "end_tokens",
 }  # fmt: skip
+# Options of beams that leave probabilities as they are.
+_OF_BEAMS = frozenset({
+    "beam_size", "num_hypotheses", "patience", "return_token_scores", "early_stopping",
+    "exhaustive",
+})  # fmt: skip
 _MOST_ENDS = 64  # end tokens
 # Options whose resolved values are checked.
 _RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
@@ -221,6 +226,11 @@ class ResolvedOptions(DecodingOptions):
             return self.fits_greedy_graph
         known = GREEDY_GRAPH_OPTIONS | {"min_length"}
         return self._fits_greedy(known) and len(self.never_inside) < model.vocab_size
+
+    @cached_property
+    def fits_reading(self) -> bool:
+        """Whether tokens have the model's own probabilities: no option in use acts on these."""
+        return self._fits_greedy(GREEDY_GRAPH_OPTIONS | _OF_BEAMS)
 
     def _fits_greedy(self, known: frozenset[str]) -> bool:
         rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)

@@ -1,4 +1,4 @@
-"""Placing required phrases by the trace of a greedy search, whose positions are not read again.
+"""Placing required phrases by the trace of a search, whose positions are not read again.
 
 Axes: T tokens, S source.
 """
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfexport.runtime.model.interface import Read, Traced, TracedRows
+from tfexport.runtime.model.interface import Model, Read, Traced, TracedRows
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.placed import Doubles, Draft, Reader, Reading, make_reading, pool
 from tfexport.runtime.search.ranking import make_hypothesis
-from tfexport.runtime.search.request import ResolvedOptions
+from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.required import Tokens
 
+MOST_READ = 8192  # tokens at once, whose positions are kept
 _LEAST = -1e20  # log-probabilities below it are of suppressed tokens
 
 
@@ -29,7 +30,7 @@ class TracedReader:
         Args:
             traced: a search by these options.
             rows: for each translation its row in the trace.
-            options: those that a greedy search in one call implements.
+            options: how it was made; none acts on probabilities.
             reader: what reads drafts that have all tokens that they may have.
         """
         self._traced, self._rows, self._options, self._reader = traced, rows, options, reader
@@ -50,6 +51,8 @@ class TracedReader:
         options = self._options
         most = options.max_length
         if options.last_token is not None and any(len(each.tokens) + 1 >= most for each in drafts):
+            return self._reader.read(drafts)
+        if sum(len(each.tokens) + 1 for each in drafts) > MOST_READ:
             return self._reader.read(drafts)
         shared = [_shared(draft.tokens, self._found[draft.row]) for draft in drafts]
         inputs, targets = list[Tokens](), list[Tokens]()
@@ -117,6 +120,26 @@ class TracedReader:
                 options.uncounted(draft.request.prefix),
             )
         return results
+
+
+def retrace(
+    model: Model,
+    requests: Sequence[Request],
+    found: Sequence[Hypothesis],
+    options: ResolvedOptions,
+) -> Traced | None:
+    """The trace of translations that were found in another way; None if the model has none."""
+    rows = [request.source for request in requests]
+    end = [options.eos_id]
+    chosen = [made.tokens or end for made in found]
+    if sum(map(len, chosen)) > MOST_READ:
+        return None
+    traced = model.retrace(rows, [[options.bos_id, *row[:-1]] for row in chosen], chosen)
+    if traced is not None:
+        for row, request in enumerate(requests):
+            if request.prefix:  # a forced token is certain
+                traced.log_probs[row, 0] = 0
+    return traced
 
 
 def _shared(tokens: Tokens, others: Tokens) -> int:

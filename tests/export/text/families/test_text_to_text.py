@@ -112,6 +112,7 @@ def expected_texts(case: Case, model: Any, tokenizer: Any) -> list[str]:
     return [tokenizer.decode(row, skip_special_tokens=True) for row in rows]
 
 
+@pytest.mark.usefixtures("no_search_graphs")
 @pytest.mark.parametrize("name", [*CASES][:DONE])
 def test_text_is_that_of_transformers(tmp_path: Path, name: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -134,7 +135,7 @@ def test_text_is_that_of_transformers(tmp_path: Path, name: str) -> None:
     assert [result.text for result in found] == expected
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 def test_samples_are_in_the_languages_that_the_command_names(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     case = CASES["m2m100"]
