@@ -27,13 +27,19 @@ from tfexport.runtime.search.beam import BeamSearch
 MODELS = 8
 SOME, MANY = 16, 512  # settings of each
 TWINS = slice(5, 8)  # tokens that nothing tells apart
+LARGE = 700  # tokens, from 512 on of which some sets rank by integers; see engine/vocabulary.h
 
 
 class DrawnModel(NativeModel):
     """An engine's model that is in no bundle."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, vocab_size: int | None = None) -> None:
         config = dataclasses.replace(draw_config(300 + number), output_bias=True)
+        if vocab_size:
+            source = vocab_size if config.tie_embeddings else config.source_vocab_size
+            config = dataclasses.replace(
+                config, target_vocab_size=vocab_size, source_vocab_size=source
+            )
         module = draw_model(config, number)
         with torch.no_grad():
             if number % 2:
@@ -105,6 +111,30 @@ def test_one_call_gives_exactly_what_steps_give(number: int, settings: range) ->
         in_one_call += 1
         assert exactly(found) == expected, (number, seed, options.given)
     assert in_one_call > len(settings) / 2
+
+
+def test_a_large_vocabulary_gives_what_steps_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores to about 1e-5 where words are ranked by integers; rows alone to the last bit."""
+    monkeypatch.setitem(_MODELS, 0, DrawnModel(0, LARGE))  # of the fastest set
+    in_one_call = 0
+    for seed in range(SOME):
+        model, requests, options = draw_setting(0, seed)
+        if len(requests[0].prefix) >= options.max_length:
+            continue
+        try:
+            together = graph_search.beam_in_one_call(model, requests, options)
+        except NoTokenError:
+            continue
+        in_one_call += 1
+        expected = BeamSearch(model, requests, options).run()
+        for of_row, same in zip(together, expected, strict=True):
+            assert [made.tokens for made in of_row] == [made.tokens for made in same], seed
+            scores = [made.score for made in same]
+            assert [made.score for made in of_row] == pytest.approx(scores, rel=1e-5, abs=1e-5)
+        for request, of_row in zip(requests, together, strict=True):
+            alone = graph_search.beam_in_one_call(model, [request], options)
+            assert exactly(alone) == exactly([of_row]), seed
+    assert in_one_call > SOME / 2
 
 
 def test_every_rule_is_walked_over() -> None:

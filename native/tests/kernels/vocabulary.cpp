@@ -255,7 +255,7 @@ void check_vocabulary(const Kernels& kernels, Checks& checks) {
         check_case(kernels, checks, c, "int8 vocabulary");
     }
     for (int rows : {16, 17, 33, 48, 63, 70, 97}) {  // of all numbers of vectors
-        Case c = drawn(random, random.between(2, 700), random.between(1, 60), rows);
+        Case c = drawn(random, random.between(500, 900), random.between(1, 60), rows);
         check_case(kernels, checks, c, "many rows");
     }
     checks.hold(kernels.with_rests == (sums_of_integers > 0), "which sums come from integers");

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.combinations import few_of
 from tests.support.hf_models import (
     BART_LIKE,
     change_json,
@@ -21,6 +22,8 @@ from tfexport.model_src import Checkpoint, load_checkpoint
 pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
+# One class reads all families; test_bart_like has the tensors of each.
+EACH = few_of(BART_LIKE, "marian", "mbart", "fsmt")
 LEARNED = ["bart", "plbart", "mbart", "blenderbot", "blenderbot-small"]
 PRE_NORM = ["mbart", "m2m_100", "pegasus", "blenderbot"]
 EMBEDDING_NORM = ["bart", "plbart", "mbart", "blenderbot-small"]
@@ -37,7 +40,7 @@ def refusal(folder: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("weights", ["safetensors", "bin"])
-@pytest.mark.parametrize("family", BART_LIKE)
+@pytest.mark.parametrize("family", EACH)
 def test_missing_tensor_is_named(tmp_path: Path, family: str, weights: str) -> None:
     folder = saved(tmp_path, family, weights)
     change_weights(folder, lambda state: state.pop("model.encoder.layers.1.fc1.weight"))
@@ -80,7 +83,7 @@ def test_norm_of_embeddings_that_is_absent(tmp_path: Path, family: str) -> None:
     assert "model.decoder.layernorm_embedding.weight [16] is missing" in refusal(folder)
 
 
-@pytest.mark.parametrize("family", BART_LIKE)
+@pytest.mark.parametrize("family", EACH)
 def test_embeddings_that_are_absent(tmp_path: Path, family: str) -> None:
     folder = saved(tmp_path, family)
     tables = ("shared", "embed_tokens", "lm_head", "output_projection")
@@ -206,7 +209,7 @@ def test_published_legacy_keys_are_not_contradictions(tmp_path: Path, family: st
     load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("family", BART_LIKE)
+@pytest.mark.parametrize("family", EACH)
 def test_state_dict_without_config_is_asked_for_it(tmp_path: Path, family: str) -> None:
     folder = saved(tmp_path, family)
     (folder / "config.json").unlink()

@@ -1,4 +1,7 @@
-"""Hugging Face Transformers on equal weights: ``generate`` with the options that both have."""
+"""Hugging Face Transformers on equal weights: ``generate`` with the options that both have.
+
+``test_generation`` draws these options, and others, over a folder of the same family.
+"""
 
 import random
 from pathlib import Path
@@ -16,7 +19,12 @@ from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 
 pytest.importorskip("transformers", reason="make optional installs it")
-pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.slow,
+    pytest.mark.exhaustive,
+    pytest.mark.filterwarnings("ignore"),
+]
 
 LIMIT = 20
 CONFIG = {**SETTINGS, "num_heads": 4}
