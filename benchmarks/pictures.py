@@ -285,8 +285,9 @@ def measure(systems: dict[str, System], batch: int, beams: int, rounds: int) -> 
     for name, (whole, encoder, read) in parts.items():
         own = [it for it in parts if it in OURS and is_small(it) == is_small(name)]
         best = min((parts[it][0] for it in own), default=float("nan"))
+        single = f"{encoder:.3f}" if beams == 1 else ""
         same = "the same" if tokens[name] == wanted else "others"
-        click.echo(f"| {batch} | {beams} | {name} | {whole:.3f} | {encoder:.3f} | {read:.3f} | "
+        click.echo(f"| {batch} | {beams} | {name} | {whole:.3f} | {single} | {read:.3f} | "
                    f"{whole / best:.2f} | {same} |")  # fmt: skip
 
 

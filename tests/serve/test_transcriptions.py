@@ -183,6 +183,7 @@ def test_what_is_wrong_is_named(server: Server) -> None:
         ([file, ("prompt", b"\xff")], "prompt: is not UTF-8"),
     ):  # fmt: skip
         assert text in error(*parts)["message"], text
+    assert error(file, ("language", "klingon"))["param"] == "language"
     assert "no model 'none'" in error(file, ("model", "none"), status=404)["message"]
     for body in ({"texts": ["w4"]}, {"texts": ["w4"], "options": {"beam_size": 2}}):
         answer = server.post("/v1/translate", {"model": "spoken", **body})

@@ -3,10 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfexport.errors import InputError
+from tfexport.errors import ConfigError, InputError
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.scheduler import SoundRequest, Submission
-from tfexport.runtime.speech.transcription import Segment, Transcription, TranscriptionOptions
+from tfexport.runtime.speech.transcription import (
+    SUBJECT,
+    Segment,
+    Transcription,
+    TranscriptionOptions,
+)
 from tfexport.serve.call import Call
 from tfexport.serve.failures import busy, spelled, wrong
 from tfexport.serve.models import Model
@@ -61,13 +66,16 @@ class Listening:
             on_segments: called by a thread of the scheduler with the segments of each window.
 
         Raises:
-            ConfigError: options do not fit the model.
-            RequestError: the sound cannot be read, or sounds that wait fill the memory for them.
+            RequestError: options do not fit the model, the sound cannot be read, or sounds that
+                wait fill the memory for them.
             QueueFullError: too many requests wait.
         """
 
         def read() -> SoundRequest:
-            transcriber = model.transcriber(options)
+            try:
+                transcriber = model.transcriber(options)
+            except ConfigError as error:  # begins with the name of the field, which the answer has
+                raise wrong(spelled(error).removeprefix(f"{SUBJECT}: ")) from None
             try:
                 sound = transcriber.enter(0, *transcriber.features(file))
             except InputError as error:

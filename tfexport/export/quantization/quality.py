@@ -31,7 +31,7 @@ LEAST_AGREEMENT = 0.97
 MOST_BLEU_LOSS = 0.3
 BATCH = 32
 LIMIT = 256  # tokens of a sample at most
-FEW_FILES, MOST_FILES = 8, 256  # for each parameter; in all, since their inputs are kept
+FEW_FILES, MOST_FILES = 4, 256  # for each parameter; in all, since their inputs are kept
 
 
 @dataclass(frozen=True)
