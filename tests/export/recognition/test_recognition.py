@@ -144,7 +144,7 @@ def test_both_engines_give_the_tokens_of_its_own_loop(name: str, tmp_path: Path)
         assert until_padding(tokens, style) == wanted
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
     style, path = named("gordic"), tmp_path / "a.bundle"
     made = bundle_of(style, path)
