@@ -10,6 +10,7 @@ from typing import Any
 
 from tfexport.errors import BundleError, InputError, Message, Option, join_problems, shown
 from tfexport.graph_io import (
+    ALIGNMENT,
     ATTENTION_MASK,
     BATCH,
     DTYPES,
@@ -254,6 +255,8 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         yield from _wrong_tensors(values["module"], values["limits"])
         if "decoder" in values["module"]:
             yield from _wrong_decoder(values["module"]["decoder"], values)
+    if ALIGNMENT in graphs:
+        yield from _wrong_alignment(values)
     yield from _contradicted(values["config"], "config", values)
 
 
@@ -273,6 +276,14 @@ def _wrong_decoder(decoder: Mapping[str, Any], values: Mapping[str, Any]) -> Ite
     side = "source_vocab_size"  # of the decoder's config: nobody's
     config = {key: value for key, value in decoder["config"].items() if key != side}
     yield from _contradicted(config, "module.decoder.config", values)
+
+
+def _wrong_alignment(values: Mapping[str, Any]) -> Iterator[str]:
+    """A graph of heads that nothing names, or of no recognised decoder."""
+    if not (values["speech"] or {}).get("alignment_heads"):
+        yield f"graphs: {ALIGNMENT} is there, but speech.alignment_heads is not"
+    if "decoder" not in (values["module"] or {}):
+        yield f"graphs: {ALIGNMENT} is there, but module.decoder is not"
 
 
 def _contradicted(config: Mapping[str, Any], name: str, values: Mapping[str, Any]) -> Iterator[str]:

@@ -156,7 +156,9 @@ def _with_decoder(call: ModuleCall, contents: ModuleContents) -> ModuleContents:
         NotRecognisedError: it is of no known form.
     """
     decoder = recognised_decoder(call, contents.build.found)
-    return replace(contents, build=replace(contents.build, decoder=decoder))
+    speech = contents.generation.speech
+    heads = () if speech is None else speech.alignment_heads or ()
+    return replace(contents, build=replace(contents.build, decoder=decoder, alignment_heads=heads))
 
 
 def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:

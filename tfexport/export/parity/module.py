@@ -35,6 +35,7 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
 from tfexport.export.report import (
+    ALIGNMENT,
     DECODER_OF_STATES,
     DRAWN,
     EXAMPLES,
@@ -366,6 +367,24 @@ def compare_states(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> I
     decoder = _stored_decoder(model.folder, model.manifest)
     made = decoder(states, kept.long(), prefix, torch.ones_like(prefix))
     yield _compare_log_probs(DECODER_OF_STATES, run, made)
+
+
+def compare_alignment(
+    _eager: EagerModule, run: ModuleRun, model: ModuleModel
+) -> Iterator[Comparison]:
+    """Compare attention of heads with that of the decoder of ``weights.json``."""
+    assert model.manifest.speech is not None
+    heads = model.manifest.speech.alignment_heads or ()
+    states, kept = map(torch.from_numpy, model.states(run.rows))
+    ids = torch.from_numpy(run.prefix)
+    decoder = _stored_decoder(model.folder, model.manifest)
+    past = decoder.decoder.empty_cache(states.new_zeros((len(states), 1, 1)))
+    cross = decoder.decoder.project_memory(states)
+    _, _, weights = decoder.step_attended(ids, past, cross, kept.long())
+    wanted = np.stack([weights[layer][:, head].numpy() for layer, head in heads], axis=1)
+    rows = zip(run.rows, run.prefix, strict=True)
+    made = np.stack([model.alignment(row, [*prefix], heads) for row, prefix in rows])
+    yield compare_values(ALIGNMENT, run.shape, made, wanted, run.noise.log_probs)
 
 
 def _compare_log_probs(stage: str, run: ModuleRun, logits: Tensor) -> Comparison:

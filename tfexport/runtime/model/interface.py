@@ -282,6 +282,7 @@ class Model(Protocol):
             length.
         has_beam: whether ``beam`` can be called.
         has_attention: whether ``attend`` can be called.
+        has_alignment: whether ``alignment`` can be called.
         engine: name of the engine, and its instruction set if known.
     """
 
@@ -290,6 +291,7 @@ class Model(Protocol):
     has_min_length: bool
     has_beam: bool
     has_attention: bool
+    has_alignment: bool
     engine: str
 
     @property
@@ -411,6 +413,18 @@ class Model(Protocol):
         self, input_ids: Ids, state: Any, candidates: Ids | None = None
     ) -> tuple[Floats, Floats]:
         """``step``, and the cross-attention weights (R, L, H, T, S) of these positions."""
+
+    def alignment(self, row: Source, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
+        """The cross-attention weights of some heads over given ids.
+
+        Args:
+            row: a source, or one of ``encoded``.
+            ids: T target ids, from the first position on.
+            heads: layer and head of each, those of the manifest's ``speech``.
+
+        Returns:
+            (heads, T, S).
+        """
 
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """The encoder's last states, (B, S, E); arbitrary after the end of a source."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.runtime.model.abandoned import AbandonedError, Going, watched
+from tfexport.runtime.model.alignment import attend_heads
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -83,7 +84,8 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_min_length = has_beam = has_shortlist = has_slots = has_attention = True
+    has_generate = has_min_length = has_beam = has_shortlist = has_slots = True
+    has_attention = has_alignment = True
 
     @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -245,6 +247,10 @@ class NativeModel:
         shape = (rows, self._layers, self._heads, length, state.width)
         weights = np.zeros(shape, np.float32)
         return self._step(input_ids, state, candidates, weights), weights
+
+    def alignment(self, row: Source, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
+        """See ``interface.Model``."""
+        return attend_heads(self, row, ids, heads)
 
     @_reporting
     def _step(
