@@ -22,6 +22,7 @@ DECODER_ATTENTION_MASK = "decoder_attention_mask"
 LOGITS = "logits"
 LOG_PROBS = "log_probs"
 STATES = "states"
+EMBEDDINGS = "embeddings"
 GENERATE = "generate"
 MAX_LENGTH = "max_length"
 SEQUENCES = "sequences"
@@ -445,6 +446,10 @@ class ModuleIO:
         If it masks some, which are kept is the second output.
         """
         return GraphSpec(STATES, self.inputs, outputs)
+
+    def embeddings_graph(self, output: TensorSpec) -> GraphSpec:
+        """The module's inputs to what the layers of a recognised encoder take."""
+        return GraphSpec(EMBEDDINGS, self.inputs, (output,))
 
     def encoder_graph(self) -> GraphSpec:
         """The module's inputs to its memory, and its state before the first step."""

@@ -15,6 +15,7 @@ from tfexport.export.graphs.module_graphs import (
     HeadSteps,
     ModuleSteps,
     export_module_decoder,
+    export_module_embeddings,
     export_module_encoder,
     export_module_states,
 )
@@ -57,7 +58,9 @@ class ModuleBuild:
     @property
     def forms(self) -> "tuple[ModuleForm, ...]":
         """The graphs of its bundle, in the order of export."""
-        return MODULE_FORMS if self.decoder is None else (*MODULE_FORMS, _STATES)
+        if self.decoder is None:
+            return MODULE_FORMS
+        return (*MODULE_FORMS, _STATES if self.decoder.layers is None else _EMBEDDINGS)
 
     @property
     def steps(self) -> ModuleSteps:
@@ -129,6 +132,17 @@ def _export_states(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
 
 # What a recognised decoder needs in the native engine.
 _STATES = ModuleForm(graph_io.STATES, _encoder_methods, _export_states, compare_states)
+
+
+def _export_embeddings(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
+    assert build.decoder is not None
+    of = build.decoder.layers
+    assert of is not None
+    return export_module_embeddings(build.found, of.embed, of.embeddings, build.opset)
+
+
+# The same, if the layers of the encoder are recognised too.
+_EMBEDDINGS = ModuleForm(graph_io.EMBEDDINGS, _encoder_methods, _export_embeddings, compare_states)
 
 
 def export_module_forms(build: ModuleBuild, progress: Progress) -> dict[ModuleForm, ir.Model]:

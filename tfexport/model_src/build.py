@@ -122,6 +122,20 @@ def build_decoder(config: TransformerConfig, memory_width: int) -> Transformer:
     return model
 
 
+def build_encoder(config: TransformerConfig) -> Encoder:
+    """Build the encoder of a Transformer whose embeddings are elsewhere, with fresh weights.
+
+    Args:
+        config: the config of the model, of which the decoder's part is not used.
+
+    Returns:
+        A module that takes embeddings (B, S, E), and a bias that broadcasts to (B, H, S, S).
+    """
+    encoder = _encoder(config, Attention)
+    initialise(encoder)
+    return encoder
+
+
 def _output_proj(config: TransformerConfig) -> nn.Module:
     if config.target_vocab_size is None:
         return nn.Identity()

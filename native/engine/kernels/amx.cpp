@@ -14,6 +14,7 @@ void product_with_rests(const Packed& w, const Input& x, int rows, int first, in
 }  // namespace tfn
 
 #define HAS_TILES
+#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
 

@@ -8,6 +8,7 @@ constexpr int DEPTH = GROUP;
 }  // namespace
 }  // namespace tfn
 
+#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
 

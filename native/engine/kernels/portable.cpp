@@ -35,6 +35,7 @@ INLINE bool exceeds(F v, float bound) { return any(v > bound); }
 }  // namespace
 }  // namespace tfn
 
+#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
 

@@ -34,6 +34,7 @@ INLINE bool exceeds(F v, float bound) {
 }  // namespace
 }  // namespace tfn
 
+#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
 

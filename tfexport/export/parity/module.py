@@ -34,6 +34,7 @@ from tfexport.export.parity.eager_run import (
 )
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
+from tfexport.export.recognition.encoder import load_layers
 from tfexport.export.report import (
     DECODER_OF_STATES,
     DRAWN,
@@ -360,10 +361,14 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
 
 
 def compare_states(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
-    """Compare what the decoder of ``weights.json`` makes of the states, in our own modules."""
-    states, kept = map(torch.from_numpy, model.states(run.rows))
+    """Compare what the weights of ``weights.json`` make of the states, in our own modules."""
+    if model.manifest.embedded_encoder is not None:
+        states = _stored_layers(model)(torch.from_numpy(model.embeddings(run.rows)))
+        kept = torch.ones(states.shape[:2], dtype=torch.int64)
+    else:
+        states, kept = map(torch.from_numpy, model.states(run.rows))
     prefix = torch.from_numpy(run.prefix)
-    decoder = _stored_decoder(model.folder, model.manifest)
+    decoder = _stored_decoder(model)
     made = decoder(states, kept.long(), prefix, torch.ones_like(prefix))
     yield _compare_log_probs(DECODER_OF_STATES, run, made)
 
@@ -386,15 +391,32 @@ def _compare_native(
         yield replace(each, stage=NATIVE_TOKENS if each.stage in TOKEN_STAGES else NATIVE)
 
 
-def _stored_decoder(folder: Path, manifest: Manifest) -> Transformer:
+def _stored_decoder(model: ModuleModel) -> Transformer:
     """The recognised decoder of a bundle, as our own modules."""
+    config = TransformerConfig.from_dict(model.manifest.transformer or {})
+    decoder = build_decoder(config, int(model.manifest.states[0].axes[-1])).eval()
+    weights = _stored_weights(model.folder).items()
+    decoder.load_state_dict({name: each for name, each in weights if not _is_of_layers(name)})
+    return decoder
+
+
+def _stored_layers(model: ModuleModel) -> nn.Module:
+    """The layers of the recognised encoder of a bundle, as our own modules."""
+    assert model.manifest.embedded_encoder is not None
+    config, _ = model.manifest.embedded_encoder
+    weights = _stored_weights(model.folder).items()
+    of_layers = {name: each for name, each in weights if _is_of_layers(name)}
+    return load_layers(TransformerConfig.from_dict(config), of_layers)
+
+
+def _is_of_layers(name: str) -> bool:
+    return name.startswith("encoder.")
+
+
+def _stored_weights(folder: Path) -> dict[str, Tensor]:
     file = np.memmap(folder / WEIGHTS, np.uint8, "r")
     table = read_weight_table(folder, file.size)
-    weights = {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
-    config = TransformerConfig.from_dict(manifest.transformer or {})
-    model = build_decoder(config, int(manifest.states[0].axes[-1])).eval()
-    model.load_state_dict(weights)
-    return model
+    return {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
 
 
 def compare_module_generate(
