@@ -14,12 +14,12 @@ from test_states import decoder_config, logits, without_encoder
 from tfexport_native import Model, NativeError, Tensor, instruction_sets
 
 from tests.support.combinations import few_of
-from tfexport.export.recognition.encoder import EncoderLayers
 from tfexport.model_src import TransformerConfig
+from tfexport.model_src.build import EncoderLayers, build_encoder
 from tfexport.runtime.model.native_engine import encoder_config
 
 Floats = NDArray[np.float32]
-SEEDS = range(12)
+SEEDS = range(8)
 # One, a few, about a panel, a tile and a group of sources, and a picture of the usual size.
 LENGTHS = (1, 2, 31, 32, 33, 97, 257, 578, 1)
 
@@ -40,7 +40,7 @@ def draw_layers(seed: int) -> tuple[TransformerConfig, EncoderLayers]:
         gated_feed_forward=draw.random() < 0.3, scale_scores=draw.random() < 0.7,
         residual_scale=draw.choice((1.0, 1.0, 0.8)), dropout=0.0,
     )  # fmt: skip
-    layers = EncoderLayers(config).eval()
+    layers = build_encoder(config).eval()
     with torch.no_grad():
         for parameter in layers.parameters():
             parameter.add_(torch.randn(parameter.shape) * (0.5 / parameter.shape[-1] ** 0.5))
@@ -78,9 +78,8 @@ def make(seed: int, int8: bool = False, **how: Any) -> tuple[Model, EncoderLayer
 def in_torch(
     layers: EncoderLayers, embeddings: list[Floats], dtype: torch.dtype = torch.float64
 ) -> list[Floats]:
-    of = layers.to(dtype).encoder
-    none = torch.zeros(1, 1, 1, 1, dtype=dtype)
-    return [of(torch.from_numpy(x[None]).to(dtype), none)[0].float().numpy() for x in embeddings]
+    of = layers.to(dtype)
+    return [of(torch.from_numpy(x[None]).to(dtype))[0].float().numpy() for x in embeddings]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

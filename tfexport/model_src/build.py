@@ -122,18 +122,28 @@ def build_decoder(config: TransformerConfig, memory_width: int) -> Transformer:
     return model
 
 
-def build_encoder(config: TransformerConfig) -> Encoder:
-    """Build the encoder of a Transformer whose embeddings are elsewhere, with fresh weights.
+class EncoderLayers(nn.Module):
+    """The encoder of a Transformer whose embeddings are elsewhere; nothing is masked."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(B, S, E) to the same."""
+        states: Tensor = self.encoder(embeddings, embeddings.new_zeros(1, 1, 1, 1))
+        return states
+
+
+def build_encoder(config: TransformerConfig) -> EncoderLayers:
+    """Build the layers of an encoder whose embeddings are elsewhere, with fresh weights.
 
     Args:
         config: the config of the model, of which the decoder's part is not used.
-
-    Returns:
-        A module that takes embeddings (B, S, E), and a bias that broadcasts to (B, H, S, S).
     """
-    encoder = _encoder(config, Attention)
-    initialise(encoder)
-    return encoder
+    layers = EncoderLayers(_encoder(config, Attention))
+    initialise(layers)
+    return layers
 
 
 def _output_proj(config: TransformerConfig) -> nn.Module:

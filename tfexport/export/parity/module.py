@@ -34,7 +34,6 @@ from tfexport.export.parity.eager_run import (
 )
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
-from tfexport.export.recognition.encoder import load_layers
 from tfexport.export.report import (
     DECODER_OF_STATES,
     DRAWN,
@@ -46,7 +45,7 @@ from tfexport.export.report import (
     ParityReport,
 )
 from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
-from tfexport.model_src.build import build_decoder
+from tfexport.model_src.build import build_decoder, build_encoder
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import Array, shape_key, stack_rows
@@ -404,9 +403,10 @@ def _stored_layers(model: ModuleModel) -> nn.Module:
     """The layers of the recognised encoder of a bundle, as our own modules."""
     assert model.manifest.embedded_encoder is not None
     config, _ = model.manifest.embedded_encoder
+    layers = build_encoder(TransformerConfig.from_dict(config)).eval()
     weights = _stored_weights(model.folder).items()
-    of_layers = {name: each for name, each in weights if _is_of_layers(name)}
-    return load_layers(TransformerConfig.from_dict(config), of_layers)
+    layers.load_state_dict({name: each for name, each in weights if _is_of_layers(name)})
+    return layers
 
 
 def _is_of_layers(name: str) -> bool:

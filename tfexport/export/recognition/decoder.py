@@ -157,7 +157,7 @@ def recognise_decoder(
 def _read_layers(
     program: Program, memory: fx.Node, specs: Sequence[TensorSpec], fused: bool
 ) -> RecognisedEncoder | None:
-    """The layers that give a memory; None if they are not recognised, or if some of it is masked."""
+    """The layers that give a memory; None if they are not known, or if some of it is masked."""
     if len(specs) > 1:
         return None
     try:

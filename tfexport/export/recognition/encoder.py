@@ -44,33 +44,15 @@ class RecognisedEncoder:
 
     def build(self) -> nn.Module:
         """Our own modules with its weights: (B, S, W) to the same."""
-        return load_layers(self.config, self.state_dict)
+        layers = build_layers(self.config).eval()
+        layers.load_state_dict(self.state_dict)
+        return layers
 
     def encode(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """The states (B, S, W) of inputs."""
         (embeddings,) = self.embed(*inputs)
         states: Tensor = self.build()(embeddings)
         return states
-
-
-class EncoderLayers(nn.Module):
-    """The layers of an encoder, of which no position is masked."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.encoder = build_layers(config)
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """(B, S, W) to the same."""
-        states: Tensor = self.encoder(embeddings, torch.zeros(1, 1, 1, 1))
-        return states
-
-
-def load_layers(config: TransformerConfig, weights: dict[str, Tensor]) -> nn.Module:
-    """The layers of an encoder with weights, by the names of ``Transformer``."""
-    layers = EncoderLayers(config).eval()
-    layers.load_state_dict(weights)
-    return layers
 
 
 class _Embed(nn.Module):

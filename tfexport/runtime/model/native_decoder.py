@@ -27,9 +27,7 @@ class _StatesModel(ModuleModel):
 
 
 class NativeDecoder(NativeModel):
-    """See ``interface.Model``: sources are states, which onnxruntime computes, or embeddings of it
-    and the engine.
-    """
+    """See ``interface.Model``: sources are states of onnxruntime, or of the engine's own layers."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         """Open the graph of the states, and pack the weights of the decoder.

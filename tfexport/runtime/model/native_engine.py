@@ -97,7 +97,7 @@ def native_config(manifest: Manifest) -> dict[str, object]:
     scale = math.sqrt(config["d_model"])
     scaled: Callable[[bool], float] = lambda yes: scale if yes else 1.0  # noqa: E731
     has_positions = config["positions"] != "none"
-    elsewhere = {"num_encoder_layers": 0} if states else {}
+    elsewhere: dict[str, object] = {"num_encoder_layers": 0} if states else {}
     if manifest.embedded_encoder is not None:
         elsewhere |= encoder_config(manifest.embedded_encoder[0])
     return {
