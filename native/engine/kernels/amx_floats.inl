@@ -110,7 +110,8 @@ INLINE void store_sums(float (*sums)[PANEL], bool tall) {
 }
 
 // A step's products; each loads one side anew. between(i) for i below 4 does something else
-// meanwhile. `second`: from the first tile of rows to the second, or 0.
+// meanwhile, behind loads: those that follow its writes wait for them where 12 bits of addresses are
+// the same. `second`: from the first tile of rows to the second, or 0.
 template <int PARTS, class Between>
 INLINE void step_of(const uint16_t* rows, size_t second, const uint16_t (*weights)[2][TILE_VALUES],
                     Between&& between) {
@@ -132,23 +133,25 @@ INLINE void step_of(const uint16_t* rows, size_t second, const uint16_t (*weight
     take_weights(0);
     take_rows(2);
     multiply();
-    between(0);
     take_rows(1);
+    between(0);
     multiply();
-    between(1);
     if constexpr (PARTS > 1) {
         take_weights(1);
+        between(1);
         multiply();
     }
-    between(2);
     take_rows(0);
+    if constexpr (PARTS == 1) between(1);
+    between(2);
     if constexpr (PARTS > 1) multiply();
     if constexpr (PARTS > 2) {
         take_weights(2);
+        between(3);
         multiply();
     }
-    between(3);
     if constexpr (PARTS > 1) take_weights(0);
+    if constexpr (PARTS < 3) between(3);
     multiply();
 }
 
