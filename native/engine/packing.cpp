@@ -9,8 +9,8 @@ namespace {
 
 constexpr int BLOCK = 64;  // values of a row at a time, so that the panel's part stays in the cache
 
-// Lines are copied and pointers restricted: bytes may alias everything else, and compilers then make
-// no vectors of the loops.
+// Lines are copied and pointers restricted: bytes may alias everything else, and compilers then
+// make no vectors of the loops.
 template <class T, int GROUP>
 void pack(const T* from, const Lines lines, int panel, T* __restrict to) {
     const size_t row = lines.row_stride, column = lines.column_stride;
