@@ -110,8 +110,7 @@ INLINE void store_sums(float (*sums)[PANEL], bool tall) {
 }
 
 // A step's products; each loads one side anew. between(i) for i below 4 does something else
-// meanwhile, behind loads: those that follow its writes wait for them where 12 bits of addresses are
-// the same. `second`: from the first tile of rows to the second, or 0.
+// meanwhile. `second`: from the first tile of rows to the second, or 0.
 template <int PARTS, class Between>
 INLINE void step_of(const uint16_t* rows, size_t second, const uint16_t (*weights)[2][TILE_VALUES],
                     Between&& between) {
