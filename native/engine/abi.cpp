@@ -264,7 +264,6 @@ int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error e
     return guarded(error, [&] {
         tfn::Model& own = model_of(model);
         tfn::Sources all = checked(sources);
-        require(own.has_encoder(), "the model has no encoder");
         require(all.ids || own.config.embedded, "states are given, not ids");
         require(states, "no room for states");
         own.check(all);

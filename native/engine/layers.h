@@ -19,6 +19,7 @@ struct Workspace {
     Team team;
     Buffer<float> x, y, projected, context, hidden, scores, biases, angles, states, logits, bounds,
         turned, chunks, packed;
+    Buffer<uint16_t> split;
     Buffer<int32_t> candidates;
     Quantized quantized;
     std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, when threads share rows

@@ -5,8 +5,8 @@
 namespace tfn {
 namespace {
 
-constexpr int SCORES = 64 << 10;  // of a tile: they and a head's keys stay in the second cache
-constexpr int MOST_QUERIES = 96;  // of a tile
+constexpr int SCORES = 96 << 10;   // of a tile: they and a head's keys stay in the second cache
+constexpr int MOST_QUERIES = 160;  // of a tile
 
 // One source: its heads are packed one after another, and its queries are cut into tiles.
 struct Part {
@@ -23,7 +23,7 @@ void attend_within(Workspace& w, const Attention& attention, const int32_t* leng
     const Heads& heads = attention.heads;
     const size_t panel = w.kernels.panel, inner = heads.width(), dim = heads.padded;
     std::vector<Part> parts;
-    size_t packed = 0, scores = 0;
+    size_t packed = 0, scores = 0, parts_of_rows = 0;
     int rows = 0, tasks = 0, queries = 0;
     double work = 0;
     for (int i = 0; i < count; i++) {
@@ -35,6 +35,8 @@ void attend_within(Workspace& w, const Attention& attention, const int32_t* leng
             {rows, n, each, tiles, lds, columns * dim, round_up(dim, panel) * n, packed, tasks});
         packed += heads.count * (parts.back().keys + parts.back().values);
         scores = std::max(scores, lds * each);
+        parts_of_rows = std::max(parts_of_rows, round_up(each, SPLIT_ROWS) / SPLIT_ROWS *
+                                                    parts_size(std::max(n, heads.padded)));
         queries = std::max(queries, each);
         rows += n;
         tasks += heads.count * tiles;
@@ -44,6 +46,8 @@ void attend_within(Workspace& w, const Attention& attention, const int32_t* leng
     float* context = w.context.reserve(rows * inner);
     const size_t room = scores + round_up(queries, 16) + 16;  // a cache line between threads'
     float* own = w.scores.reserve(room * w.team.threads());
+    const size_t threads = w.kernels.split ? w.team.threads() : 0;
+    uint16_t* split = w.split.reserve(parts_of_rows * threads);
     w.team.run(count * heads.count, 4.0 * rows * inner, [&](int task, int) {
         const Part& p = parts[task / heads.count];
         const int head = task % heads.count;
@@ -64,6 +68,7 @@ void attend_within(Workspace& w, const Attention& attention, const int32_t* leng
         w.kernels.attend_source({projected + row * ld + head * dim, ld, last - first, keys,
                                  keys + p.keys, p.length, (int)dim, attention.scale, scores, p.lds,
                                  scores + room - 16 - round_up(queries, 16),
+                                 split + thread * (threads ? parts_of_rows : 0),
                                  context + row * inner + head * dim, inner});
     });
 }

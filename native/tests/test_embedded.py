@@ -137,7 +137,7 @@ def test_what_is_no_embedding_is_refused() -> None:
     decoder = draw_config(1)
     tensors = without_encoder(engine_tensors(draw_module(decoder, 1)))
     alone = Model(decoder_config(decoder, decoder.d_model), tensors)
-    with pytest.raises(NativeError, match="no encoder"):
+    with pytest.raises(NativeError, match="states are given, not ids"):
         alone.encode([np.zeros((3, decoder.d_model), np.float32)])
     of_layers = encoder_config(dataclasses.replace(draw_layers(1)[0], d_model=5).to_dict())
     for wrong_config, wrong in (

@@ -44,6 +44,22 @@ INLINE float soften(float* scores, int n) {
     return 1.0f / sum(sums);
 }
 
+// Rows of a product, in parts where the set has those; `parts` is room for them.
+INLINE Input rows_of(const float* x, size_t ld, int rows, int k, uint16_t* parts) {
+    Input input;
+    input.f32 = x;
+    input.ld = ld;
+#ifdef HAS_TILES
+    input.ldp = parts_size(k);
+    input.parts = parts;
+    for (int row = 0; row < rows; row += SPLIT_ROWS, parts += input.ldp)
+        split(x + row * ld, ld, rows - row < SPLIT_ROWS ? rows - row : SPLIT_ROWS, k, parts);
+#else
+    (void)rows, (void)k, (void)parts;
+#endif
+    return input;
+}
+
 // Scores of all queries, then their weights, then their contexts, each a whole product. A sum runs
 // over the keys in one chain, so that a query's context does not depend on the others.
 void attend_source(const AttendSource& a) {
@@ -53,11 +69,7 @@ void attend_source(const AttendSource& a) {
     keys.floats = a.keys;
     values.k = a.n;
     values.floats = a.values;
-    Input queries, weights;
-    queries.f32 = a.queries;
-    queries.ld = a.ld;
-    weights.f32 = a.scores;
-    weights.ld = a.lds;
+    const Input queries = rows_of(a.queries, a.ld, a.rows, a.dim, a.parts);
     product(keys, queries, a.rows, 0, panels, [&](const Sums& sums) {
         for (int r = 0; r < sums.count; r++)
             for (int i = 0; i < sums.columns; i += LANES)
@@ -65,6 +77,7 @@ void attend_source(const AttendSource& a) {
                       load(sums.values + r * sums.ld + i) * a.scale);
     });
     for (int r = 0; r < a.rows; r++) a.factors[r] = soften(a.scores + r * a.lds, a.n);
+    const Input weights = rows_of(a.scores, a.lds, a.rows, a.n, a.parts);
     product(values, weights, a.rows, 0, of_values, [&](const Sums& sums) {
         for (int r = 0; r < sums.count; r++)
             for (int i = 0; i < sums.columns && sums.column + i < a.dim; i += LANES)
@@ -77,19 +90,31 @@ bool runs_here();
 
 }  // namespace
 
-#define DEFINE_KERNELS(NAME)                                         \
-    extern const Kernels NAME##_kernels;                             \
-    const Kernels NAME##_kernels = {#NAME,       LANES,              \
-                                    PANEL,       GROUP,              \
-                                    DEPTH,       (int)sizeof(Value), \
-                                    WITH_RESTS,  runs_here,          \
-                                    linear,      screen,             \
-                                    rank,        turn,               \
-                                    dots,        quantize,           \
-                                    rest,        quantization_error, \
-                                    norm,        attend,             \
-                                    pack_source, attend_source,      \
-                                    argmax,      top,                \
+#define DEFINE_KERNELS(NAME)                            \
+    extern const Kernels NAME##_kernels;                \
+    const Kernels NAME##_kernels = {#NAME,              \
+                                    LANES,              \
+                                    PANEL,              \
+                                    GROUP,              \
+                                    DEPTH,              \
+                                    (int)sizeof(Value), \
+                                    WITH_RESTS,         \
+                                    runs_here,          \
+                                    linear,             \
+                                    screen,             \
+                                    rank,               \
+                                    turn,               \
+                                    split,              \
+                                    dots,               \
+                                    quantize,           \
+                                    rest,               \
+                                    quantization_error, \
+                                    norm,               \
+                                    attend,             \
+                                    pack_source,        \
+                                    attend_source,      \
+                                    argmax,             \
+                                    top,                \
                                     log_sum_exp};
 
 }  // namespace tfn

@@ -198,10 +198,12 @@ struct SourceHead {
     std::vector<float> contexts(const Kernels& kernels, int first, int rows) const {
         const size_t lds = round_up(n, kernels.panel) + 16;
         Buffer<float> scores(lds * rows), factors(rows);
+        Buffer<uint16_t> parts((size_t)((rows + SPLIT_ROWS - 1) / SPLIT_ROWS) *
+                               parts_size(std::max(n, dim)));
         std::vector<float> context((size_t)rows * dim);
         kernels.attend_source({queries.data() + first * dim, (size_t)dim, rows, keys.data(),
                                values.data(), n, dim, 0.25f, scores.data(), lds, factors.data(),
-                               context.data(), (size_t)dim});
+                               parts.data(), context.data(), (size_t)dim});
         return context;
     }
     void check(Checks& checks, const std::vector<float>& found) const {
