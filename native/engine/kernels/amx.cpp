@@ -18,9 +18,9 @@ void split(const float* x, size_t ld, int rows, int k, uint16_t* parts);
 }  // namespace tfn
 
 #define HAS_TILES
-#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

@@ -8,9 +8,9 @@ constexpr int DEPTH = GROUP;
 }  // namespace
 }  // namespace tfn
 
-#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

@@ -26,9 +26,9 @@ INLINE I multiply_add(I sums, Weights w, int32_t values) {
 }  // namespace
 }  // namespace tfn
 
-#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

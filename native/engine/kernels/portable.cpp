@@ -35,9 +35,9 @@ INLINE bool exceeds(F v, float bound) { return any(v > bound); }
 }  // namespace
 }  // namespace tfn
 
-#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

@@ -34,9 +34,9 @@ INLINE bool exceeds(F v, float bound) {
 }  // namespace
 }  // namespace tfn
 
-#include "attention.inl"
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {
