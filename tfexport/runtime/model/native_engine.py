@@ -135,7 +135,7 @@ def _or_none(token: int | None) -> int:
 
 DISTRIBUTION = "tfexport-native"
 # Its interface that is called here; it is a distribution of its own, which may be older or newer.
-_INTERFACE = 8
+_INTERFACE = 9
 _NOT_INSTALLED = "tfexport-native is not installed"
 _PACKED = b"TFNPACK\n"  # with which a packed file begins; native/engine/store.cpp
 
