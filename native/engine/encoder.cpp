@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "model.h"
 #include "source_attention.h"
@@ -7,6 +8,9 @@ namespace tfn {
 namespace {
 
 constexpr int TOKENS = 256;  // that pass through the layers together, if a source is not longer
+// Of a source of so many positions each layer is a span of its own: to try another kind of sharing
+// for all of them would take too long.
+constexpr int LONG = 256;
 
 // Some sources one after another, and how many positions and blocks others before them have.
 struct Group {
@@ -86,6 +90,7 @@ void Model::run_encoder(Workspace& w, const Sources& sources, int rows) const {
     for (int i = 0; i < config.of_encoder().num_encoder_layers; i++) {
         const EncoderLayer& layer = encoder[i % encoder.size()];
         const Attention& self = layer.self;
+        const Team::Span span(w.team, Phase::encoder, rows);  // or a part of the caller's
         add_positions();
         project(w, self.projection, self.residual.enter(w, rows), d, rows, projected, ld);
         if (self.own.rotates()) rotate_rows(w, self.own, self, layout.positions, projected, ld);
@@ -116,6 +121,7 @@ void Model::remember(Workspace& w, const Sources& sources, int rows, Memory& mem
                      size_t first) const {
     const BlockLayout layout = memory_layout();
     const size_t ld = width(2 * layout.heads.width());
+    const Team::Span span(w.team, Phase::encoder, rows);
     float* projected = w.projected.reserve(rows * ld);
     for (int i = 0; i < config.num_decoder_layers; i++) {
         project(w, decoder_layer(i).cross_key_value, w.x.data(), width(config.state_size()), rows,
@@ -159,7 +165,9 @@ std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* 
         const Group group = start.part(0, start.sources.count - rest.sources.count);
         const int count = group.sources.count, rows = group.rows();
         const bool separate = count >= w.team.threads();
-        Team::Span span(w.team, Phase::encoder, rows, separate ? rows : 0);
+        std::optional<Team::Span> span;
+        if (separate || rows < LONG)
+            span.emplace(w.team, Phase::encoder, rows, separate ? rows : 0);
         if (!w.team.by_rows()) encode(w, group);
         else
             share_rows(w, count, [&](Workspace& part, int first, int last) {
