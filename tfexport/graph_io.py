@@ -22,6 +22,7 @@ DECODER_ATTENTION_MASK = "decoder_attention_mask"
 LOGITS = "logits"
 LOG_PROBS = "log_probs"
 STATES = "states"
+EMBEDDINGS = "embeddings"
 GENERATE = "generate"
 MAX_LENGTH = "max_length"
 SEQUENCES = "sequences"
@@ -457,6 +458,10 @@ class ModuleIO:
         weights = TensorSpec(CROSS_ATTENTIONS, "float32", (BATCH, heads, TARGET, memory))
         ids = TensorSpec(INPUT_IDS, "int64", (BATCH, TARGET))
         return GraphSpec(ALIGNMENT, (*self.inputs, ids), (weights,))
+
+    def embeddings_graph(self, output: TensorSpec) -> GraphSpec:
+        """The module's inputs to what the layers of a recognised encoder take."""
+        return GraphSpec(EMBEDDINGS, self.inputs, (output,))
 
     def encoder_graph(self) -> GraphSpec:
         """The module's inputs to its memory, and its state before the first step."""

@@ -18,6 +18,7 @@ from tfexport.export.graphs.module_graphs import (
     StatesEncoder,
     export_alignment,
     export_module_decoder,
+    export_module_embeddings,
     export_module_encoder,
     export_module_states,
 )
@@ -65,7 +66,8 @@ class ModuleBuild:
         """The graphs of its bundle, in the order of export."""
         if self.decoder is None:
             return MODULE_FORMS
-        return (*MODULE_FORMS, _STATES, *([_ALIGNMENT] if self.alignment_heads else ()))
+        of_encoder = _STATES if self.decoder.layers is None else _EMBEDDINGS
+        return (*MODULE_FORMS, of_encoder, *([_ALIGNMENT] if self.alignment_heads else ()))
 
     @property
     def steps(self) -> ModuleSteps:
@@ -146,6 +148,17 @@ def _export_alignment(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model
 # What a recognised decoder gives: its input, for the native engine, and times of words.
 _STATES = ModuleForm(graph_io.STATES, _encoder_methods, _export_states, compare_states)
 _ALIGNMENT = ModuleForm(graph_io.ALIGNMENT, _encoder_methods, _export_alignment, compare_alignment)
+
+
+def _export_embeddings(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
+    assert build.decoder is not None
+    of = build.decoder.layers
+    assert of is not None
+    return export_module_embeddings(build.found, of.embed, of.embeddings, build.opset)
+
+
+# The same, if the layers of the encoder are recognised too.
+_EMBEDDINGS = ModuleForm(graph_io.EMBEDDINGS, _encoder_methods, _export_embeddings, compare_states)
 
 
 def export_module_forms(build: ModuleBuild, progress: Progress) -> dict[ModuleForm, ir.Model]:

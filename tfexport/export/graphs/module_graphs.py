@@ -148,6 +148,21 @@ def export_alignment(
     return exporter.export_graph_module(module, spec, opset, sizes)
 
 
+def export_module_embeddings(
+    found: Examination, embed: nn.Module, output: TensorSpec, opset: int
+) -> ir.Model:
+    """Export ``embeddings``: what the layers of a recognised encoder take.
+
+    Args:
+        found: the module.
+        embed: its inputs to the embeddings.
+        output: these as a tensor of a graph.
+        opset: the opset version of the standard operators.
+    """
+    spec = found.io.embeddings_graph(output)
+    return exporter.export_graph_module(StatesEncoder(found, embed), spec, opset, found.sizes)
+
+
 def export_module_decoder(found: Examination, opset: int) -> ir.Model:
     """Export ``decoder``."""
     spec = found.io.decoder_graph(found.vocab_size)

@@ -343,6 +343,8 @@ class ModuleModel(OnnxModel):
         of_decoder = {}
         if manifest.states:
             of_decoder[graph_io.STATES] = io.states_graph(manifest.states)
+        if manifest.embedded_encoder is not None:
+            of_decoder = {graph_io.EMBEDDINGS: io.embeddings_graph(manifest.embedded_encoder[1])}
         if self.has_alignment and manifest.speech is not None:
             heads = len(manifest.speech.alignment_heads or ())
             of_decoder[graph_io.ALIGNMENT] = io.alignment_graph(heads, manifest.states[0].axes[1])
@@ -377,6 +379,22 @@ class ModuleModel(OnnxModel):
                 f"{len(rows)} rows. Export the model again."
             )
         return states, found
+
+    def embeddings(self, rows: Sequence[Source]) -> Floats:
+        """Compute what the layers of a recognised encoder take, of rows that share a batch.
+
+        Returns:
+            The embeddings (B, S, W).
+        """
+        found: Floats
+        (found,) = self._session(graph_io.EMBEDDINGS).run(None, self._inputs(rows))
+        width = self.manifest.states[0].axes[-1]
+        if found.ndim != 3 or len(found) != len(rows) or found.shape[2] != width:
+            raise BundleError(
+                f"{self.folder}: {graph_io.EMBEDDINGS}.onnx gives {found.shape} for {len(rows)} "
+                f"rows of {width} values. Export the model again."
+            )
+        return found
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""
