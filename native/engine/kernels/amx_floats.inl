@@ -10,8 +10,9 @@
 // bfloat16 has no m and l, and float16 no l: their products are 0 and left out, which changes no
 // bit of a sum. Infinities may become NaN; numbers below 2^-126, and parts below it, are 0.
 //
-// Rows lie in parts as tiles read them. Weights lie as vectors multiply them: to read parts, which
-// have half as many bytes again, takes longer than to make them while others are multiplied.
+// Rows lie in parts as tiles read them. Weights lie as vectors multiply them: with few rows it
+// takes less time to make their parts while others are multiplied than to read them from memory,
+// where they have half as many bytes again.
 
 namespace tfn {
 namespace {
@@ -31,7 +32,7 @@ INLINE void write_parts(F even, F odd, uint16_t* to, size_t apart) {
 #pragma GCC unroll 3
     for (int part = 0; part < COUNT; part++, to += apart) {
         I a = (I)even, b = (I)odd;
-        if (part == 1) a += HALF, b += HALF;  // the last part is what it is
+        if (part == 1) a += HALF, b += HALF;  // m; l is what it is
         const I upper_a = a & UPPER, upper_b = b & UPPER;
         *(I*)to = (I)((U)a >> 16) | upper_b;
         even -= (F)upper_a;
