@@ -97,8 +97,8 @@ INLINE void tiles_of(const Packed& w, const Input& x, Ahead ahead, Tiled& block,
             __builtin_prefetch(ahead.at + i, 0, SEVERAL ? 2 : 3);
         ahead.at += ahead.bytes;
         _tile_loadd(4, rows, ld);
-        _tile_loadd(6, at, PANEL * GROUP);
-        _tile_loadd(7, at + TILE * GROUP, PANEL * GROUP);
+        _tile_stream_loadd(6, at, PANEL * GROUP);
+        _tile_stream_loadd(7, at + TILE * GROUP, PANEL * GROUP);
         _tile_dpbusd(0, 4, 6);
         _tile_dpbusd(1, 4, 7);
         if (both) {
@@ -214,22 +214,22 @@ INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead res
         }
         if constexpr (APART) {
             _tile_loadd(4, rows, 2 * ld);
-            _tile_loadd(6, at, PANEL * GROUP);
+            _tile_stream_loadd(6, at, PANEL * GROUP);
             _tile_dpbusd(0, 4, 6);
-            _tile_loadd(7, rest, PANEL * GROUP);
+            _tile_stream_loadd(7, rest, PANEL * GROUP);
             _tile_dpbusd(1, 4, 7);
             _tile_loadd(5, rows + ld, 2 * ld);
             _tile_dpbusd(2, 5, 6);
             _tile_dpbusd(3, 5, 7);
         } else {
             _tile_loadd(4, rows, ld);
-            _tile_loadd(6, at, PANEL * GROUP);
+            _tile_stream_loadd(6, at, PANEL * GROUP);
             _tile_dpbusd(0, 4, 6);
-            _tile_loadd(7, at + TILE * GROUP, PANEL * GROUP);
+            _tile_stream_loadd(7, at + TILE * GROUP, PANEL * GROUP);
             _tile_dpbusd(1, 4, 7);
-            _tile_loadd(6, rest, PANEL * GROUP);
+            _tile_stream_loadd(6, rest, PANEL * GROUP);
             _tile_dpbusd(2, 4, 6);
-            _tile_loadd(7, rest + TILE * GROUP, PANEL * GROUP);
+            _tile_stream_loadd(7, rest + TILE * GROUP, PANEL * GROUP);
             _tile_dpbusd(3, 4, 7);
         }
         between(step + 1, steps);

@@ -1,18 +1,18 @@
 // Products of floats in tiles of bfloat16. Included by "amx.cpp" behind its tiles of int8.
 //
 // A float32 value x is the sum of three values of 8 bits each, exactly:
-//     h = x rounded to bfloat16,   m = x - h rounded to bfloat16,   l = x - h - m.
+//     h = the first 8 bits of x,   m = x - h rounded to 8 bits,   l = x - h - m.
 // Tiles multiply parts exactly and add in float32. Of the nine products of two values' parts
 //     l h'  m h'  m m'  h m'  h l'  h h'
-// are added, in this order; the three others are 2^-23 of |x w| together at most, as much as one
-// rounding of float32 on either side. A sum passes through fewer roundings than one chain of K
-// products: for SPLIT values of K each of the six adds the sum of two chains of half as many. What
-// is in bfloat16 has no m and l, and float16 no l: their products are 0 and left out, which changes
-// no bit of a sum. What is beyond the largest bfloat16 is infinite in tiles, and infinities may
-// become NaN; numbers below 2^-126, and parts below it, are 0.
+// are added, in this order; the three others are 2^-22 of |x w| together at most, and of either
+// sign. That is four roundings of float32. A sum passes through fewer than one chain of K products:
+// for SPLIT values of K each of the six adds the sum of two chains of half as many. What is in
+// bfloat16 has no m and l, and float16 no l: their products are 0 and left out, which changes no
+// bit of a sum. Infinities may become NaN; numbers below 2^-126, and parts below it, are 0.
 //
-// Rows lie in parts as tiles read them. Weights lie as vectors multiply them: to read parts, which
-// have half as many bytes again, takes longer than to make them while others are multiplied.
+// Rows lie in parts as tiles read them. Weights lie as vectors multiply them: with few rows it
+// takes less time to make their parts while others are multiplied than to read them from memory,
+// where they have half as many bytes again.
 
 namespace tfn {
 namespace {
@@ -32,7 +32,7 @@ INLINE void write_parts(F even, F odd, uint16_t* to, size_t apart) {
 #pragma GCC unroll 3
     for (int part = 0; part < COUNT; part++, to += apart) {
         I a = (I)even, b = (I)odd;
-        if (part < 2) a += HALF, b += HALF;  // the last part is what it is
+        if (part == 1) a += HALF, b += HALF;  // m; l is what it is
         const I upper_a = a & UPPER, upper_b = b & UPPER;
         *(I*)to = (I)((U)a >> 16) | upper_b;
         even -= (F)upper_a;
@@ -75,8 +75,8 @@ struct PanelParts {
             if (i < left) As::load_panel(weights + i * PANEL, even);
             if (i + TILE < left) As::load_panel(weights + (i + TILE) * PANEL, odd);
             const char* ahead = (const char*)(weights + 2 * i * PANEL) + PREFETCHED;
-            for (size_t line = 0; line < 2 * PANEL * sizeof *weights; line += 64)
-                __builtin_prefetch(ahead + line, 0, 2);
+            for (size_t line = 0; line < 2 * PANEL * sizeof *weights; line += 128)
+                __builtin_prefetch(ahead + line, 0, 2);  // and its neighbour
 #pragma GCC unroll 2
             for (int tile = 0; tile < 2; tile++)
                 write_parts<PARTS>(even[tile], odd[tile], at[step][0][tile] + i * 2 * LANES,
@@ -115,8 +115,8 @@ template <int PARTS, class Between>
 INLINE void step_of(const uint16_t* rows, size_t second, const uint16_t (*weights)[2][TILE_VALUES],
                     Between&& between) {
     const auto take_rows = [&](int part) __attribute__((always_inline)) {
-        _tile_loadd(4, rows + part * TILE_VALUES, 2 * SPLIT);
-        if (second) _tile_loadd(5, rows + second + part * TILE_VALUES, 2 * SPLIT);
+        _tile_stream_loadd(4, rows + part * TILE_VALUES, 2 * SPLIT);
+        if (second) _tile_stream_loadd(5, rows + second + part * TILE_VALUES, 2 * SPLIT);
     };
     const auto take_weights = [&](int part) __attribute__((always_inline)) {
         _tile_loadd(6, weights[part][0], 2 * SPLIT);

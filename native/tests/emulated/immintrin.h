@@ -180,6 +180,7 @@ inline void tile_dpbf16ps(int sums, int a, int b) {
 #undef _mm512_cmp_ps_mask
 #undef _mm512_extractf64x4_pd
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbusd
@@ -205,6 +206,7 @@ inline void tile_dpbf16ps(int sums, int a, int b) {
 #define _tile_storeconfig emulated::storeconfig
 #define _tile_zero emulated::zero
 #define _tile_loadd emulated::loadd
+#define _tile_stream_loadd emulated::loadd
 #define _tile_stored emulated::stored
 #define _tile_dpbusd emulated::tile_dpbusd
 #define _tile_dpbf16ps emulated::tile_dpbf16ps
