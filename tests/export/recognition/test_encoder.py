@@ -64,10 +64,10 @@ class Layers(nn.Module):
     def __init__(self, **odd: bool) -> None:
         super().__init__()
         qk_norm, sandwich = odd.get("qk_norm", False), odd.get("sandwich", False)
-        parts: list[nn.Module] = []
-        for _ in range(2):
-            parts += [Attention(WIDTH, 3, qk_norm), FeedForward(WIDTH, 40)]
-        self.parts = nn.ModuleList([Sublayer(part, WIDTH, sandwich) for part in parts])
+        parts: list[Callable[[], nn.Module]] = [
+            lambda: Attention(WIDTH, 3, qk_norm), lambda: FeedForward(WIDTH, 40),
+        ] * 2  # fmt: skip
+        self.parts = nn.ModuleList([Sublayer(part(), WIDTH, sandwich) for part in parts])
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
