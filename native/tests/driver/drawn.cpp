@@ -25,7 +25,9 @@ Config::Config(Draw& draw) {
     set("decoder_head_dim", even * draw.between(1, 11));
     set("decoder_d_ff", draw.between(1, 40));
     set("source_vocab_size", draw.between(4, 60));
-    set("target_vocab_size", draw.between(4, 150));
+    // From 512 words on some sets rank them by integers; see vocabulary.h.
+    const bool large = draw.chance(20);
+    set("target_vocab_size", large ? draw.between(500, 900) : draw.between(4, 150));
     set("max_positions", draw.chance(50) ? 0 : draw.between(3, 30));
     set("has_positions", whole("max_positions") && draw.chance(70));
     choose("norm", {"layer", "annotated", "rms"});
