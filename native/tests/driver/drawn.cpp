@@ -156,7 +156,8 @@ void Weights::add(const std::string& name, int rows, int columns, bool int8) {
                    rows,
                    columns,
                    turned ? 1 : columns,
-                   turned ? rows : 1};
+                   turned ? rows : 1,
+                   0};
 }
 
 // In [-1, 1), of digits that the kind has.
