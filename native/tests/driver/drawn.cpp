@@ -28,7 +28,9 @@ Config::Config(Draw& draw) {
     set("decoder_head_dim", even * draw.between(1, 11));
     set("decoder_d_ff", draw.between(1, 40));
     set("source_vocab_size", draw.between(4, 60));
-    set("target_vocab_size", draw.between(4, 150));
+    // From 512 words on some sets rank them by integers; see vocabulary.h.
+    const bool large = draw.chance(20);
+    set("target_vocab_size", large ? draw.between(500, 900) : draw.between(4, 150));
     set("max_positions", draw.chance(50) ? 0 : draw.between(3, 30));
     set("has_positions", whole("max_positions") && draw.chance(70));
     choose("norm", {"layer", "annotated", "rms"});
@@ -168,7 +170,8 @@ void Weights::add(const std::string& name, int rows, int columns, bool int8) {
                    rows,
                    columns,
                    turned ? 1 : columns,
-                   turned ? rows : 1};
+                   turned ? rows : 1,
+                   0};
 }
 
 // In [-1, 1), of digits that the kind has.
