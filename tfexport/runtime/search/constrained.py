@@ -9,7 +9,7 @@ et al. 2019 (the allocation in one sort).
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,30 +125,47 @@ def _placed(
         for made in found[place]
         if made.unmet
     ]
-    of_rows = [
-        _admitting(row, row.required)
-        for row in (rows[place] for place, _ in lacking)
-        if row.required is not None
-    ]
-    if not lacking:
-        return {}
-    reader: Reader = ModelReader(model, options)
-    found_rows = [place for place, _ in lacking]
-    if traced is None and options.fits_reading and starts_alike(of_rows, options):
-        traced = retrace(model, of_rows, [before for _, before in lacking], options)
-        found_rows = list(range(len(lacking)))
-    if traced is not None:
-        reader = TracedReader(traced, found_rows, options, reader)
-    made = place_phrases(reader, of_rows, [before for _, before in lacking], options)
+    without = frozenset[int]() if traced is None else traced.without
     results: dict[int, list[Hypothesis]] = {}
-    for (place, _), after in zip(lacking, made, strict=True):
-        if after is not None:
+    for part, trace in (
+        ([each for each in lacking if each[0] not in without], traced),
+        ([each for each in lacking if each[0] in without], None),
+    ):
+        for place, after in _placed_alike(model, rows, part, options, trace):
             results.setdefault(place, []).append(after)
     for place, hypotheses in results.items():
         kept = {tuple(each.tokens): each for each in found[place] if not each.unmet}
         kept.update((tuple(each.tokens), each) for each in hypotheses)
         results[place] = best_first(kept.values())[: options.num_hypotheses]
     return results
+
+
+def _placed_alike(
+    model: Model,
+    rows: Mapping[int, Request],
+    lacking: Sequence[tuple[int, Hypothesis]],
+    options: ResolvedOptions,
+    traced: Traced | None,
+) -> Iterator[tuple[int, Hypothesis]]:
+    """Hypotheses with the phrases that they lacked; see ``_placed``."""
+    if not lacking:
+        return
+    found_rows, before = [place for place, _ in lacking], [made for _, made in lacking]
+    of_rows = [
+        _admitting(row, row.required)
+        for row in (rows[place] for place in found_rows)
+        if row.required is not None
+    ]
+    reader: Reader = ModelReader(model, options)
+    if traced is None and options.fits_reading and starts_alike(of_rows, options):
+        traced = retrace(model, of_rows, before, options)
+        found_rows = list(range(len(lacking)))
+    if traced is not None:
+        reader = TracedReader(traced, found_rows, options, reader)
+    made = place_phrases(reader, of_rows, before, options)
+    for (place, _), after in zip(lacking, made, strict=True):
+        if after is not None:
+            yield place, after
 
 
 def unsupported(options: ResolvedOptions) -> list[Problem]:
