@@ -12,7 +12,6 @@ import random
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +27,7 @@ from benchmarks.configurations import (
     QUICK,
     Configuration,
     configurations_of,
+    ranks_by_integers,
     weights_of,
 )
 from benchmarks.models import OPUS, SIZES, prepare
@@ -45,18 +45,8 @@ GREEDY_BATCHES, BEAM_BATCHES = (1, 8, 32), (8,)
 OPUS_BEAMS, OPUS_BATCHES = (4, 6), (1, 8, 16, 32)
 
 
-def _ranks_by_integers() -> bool:
-    if not find_spec("tfexport_native"):
-        return False
-    import tfexport_native
-
-    return tfexport_native.instruction_sets()[0] == "amx"
-
-
 # How those that screen the vocabulary choose their tokens; see roofline.work_of.
 GREEDY = {"tfexport": "preselected", "tfexport, scores": "scored", "generate.onnx": "scored"}
-# The same of beams, where the native engine ranks all words by integers.
-RANKED = {"tfexport": "ranked"} if _ranks_by_integers() else {}
 Rows = list[list[int]]
 Key = tuple[str, str]  # a system and the name of a configuration
 
@@ -102,18 +92,21 @@ class Bench:
         every = configurations_of(system, self.isa)
         return [each for each in every if each.name in self.only] or every
 
+    def configuration(self, system: str, name: str) -> Configuration:
+        """One of a system's, by its name."""
+        return next(c for c in configurations_of(system, self.isa) if c.name == name)
+
     def open(self, wanted: Iterable[Key]) -> dict[Key, Process]:
         """Start processes, two at a time; without those that do not run here."""
         running: dict[Key, Process] = {}
         loading: list[Key] = []
         for key in wanted:
-            system, name = key
-            configuration = next(c for c in configurations_of(system, self.isa) if c.name == name)
             try:
-                running[key] = Process(system, configuration, self.folder, self.checkpoint,
-                                       self.beam, self.folder / "systems.log")  # fmt: skip
+                running[key] = Process(key[0], self.configuration(*key), self.folder,
+                                       self.checkpoint, self.beam,
+                                       self.folder / "systems.log")  # fmt: skip
             except RuntimeError as error:
-                print(f"  {system} does not run here: {error}", file=sys.stderr)
+                print(f"  {key[0]} does not run here: {error}", file=sys.stderr)
                 continue
             loading.append(key)
             if len(loading) > 1:
@@ -187,7 +180,7 @@ class Bench:
                 (system, name): runs_for(chosen[system][batch][name], self.runs)
                 for system, name in answers
             }
-            sets = {self.work(system, batch).working_set for system, _ in answers}
+            sets = {self.work(*key, batch).working_set for key in answers}
             for turn in range(max(self.runs, LEAST_BRIEF)):
                 if not any(turn < times[key] for key in answers):
                     break
@@ -204,10 +197,13 @@ class Bench:
         for process in running.values():
             process.close()
 
-    def work(self, system: str, batch: int) -> Work:
-        """The least that a system has to do."""
-        screens = GREEDY if self.beam == 1 else {} if self.isa else RANKED
-        kind = screens.get(system, self.weights)
+    def work(self, system: str, name: str, batch: int) -> Work:
+        """The least that a system has to do in one of its configurations."""
+        kind = self.weights
+        if self.beam == 1:
+            kind = GREEDY.get(system, kind)
+        elif kind == "float32" and ranks_by_integers(self.configuration(system, name)):
+            kind = "ranked"
         return work_of(SIZES[self.size], batch, SOURCE, LENGTH, kind, self.beam)
 
     def cell(
@@ -232,16 +228,16 @@ class Bench:
             }
             for name, figures in configurations.items():
                 if found := answers.get((system, name), []):
-                    set_read = self.work(system, batch).working_set
-                    peak = peaks[figures["cores"]].machine(set_read)
-                    figures |= self.figures(system, batch, found, peak)
+                    work = self.work(system, name, batch)
+                    peak = peaks[figures["cores"]].machine(work.working_set)
+                    figures |= self.figures(work, batch, found, peak)
             if any("seconds" in figures for figures in configurations.values()):
                 systems[system] = {"best": best(configurations), "configurations": configurations}
         return {"size": self.size, "batch": batch, "beam": self.beam, "weights": self.weights,
                 "systems": systems}  # fmt: skip
 
     def figures(
-        self, system: str, batch: int, answers: list[dict[str, Any]], peak: Machine
+        self, work: Work, batch: int, answers: list[dict[str, Any]], peak: Machine
     ) -> dict[str, Any]:
         """Figures of one configuration, from its runs."""
         tokens = answers[0]["tokens"]
@@ -251,7 +247,6 @@ class Bench:
             for row, other in zip(expected or [], tokens, strict=expected is not None)
             for one, two in zip(row, other, strict=False)
         ]
-        work = self.work(system, batch)
         runs = [answer["seconds"] for answer in answers]
         seconds, least = median(runs), min(runs)
         return {

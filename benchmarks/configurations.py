@@ -3,7 +3,9 @@
 Which is fastest differs from machine to machine and from model to model, so all are measured.
 """
 
+import os
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -66,10 +68,12 @@ TWO_ASLEEP = Configuration(
 )
 WORKERS = Configuration("2 workers", workers=2)
 ENGINES = ("onnxruntime", "native")
+NATIVE_SET = "TFEXPORT_NATIVE_INSTRUCTION_SET"
+RANKING_SETS = ("amx",)  # of the native engine, which rank words by pairs of integers
 # Variables that keep each system's libraries from instructions beyond a set. onnxruntime has none.
 INSTRUCTION_SETS = {
     "avx2": {
-        "TFEXPORT_NATIVE_INSTRUCTION_SET": "avx2",
+        NATIVE_SET: "avx2",
         "CT2_FORCE_CPU_ISA": "AVX2",
         "ONEDNN_MAX_CPU_ISA": "AVX2",
         "DNNL_MAX_CPU_ISA": "AVX2",
@@ -130,6 +134,18 @@ def configurations_of(system: str, isa: str | None = None) -> list[Configuration
 def weights_of(system: str) -> str:
     """Data type of a system's weights: "float32" or "int8"."""
     return "int8" if "int8" in system else "float32"
+
+
+def ranks_by_integers(way: Configuration) -> bool:
+    """Whether tfexport, set up so, ranks the words of float32 models by integers for beams."""
+    if way.options.get("engine") != "native" or not find_spec("tfexport_native"):
+        return False
+    wanted = way.environment.get(NATIVE_SET) or os.environ.get(NATIVE_SET)
+    if wanted:
+        return wanted in RANKING_SETS
+    import tfexport_native
+
+    return tfexport_native.instruction_sets()[0] in RANKING_SETS
 
 
 def is_peer(system: str) -> bool:

@@ -32,6 +32,7 @@ PEERS = {
 }
 OURS = {
     "continuous": Setup("continuous"),
+    "continuous, onnxruntime": Setup("continuous", engine="onnxruntime"),
     "static batches": Setup("static"),
     "one at a time": Setup("static", slots=2),
 }

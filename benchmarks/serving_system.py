@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, scheduler
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
@@ -34,6 +35,7 @@ class Setup:
         workers: batches at a time.
         threads: of each; more than 1 for CTranslate2 only.
         slots: rows of all batches together.
+        engine: of the bundle.
         options: of CTranslate2's translator.
     """
 
@@ -41,6 +43,7 @@ class Setup:
     workers: int = 2
     threads: int = 1
     slots: int = 64
+    engine: EngineName = "auto"
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -89,7 +92,10 @@ def main(bundle: Path, setup: Setup) -> None:
         scheduler._why_not = lambda engine: "batches are static"
     if setup.kind == "CTranslate2":
         models.Scheduler = _peer_scheduler(setup, bundle.parent)  # type: ignore[attr-defined]
-    settings = Settings(threads=setup.workers, max_queue=QUEUE, slots=setup.slots, timeout=3600.0)
+    settings = Settings(
+        threads=setup.workers, max_queue=QUEUE, slots=setup.slots, timeout=3600.0,
+        engine=setup.engine,
+    )  # fmt: skip
     service = Service([bundle], settings)
     bound = server.bind("127.0.0.1", 0)
     port = bound.getsockname()[1]

@@ -39,7 +39,7 @@ from tfexport.manifest import TokenizerEntry as TokenizerEntry
 
 WEIGHTS = "weights.bin"
 _LARGE = 4 << 20  # bytes of a file whose sha256 takes longer than to start a thread
-_BLOCK = 8 << 20  # a thread of digests waits for the interpreter between two of them
+_BLOCK = 32 << 20  # a thread of digests waits for the interpreter, up to 5 ms, between two
 _ROUNDING = 2.0  # seconds; to so much some file systems round times
 MAX_MANIFEST_BYTES = 4 << 20  # one of 10,000 parameters takes 1 MB
 

@@ -20,7 +20,8 @@ uint8_t largest_of(const int8_t* values, size_t count) {
 }  // namespace
 
 Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
-               Heads outputs, Heads inputs) {
+               Heads outputs, Heads inputs, Role role)
+    : role_(role) {
     std::vector<Tensor> found;
     const int parts = (int)sources.size(), width = outputs.width();
     k_ = inputs.width();
@@ -180,6 +181,22 @@ Input Quantized::make_with_rests(const Kernels& kernels, Team& team, const float
     return {nullptr, 0, values, ldq, how};
 }
 
+Input Quantized::make_floats(const Kernels& kernels, Team& team, const float* x, size_t ld,
+                             int rows, int k) {
+    Input input{x, ld};
+    if (!kernels.split) return input;
+    input.ldp = parts_size(k);
+    const int tasks = (rows + SPLIT_ROWS - 1) / SPLIT_ROWS;
+    uint16_t* parts = parts_.reserve(tasks * input.ldp);
+    team.run(tasks, 2.0 * rows * k, [&](int task, int) {
+        const int row = task * SPLIT_ROWS;
+        kernels.split(x + row * ld, ld, std::min(rows - row, SPLIT_ROWS), k,
+                      parts + task * input.ldp);
+    });
+    input.parts = parts;
+    return input;
+}
+
 Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
     constexpr double LEAST = 30e3;  // multiply-adds of a task
     int most = threads == 1 ? 1 : 8 * threads;
@@ -191,12 +208,14 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
 
 void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const float* x, size_t ld,
                 int rows, Quantized& quantized, Epilogue out) {
-    Input input{x, ld, nullptr, 0, nullptr};
+    const int k = linear.inputs();
+    Input input{x, ld};
     if (linear.quantized())
-        input =
-            quantized.make(kernels, team, x, ld, rows, linear.inputs(), linear.packed().largest);
+        input = quantized.make(kernels, team, x, ld, rows, k, linear.packed().largest);
+    else if (linear.role() == Role::sources)
+        input = quantized.make_floats(kernels, team, x, ld, rows, k);
     out.bias = linear.bias();
-    const double work = (double)rows * linear.inputs() * kernels.panel;
+    const double work = (double)rows * k * kernels.panel;
     const Chunks chunks(linear.panels(), work, team.threads());
     team.run(chunks.count, work * linear.panels(), [&](int task, int) {
         kernels.linear(linear.packed(), input, rows, chunks.first(task), chunks.last(task), out);

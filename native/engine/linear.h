@@ -23,13 +23,21 @@ struct Source {        // of some output columns
     bool bias;
 };
 
+// Whose rows a product's are. A value must not depend on how many there are, so that a set of
+// instructions may have a product for each, but not one for many rows and one for few.
+enum class Role {
+    steps,    // of a decoder: often one at a time, and the same values whenever they are many
+    sources,  // whole sources
+};
+
 class Linear {
 public:
     Linear() = default;
     // Outputs and inputs that are not heads have `padded == dim == count of values`, one head.
     Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
-           Heads outputs, Heads inputs);
+           Heads outputs, Heads inputs, Role role = Role::steps);
 
+    Role role() const { return role_; }
     bool quantized() const { return scales_.size() > 0; }
     int inputs() const { return k_; }
     int outputs() const { return n_; }
@@ -44,6 +52,7 @@ private:
               Heads outputs, Heads inputs);
     bool pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task);
 
+    Role role_ = Role::steps;
     int k_ = 0, n_ = 0, panels_ = 0;
     View<float> weights_, scales_, bias_;
     View<uint16_t> halves_;
@@ -53,7 +62,7 @@ private:
     Packed packed_;
 };
 
-// Values of rows as a product reads them: quantised if its weights are.
+// Values of rows as a product reads them: quantised if its weights are, or in parts.
 class Quantized {
 public:
     // Rows (M, k) with `ld` values between them, for int8 weights up to `largest`. Shared out among
@@ -61,7 +70,12 @@ public:
     Input make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows, int k,
                int largest);
 
-    // The same, each row followed by what its integers leave out; and norms of what is made of it.
+    // Floats of whole sources: in parts where the set has those.
+    Input make_floats(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
+                      int k);
+
+    // As integers, each row followed by what its integers leave out; and norms of what is made of
+    // it.
     Input make_with_rests(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
                           int k);
     struct Norms {
@@ -75,6 +89,7 @@ private:
     Buffer<char> values_;
     Buffer<Quantization> how_;
     Buffer<float> left_;
+    Buffer<uint16_t> parts_;
     Buffer<Norms> norms_;
 };
 

@@ -11,13 +11,14 @@ struct Loader {
     Tensors& tensors;
     const Config& config;
     Lookups& lookups;
+    Role role;  // of the matrices that it loads
 
     Heads plain(int n) const { return {1, n, n}; }
     Heads heads(int count, int dim) const {
         return {count, dim, (int)round_up(dim, kernels.lanes)};
     }
     Linear linear(const std::vector<Source>& sources, Heads outputs, Heads inputs) const {
-        return Linear(kernels, tensors, sources, outputs, inputs);
+        return Linear(kernels, tensors, sources, outputs, inputs, role);
     }
     Attention attention(const std::string& name, const std::vector<std::string>& parts, Heads heads,
                         Placement placement) const {
@@ -68,12 +69,13 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
                     (int)round_up(given.decoder_head_dim, kernels.lanes)},
       workspaces(kernels, threads) {
     Lookups lookups(config);
-    Loader load{kernels, tensors, config, lookups};
+    const Loader load{kernels, tensors, config, lookups, Role::steps};
+    const Loader of_sources{kernels, tensors, config, lookups, Role::sources};
     target_embedding =
         Embedding(tensors, config, "target_embedding", config.target_vocab_size,
                   config.target_scale, config.target_embedding_norm, config.unplaced_id);
     if (encodes()) {
-        const Heads heads = load.heads(config.num_heads, config.head_dim);
+        const Heads heads = of_sources.heads(config.num_heads, config.head_dim);
         source_embedding = Embedding(tensors, config, "source_embedding", config.source_vocab_size,
                                      config.source_scale, config.source_embedding_norm, -1);
         if (config.positions_every_layer && config.has_positions)
@@ -81,10 +83,10 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
         for (int i = 0; i < (config.share_encoder_layers ? 1 : config.num_encoder_layers); i++) {
             const std::string name = "encoder.layers." + std::to_string(i) + ".";
             encoder.push_back(
-                {load.self_attention(name + "self_attn", heads, config.norm_placement, true),
-                 load.feed_forward(name, config.d_ff, config.norm_placement)});
+                {of_sources.self_attention(name + "self_attn", heads, config.norm_placement, true),
+                 of_sources.feed_forward(name, config.d_ff, config.norm_placement)});
         }
-        encoder_relative = load.of_stack("encoder", heads, true);
+        encoder_relative = of_sources.of_stack("encoder", heads, true);
         if (config.encoder_final_norm) encoder_norm = Norm(tensors, config, "encoder.norm");
     }
     const Placement placement = config.decoder_norm_placement;
@@ -94,8 +96,8 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
         const bool bias = config.attention_bias;
         decoder.push_back({load.self_attention(name + "self_attn", decoder_heads, placement, false),
                            load.attention(cross, {"q_proj"}, decoder_heads, placement),
-                           load.linear({{cross + ".k_proj", bias}, {cross + ".v_proj", bias}},
-                                       decoder_heads, load.plain(config.state_size())),
+                           of_sources.linear({{cross + ".k_proj", bias}, {cross + ".v_proj", bias}},
+                                             decoder_heads, load.plain(config.state_size())),
                            load.feed_forward(name, config.decoder_d_ff, placement)});
     }
     decoder_relative = load.of_stack("decoder", decoder_heads, false);

@@ -9,44 +9,49 @@ namespace {
 
 constexpr int BLOCK = 64;  // values of a row at a time, so that the panel's part stays in the cache
 
+// Lines are copied and pointers restricted: bytes may alias everything else, and compilers then
+// make no vectors of the loops.
 template <class T, int GROUP>
-void pack(const T* from, const Lines& lines, int panel, T* to) {
+void pack(const T* from, const Lines lines, int panel, T* __restrict to) {
     const size_t row = lines.row_stride, column = lines.column_stride;
-    const int whole = lines.k / GROUP * GROUP;
+    const int whole = lines.k / GROUP * GROUP, rows = lines.rows;
     for (int first = 0; first < whole; first += BLOCK) {
         const int last = std::min(whole, first + BLOCK);
         if (row == 1) {  // all rows' value i lie in one piece
             for (int i = first; i < last; i += GROUP) {
-                const T* values = from + i * column;
-                T* group = to + (size_t)i * panel;
-                for (int n = 0; n < lines.rows; n++)
+                const T* __restrict values = from + i * column;
+                T* __restrict group = to + (size_t)i * panel;
+                for (int n = 0; n < rows; n++)
                     for (int j = 0; j < GROUP; j++) group[n * GROUP + j] = values[j * column + n];
             }
         } else if (column == 1) {
-            for (int n = 0; n < lines.rows; n++)
+            for (int n = 0; n < rows; n++)
                 for (int i = first; i < last; i += GROUP)
                     std::memcpy(to + (size_t)i * panel + n * GROUP, from + n * row + i,
                                 GROUP * sizeof(T));
         } else {
-            for (int n = 0; n < lines.rows; n++)
+            for (int n = 0; n < rows; n++)
                 for (int i = first; i < last; i++)
                     to[(size_t)(i / GROUP) * GROUP * panel + n * GROUP + i % GROUP] =
                         from[n * row + i * column];
         }
     }
     for (int i = whole; i < lines.k; i++)
-        for (int n = 0; n < lines.rows; n++)
+        for (int n = 0; n < rows; n++)
             to[(size_t)whole * panel + n * GROUP + i % GROUP] = from[n * row + i * column];
 }
 
-void add_up(const int8_t* from, const Lines& lines, int32_t* sums) {
-    std::fill(sums, sums + lines.rows, 0);
+void add_up(const int8_t* from, const Lines lines, int32_t* __restrict sums) {
+    const int rows = lines.rows;
+    std::fill(sums, sums + rows, 0);
     if (lines.row_stride == 1) {
-        for (int i = 0; i < lines.k; i++)
-            for (int n = 0; n < lines.rows; n++) sums[n] += from[i * lines.column_stride + n];
+        for (int i = 0; i < lines.k; i++) {
+            const int8_t* __restrict values = from + i * lines.column_stride;
+            for (int n = 0; n < rows; n++) sums[n] += values[n];
+        }
         return;
     }
-    for (int n = 0; n < lines.rows; n++) {
+    for (int n = 0; n < rows; n++) {
         const int8_t* row = from + n * lines.row_stride;
         int32_t sum = 0;
         if (lines.column_stride == 1)

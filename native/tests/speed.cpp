@@ -1,5 +1,7 @@
 // Speed of the kernels as shares of what one thread of this machine can do at most. Times are the
-// thread's own, so that neighbours disturb them little.      speed [NAME of an instruction set]
+// thread's own, so that neighbours disturb them little.
+//     speed [NAME of an instruction set [sources]]
+// `sources`: products of whole sources, beside those that rows of steps take.
 #include <ctime>
 
 #include <algorithm>
@@ -80,6 +82,37 @@ TARGET double bandwidth(const std::vector<float>& memory) {
     return memory.size() * sizeof(float) / time;
 }
 
+// Rows of whole sources: of floats both ways, and of int8.
+void measure_sources(const Kernels& kernels, double most) {
+    Random random(1);
+    for (const auto& [n, k] : {std::pair<int, int>{256, 256},
+                               {768, 256},
+                               {512, 512},
+                               {2048, 512},
+                               {512, 2048},
+                               {3072, 768},
+                               {768, 3072}})
+        for (const std::string name : {"float32", "parts", "bfloat16", "int8"}) {
+            const bool int8 = name == "int8";
+            if (name != "float32" && !int8 && !kernels.split) continue;
+            Weights w = make_weights(kernels, random, n, k, int8, LARGEST);
+            if (name == "bfloat16") w = as_halves(kernels, w, Half::bfloat16);
+            std::printf("%-8s %5d x %4d:", name.c_str(), n, k);
+            for (int m : {5, 20, 160, 577, 1500}) {
+                Rows rows = make_rows(kernels, random.normals((size_t)m * k), m, k, int8, LARGEST);
+                if (name != "float32" && !int8) split_rows(kernels, rows);
+                std::vector<float> y((size_t)m * n);
+                const Epilogue end{y.data(), (size_t)n, w.bias.data(), n};
+                const double all = (double)m * n * k;
+                const double time =
+                    timed([&] { kernels.linear(w.form, rows.input, m, 0, w.panels, end); },
+                          std::max(1, (int)(2e8 / all)));
+                std::printf("  %4d: %6.2f", m, all / time / most);
+            }
+            std::printf("\n");
+        }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -90,6 +123,7 @@ int main(int count, char** arguments) {
     const double most = peak(), bytes = bandwidth(memory);
     std::printf("peak %.1f G multiply-adds/s (8 floats), memory %.1f GB/s; %s\n", most * 1e-9,
                 bytes * 1e-9, kernels->name);
+    if (count > 2) return measure_sources(*kernels, most), 0;
     for (const auto& [n, k] : {std::pair<int, int>{64, 96},
                                {768, 256},
                                {256, 1024},

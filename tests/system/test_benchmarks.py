@@ -20,15 +20,17 @@ from benchmarks.choice import (
     runs_for,
     seconds_of,
 )
-from benchmarks.compare import searches_of
+from benchmarks.compare import LENGTH, SOURCE, Bench, searches_of
 from benchmarks.configurations import (
     CTRANSLATE2,
     DEFAULT,
     INSTRUCTION_SETS,
+    NATIVE_SET,
     Size,
     configurations_of,
     is_peer,
 )
+from benchmarks.models import SIZES
 from benchmarks.roofline import Machine, work_of
 from benchmarks.systems import SYSTEMS
 from benchmarks.tables import all_configurations, bounds, memory, peaks, report, speeds, summary
@@ -245,6 +247,31 @@ def test_an_instruction_set_limits_every_configuration(isa: str) -> None:
     assert [way.name for way in configurations_of("tfexport int8", isa)] == [
         "native, 1 thread", "native, 2 threads", "native, 2 workers"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fastest", "asked", "isa", "ranked"),
+    [("amx", None, None, True), ("avx2", None, None, False), ("amx", "avx512", None, False),
+     ("amx", "amx", None, True), ("amx", "amx", "avx2", False)],
+)  # fmt: skip
+def test_the_bound_of_beams_is_of_the_set_that_runs(
+    fastest: str, asked: str | None, isa: str | None, ranked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = pytest.importorskip("tfexport_native", reason="tfexport-native is not installed")
+    monkeypatch.setattr(engine, "instruction_sets", lambda: [fastest])
+    monkeypatch.delenv(NATIVE_SET, raising=False)
+    if asked:
+        monkeypatch.setenv(NATIVE_SET, asked)
+    bench = Bench("opus", Path(), Path(), "float32", [], 4, 1, 1, isa)
+
+    def bytes_of(system: str, name: str) -> float:
+        return bench.work(system, name, 8).bytes
+
+    plain = work_of(SIZES["opus"], 8, SOURCE, LENGTH, "float32", 4).bytes
+    assert (bytes_of("tfexport", "native, 1 thread") < plain) == ranked
+    assert bytes_of("CTranslate2", "oneDNN, 1 thread") == plain
+    if not isa:  # in the same tables, on another engine
+        assert bytes_of("tfexport", "onnxruntime, 1 thread") == plain
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,10 @@ def test_command_line_starts_without_the_heavy_libraries() -> None:
     assert not modules_after("import tfexport.cli.main") & heavy
 
 
+def test_numpy_is_imported_while_the_files_of_a_bundle_are_checked() -> None:
+    assert "numpy" not in modules_after("import tfexport.runtime.translator")
+
+
 def test_runtime_decodes_where_torch_and_onnx_cannot_be_imported() -> None:
     done = run(
         "from tfexport.runtime import Translator\n"

@@ -7,12 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfexport.runtime.engine import Hypotheses as Hypotheses
     from tfexport.runtime.files.resumable import FileSummary as FileSummary
     from tfexport.runtime.media.limits import MediaLimits
     from tfexport.runtime.options import DecodingOptions
+    from tfexport.runtime.resolve import Prefix as Prefix
     from tfexport.runtime.results import Hypothesis, TranslationResult
+    from tfexport.runtime.search.request import Request as Request
+    from tfexport.runtime.search.request import ResolvedOptions as ResolvedOptions
     from tfexport.runtime.speech.transcription import Segment, Transcription, TranscriptionOptions
     from tfexport.runtime.speech.transcription import TranscriptionKeywords as TranscriptionKeywords
+    from tfexport.runtime.term_tokens import GivenRequired as GivenRequired
+    from tfexport.runtime.terms import GivenTerms as GivenTerms
     from tfexport.runtime.translator import Translator
 
 __all__ = [
@@ -23,8 +29,14 @@ __all__ = [
 _WHERE = {
     "DecodingOptions": "options",
     "FileSummary": "files.resumable",
+    "GivenRequired": "term_tokens",
+    "GivenTerms": "terms",
+    "Hypotheses": "engine",
     "Hypothesis": "results",
     "MediaLimits": "media.limits",
+    "Prefix": "resolve",
+    "Request": "search.request",
+    "ResolvedOptions": "search.request",
     "Segment": "speech.transcription",
     "Transcription": "speech.transcription",
     "TranscriptionKeywords": "speech.transcription",

@@ -1,7 +1,8 @@
 """The public interface of decoding: texts or ids to results.
 
-What not every program needs is imported by the call that needs it, and signatures name its types by
-``tfexport.runtime``: a process decodes its first sentence sooner.
+numpy, and what needs it, is imported when a bundle is opened, while the digests of its files are
+computed in a thread. What not every program needs is imported by the call that needs it. Signatures
+name types of both by ``tfexport.runtime``. So a process decodes its first sentence sooner.
 """
 
 from __future__ import annotations
@@ -14,15 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from tfexport import runtime, typing
-from tfexport.bundle import Manifest
-from tfexport.runtime.engine import (
-    Engine,
-    Hypotheses,
-    acts_on_text,
-    cut_ids,
-    requests_from,
-    requests_of,
-)
+from tfexport.bundle import Manifest, check_ahead
 from tfexport.runtime.media.limits import MOST_SECONDS, MediaLimits
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
@@ -34,11 +27,6 @@ from tfexport.runtime.options import (
     naming_options,
 )
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
-from tfexport.runtime.resolve import Prefix
-from tfexport.runtime.results import Hypothesis, TranslationResult
-from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.term_tokens import GivenRequired, required_of_rows
-from tfexport.runtime.terms import GivenTerms, terms_of_rows
 from tfexport.runtime.text.codec import LanguagePair, TextCodec, check_rows
 from tfexport.typing import Unpack
 
@@ -90,7 +78,10 @@ class Translator:
             InputError: the vocabulary map is malformed, or names unknown tokens.
         """
         layout = ThreadLayout(workers, threads, queue_size)
-        self.engine = Engine(bundle, layout, vocabulary_map, engine, media_limits)
+        check = check_ahead(bundle)  # while the following is imported
+        from tfexport.runtime.engine import Engine  # noqa: PLC0415
+
+        self.engine = Engine(bundle, layout, vocabulary_map, engine, media_limits, check)
 
     @property
     def path(self) -> Path:
@@ -112,42 +103,42 @@ class Translator:
         self,
         texts: Iterable[str],
         *,
-        target_prefix: Sequence[Prefix] | None = None,
-        terms: GivenTerms = None,
+        target_prefix: Sequence[runtime.Prefix] | None = None,
+        terms: runtime.GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: Literal[False] = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[TranslationResult]: ...
+    ) -> list[runtime.TranslationResult]: ...
 
     @overload
     def translate(
         self,
         texts: Iterable[str],
         *,
-        target_prefix: Sequence[Prefix] | None = None,
-        terms: GivenTerms = None,
+        target_prefix: Sequence[runtime.Prefix] | None = None,
+        terms: runtime.GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> typing.Future[list[TranslationResult]]: ...
+    ) -> typing.Future[list[runtime.TranslationResult]]: ...
 
     @naming_options(DecodingKeywords)
     def translate(
         self,
         texts: Iterable[str],
         *,
-        target_prefix: Sequence[Prefix] | None = None,
-        terms: GivenTerms = None,
+        target_prefix: Sequence[runtime.Prefix] | None = None,
+        terms: runtime.GivenTerms = None,
         source_language: str | None = None,
         target_language: str | None = None,
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[TranslationResult] | typing.Future[list[TranslationResult]]:
+    ) -> list[runtime.TranslationResult] | typing.Future[list[runtime.TranslationResult]]:
         """Translate texts; the translation of a blank text is empty.
 
         Args:
@@ -170,6 +161,9 @@ class Translator:
             ConfigError: unknown or contradictory options.
             TokenizerError: the bundle holds no tokenizer.
         """
+        from tfexport.runtime.engine import requests_of  # noqa: PLC0415
+        from tfexport.runtime.terms import terms_of_rows  # noqa: PLC0415
+
         sources = check_rows("texts", texts, "strings")
         given = given_options(options, keywords)
         resolver = self.engine.resolver
@@ -182,7 +176,7 @@ class Translator:
             self.engine, sources, prefixes, resolved, as_ids=False, terms=row_terms
         )
 
-        def assemble(found: Hypotheses) -> list[TranslationResult]:
+        def assemble(found: runtime.Hypotheses) -> list[runtime.TranslationResult]:
             return [
                 self.engine.result(
                     text, request.ids if request else [], hypotheses, resolved, terms=of_row
@@ -199,39 +193,39 @@ class Translator:
         self,
         ids: Iterable[Sequence[int]],
         *,
-        target_prefix: Sequence[Prefix] | None = None,
-        required: GivenRequired = None,
+        target_prefix: Sequence[runtime.Prefix] | None = None,
+        required: runtime.GivenRequired = None,
         target_language: str | None = None,
         asynchronous: Literal[False] = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[TranslationResult]: ...
+    ) -> list[runtime.TranslationResult]: ...
 
     @overload
     def generate(
         self,
         ids: Iterable[Sequence[int]],
         *,
-        target_prefix: Sequence[Prefix] | None = None,
-        required: GivenRequired = None,
+        target_prefix: Sequence[runtime.Prefix] | None = None,
+        required: runtime.GivenRequired = None,
         target_language: str | None = None,
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> typing.Future[list[TranslationResult]]: ...
+    ) -> typing.Future[list[runtime.TranslationResult]]: ...
 
     @naming_options(DecodingKeywords)
     def generate(
         self,
         ids: Iterable[Sequence[int]],
         *,
-        target_prefix: Sequence[Prefix] | None = None,
-        required: GivenRequired = None,
+        target_prefix: Sequence[runtime.Prefix] | None = None,
+        required: runtime.GivenRequired = None,
         target_language: str | None = None,
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[TranslationResult] | typing.Future[list[TranslationResult]]:
+    ) -> list[runtime.TranslationResult] | typing.Future[list[runtime.TranslationResult]]:
         """Decode rows of source ids, which go to the encoder as they are, without special tokens.
 
         Args:
@@ -251,6 +245,10 @@ class Translator:
             InputError: naming every row that cannot be decoded.
             ConfigError: unknown or contradictory options.
         """
+        from tfexport.runtime.engine import acts_on_text, requests_of  # noqa: PLC0415
+        from tfexport.runtime.results import TranslationResult  # noqa: PLC0415
+        from tfexport.runtime.term_tokens import required_of_rows  # noqa: PLC0415
+
         rows = check_rows("ids", ids, "rows of ids")
         given = given_options(options, keywords)
         extra = acts_on_text(given, "generate")
@@ -263,7 +261,7 @@ class Translator:
         of_rows = required_of_rows(required, len(rows), size, resolved)
         requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True, required=of_rows)
 
-        def assemble(found: Hypotheses) -> list[TranslationResult]:
+        def assemble(found: runtime.Hypotheses) -> list[runtime.TranslationResult]:
             given = [request.ids if request else [] for request in requests]
             return [
                 TranslationResult(
@@ -279,10 +277,10 @@ class Translator:
         self,
         rows: Iterable[Mapping[str, Any]],
         *,
-        target_prefix: Sequence[Prefix] | None = None,
+        target_prefix: Sequence[runtime.Prefix] | None = None,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[TranslationResult]:
+    ) -> list[runtime.TranslationResult]:
         """Decode rows of a user's module's inputs: images, frames, ids, several at once.
 
         Args:
@@ -298,6 +296,9 @@ class Translator:
             InputError: naming every row that cannot be decoded.
             ConfigError: unknown or contradictory options.
         """
+        from tfexport.runtime.engine import acts_on_text, cut_ids, requests_from  # noqa: PLC0415
+        from tfexport.runtime.results import TranslationResult  # noqa: PLC0415
+
         listed = check_rows("rows", rows, "mappings of input to array")
         given = given_options(options, keywords)
         extra = [*acts_on_text(given, "generate_from"), *cut_ids(given)]
@@ -347,7 +348,7 @@ class Translator:
         target_language: str | None = None,
         options: DecodingOptions | None = None,
         **keywords: Unpack[ScoringKeywords],
-    ) -> list[Hypothesis]:
+    ) -> list[runtime.Hypothesis]:
         """Score given targets by teacher forcing.
 
         Args:
@@ -386,7 +387,7 @@ class Translator:
         self,
         text: str,
         *,
-        target_prefix: Prefix = None,
+        target_prefix: runtime.Prefix = None,
         source_language: str | None = None,
         target_language: str | None = None,
         options: DecodingOptions | None = None,
@@ -424,12 +425,12 @@ class Translator:
         self,
         texts: Iterable[str],
         *,
-        target_prefix: Iterable[Prefix] | None = None,
+        target_prefix: Iterable[runtime.Prefix] | None = None,
         source_language: str | None = None,
         target_language: str | None = None,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
-    ) -> Iterator[TranslationResult]:
+    ) -> Iterator[runtime.TranslationResult]:
         """Translate any number of texts in constant memory.
 
         Texts are read ahead in chunks and batched by length; results come in the order of the
@@ -460,7 +461,7 @@ class Translator:
         source: str | os.PathLike[str],
         output: str | os.PathLike[str],
         *,
-        target_prefix: Prefix = None,
+        target_prefix: runtime.Prefix = None,
         jsonl: bool = False,
         resume: bool = False,
         force: bool = False,
@@ -522,9 +523,9 @@ class Translator:
 
     def _run(
         self,
-        requests: Sequence[Request | None],
-        options: ResolvedOptions,
-        assemble: Callable[[Hypotheses], Result],
+        requests: Sequence[runtime.Request | None],
+        options: runtime.ResolvedOptions,
+        assemble: Callable[[runtime.Hypotheses], Result],
         asynchronous: bool,
     ) -> Result | typing.Future[Result]:
         if asynchronous:

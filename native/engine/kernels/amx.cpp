@@ -1,4 +1,5 @@
-// x86-64 with AMX: tiles of int8 where rows are several; everything else is AVX-512's.
+// x86-64 with AMX: tiles of int8 where rows are several, and of bfloat16 for floats of whole
+// sources; everything else is AVX-512's.
 #include "avx512_vnni.h"
 #include "cpu.h"
 
@@ -10,6 +11,9 @@ template <class Out>
 void tiled_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
 template <class Out>
 void product_with_rests(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
+template <class Out>
+void float_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
+void split(const float* x, size_t ld, int rows, int k, uint16_t* parts);
 }  // namespace
 }  // namespace tfn
 
@@ -317,6 +321,14 @@ void product_with_rests(const Packed& w, const Input& x, int rows, int first, in
     if (each > TILE / 2) parted_product<true>(w, x, rows, first, last, out);
     else parted_product<false>(w, x, rows, first, last, out);
 }
+
+}  // namespace
+}  // namespace tfn
+
+#include "amx_floats.inl"
+
+namespace tfn {
+namespace {
 
 bool runs_here() { return cpu::amx(); }
 

@@ -65,7 +65,8 @@ bool avx512() {
 bool avx512_vnni() { return avx512() && bit(leaf(7, 0).ecx, 11); }
 bool amx() {
     const unsigned found = leaf(7, 0).edx;
-    return avx512_vnni() && saves(TILES) && bit(found, 24) && bit(found, 25) && allowed_tiles();
+    return avx512_vnni() && saves(TILES) && bit(found, 22) && bit(found, 24) && bit(found, 25) &&
+           allowed_tiles();
 }
 #endif
 

@@ -8,7 +8,7 @@ bool avx2();      // with FMA and F16C
 bool avx_vnni();  // AVX2 and VNNI with its short encoding
 bool avx512();    // F, BW and VL
 bool avx512_vnni();
-bool amx();  // AVX-512 with VNNI, and tiles of int8; asks Linux for them
+bool amx();  // AVX-512 with VNNI, and tiles of int8 and bfloat16; asks Linux for them
 bool neon_dot();
 
 }  // namespace cpu

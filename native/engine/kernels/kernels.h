@@ -67,7 +67,9 @@ struct Input {
     const void* quantized = nullptr;
     size_t ldq = 0;  // in values
     const Quantization* rows = nullptr;
-    const float* turned = nullptr;  // for a table; see `turn`
+    const float* turned = nullptr;    // for a table; see `turn`
+    const uint16_t* parts = nullptr;  // floats of a whole source, where a set has `split`
+    size_t ldp = 0;                   // from SPLIT_ROWS of them to the next
 };
 
 // One head of one query over `n` positions, which lie anywhere.
@@ -159,6 +161,10 @@ struct Kernels {
     // Rows (M, K) as products with a table read them: [M / lanes][K][lanes], the last ones again
     // where rows are too few.
     void (*turn)(const float* x, size_t ld, int rows, int k, float* turned);
+    // Up to SPLIT_ROWS rows in parts, `parts_size` values; null in sets without. Products with them
+    // are faster where rows are many, and have sums of their own: no matter how many, all rows of
+    // a kind of product take one way.
+    void (*split)(const float* x, size_t ld, int rows, int k, uint16_t* parts);
     // Sums in the order of one chain of vectors, whatever M and N are.
     void (*dots)(const Dots& d);
     // A row to integers, for weights up to `largest`; those behind k are set to 0 up to `padded`,
@@ -181,6 +187,10 @@ struct Kernels {
     // Natural log of the sum of exponentials, chunk by chunk.
     double (*log_sum_exp)(const float* x, int n);
 };
+
+// Sets with `split` multiply floats as three parts of 16 bits, SPLIT values of K at a time.
+constexpr int SPLIT = 32, SPLIT_ROWS = 16;
+inline size_t parts_size(int k) { return (size_t)(k + SPLIT - 1) / SPLIT * SPLIT * 3 * SPLIT_ROWS; }
 
 // The log of the sum of chunks, each of which is sum * e^highest, in their order. In no set's file,
 // of which some would round otherwise.

@@ -365,10 +365,15 @@ void turn(const float* x, size_t ld, int rows, int k, float* turned) {
     }
 }
 
+#ifndef HAS_TILES
+constexpr void (*split)(const float* x, size_t ld, int rows, int k, uint16_t* parts) = nullptr;
+#endif
+
 // Gives `out` all sums, block by block; a row's columns rise.
 template <class Out>
 INLINE void product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
 #ifdef HAS_TILES
+    if (x.parts) return float_product(w, x, rows, first, last, out);
     if (w.int8 && rows >= TILED_ROWS) return tiled_product(w, x, rows, first, last, out);
 #endif
     if (w.table.rows) {

@@ -147,6 +147,34 @@ inline void tile_dpbusd(int sums, int a, int b) {
         }
 }
 
+// Products of pairs of bfloat16: even and odd ones are chains of their own. Subnormal numbers are
+// 0.
+inline float normal(float v) { return std::fabs(v) < 0x1p-126f ? std::copysign(0.0f, v) : v; }
+inline float of_bfloat16(const uint8_t* at) {
+    uint32_t bits = (uint32_t)at[1] << 24 | (uint32_t)at[0] << 16;
+    float v;
+    memcpy(&v, &bits, 4);
+    return normal(v);
+}
+inline void tile_dpbf16ps(int sums, int a, int b) {
+    Tiles& t = tiles();
+    const auto& c = t.config;
+    expect(c.palette == 1 && c.rows[sums] == c.rows[a] && c.bytes[sums] == c.bytes[b] &&
+               c.bytes[a] == 4 * c.rows[b],
+           "tdpbf16ps");
+    for (int row = 0; row < c.rows[sums]; row++)
+        for (int column = 0; column < c.bytes[sums] / 4; column++) {
+            float sum, chains[2] = {};
+            memcpy(&sum, &t.at[sums][row][4 * column], 4);
+            for (int k = 0; k < c.bytes[a] / 2; k++)
+                chains[k % 2] = normal(std::fma(
+                    of_bfloat16(&t.at[a][row][2 * k]),
+                    of_bfloat16(&t.at[b][k / 2][4 * column + 2 * (k % 2)]), chains[k % 2]));
+            sum = normal(normal(sum) + normal(chains[0] + chains[1]));
+            memcpy(&t.at[sums][row][4 * column], &sum, 4);
+        }
+}
+
 }  // namespace emulated
 
 #undef _mm512_cmp_ps_mask
@@ -155,6 +183,7 @@ inline void tile_dpbusd(int sums, int a, int b) {
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbusd
+#undef _tile_dpbf16ps
 #undef _tile_loadconfig
 #undef _tile_storeconfig
 #define _mm512_cmp_ps_mask emulated::cmp_ps_mask
@@ -178,3 +207,4 @@ inline void tile_dpbusd(int sums, int a, int b) {
 #define _tile_loadd emulated::loadd
 #define _tile_stored emulated::stored
 #define _tile_dpbusd emulated::tile_dpbusd
+#define _tile_dpbf16ps emulated::tile_dpbf16ps

@@ -76,9 +76,12 @@ struct Rows {
     tfn::Buffer<char> integers;
     std::vector<tfn::Quantization> how;
     tfn::Input input;
+    tfn::Buffer<uint16_t> parts = {};
 };
 Rows make_rows(const tfn::Kernels& kernels, const std::vector<float>& given, int m, int k,
                bool int8, int largest = 127);
+// Float32 rows as products of whole sources read them, if the set has parts.
+void split_rows(const tfn::Kernels& kernels, Rows& rows);
 
 double activation(tfn::Activation kind, double x);
 

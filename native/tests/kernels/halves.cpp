@@ -35,10 +35,11 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 void check_product(const Kernels& kernels, Checks& checks, Random& random, Half type, int m, int n,
-                   int k) {
+                   int k, bool parts) {
     const Weights wide = make_wide(kernels, random, n, k, type);
     const Weights halves = as_halves(kernels, wide, type);
-    const Rows rows = make_rows(kernels, random.normals((size_t)m * k), m, k, false);
+    Rows rows = make_rows(kernels, random.normals((size_t)m * k), m, k, false);
+    if (parts) split_rows(kernels, rows);
     const size_t ld = n + random.below(5);
     Epilogue end{nullptr, ld, wide.bias.data(), n};
     end.then = (Then)random.below(3);
@@ -96,12 +97,15 @@ Weights as_halves(const Kernels& kernels, const Weights& wide, Half type) {
 void check_halves(const Kernels& kernels, Checks& checks) {
     Random random(5);
     for (Half type : TYPES) {
-        for (int m = 1; m <= 40; m++)
-            check_product(kernels, checks, random, type, m, random.between(1, 300),
-                          random.between(1, 100));
-        for (int m : {97, 130, 200})
-            check_product(kernels, checks, random, type, m, 70, random.between(1, 200));
-        check_product(kernels, checks, random, type, 1, 700, 2048);
+        for (bool parts : {false, true}) {
+            if (parts && !kernels.split) continue;
+            for (int m = 1; m <= 40; m++)
+                check_product(kernels, checks, random, type, m, random.between(1, 300),
+                              random.between(1, 100), parts);
+            for (int m : {97, 130, 200})
+                check_product(kernels, checks, random, type, m, 70, random.between(1, 200), parts);
+            check_product(kernels, checks, random, type, 1, 700, 2048, parts);
+        }
         for (int i = 0; i < 40; i++) check_rows(kernels, checks, random, type);
     }
 }

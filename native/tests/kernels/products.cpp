@@ -69,6 +69,17 @@ Rows make_rows(const Kernels& kernels, const std::vector<float>& given, int m, i
     return rows;
 }
 
+void split_rows(const Kernels& kernels, Rows& rows) {
+    if (!kernels.split) return;
+    Input& input = rows.input;
+    input.ldp = parts_size(rows.k);
+    rows.parts.reserve((rows.m + SPLIT_ROWS - 1) / SPLIT_ROWS * input.ldp);
+    input.parts = rows.parts.data();
+    for (int row = 0; row < rows.m; row += SPLIT_ROWS)
+        kernels.split(input.f32 + row * input.ld, input.ld, std::min(rows.m - row, SPLIT_ROWS),
+                      rows.k, rows.parts.data() + row / SPLIT_ROWS * input.ldp);
+}
+
 double activation(Activation kind, double x) {
     switch (kind) {
         case Activation::none: return x;
@@ -99,8 +110,11 @@ Input row_of(const Kernels& kernels, const Input& all, int row) {
             all.rows + row};
 }
 
+enum class Form { floats, parts, int8 };
+
 void check_product(const Kernels& kernels, Checks& checks, Random& random, int m, int n, int k,
-                   bool int8) {
+                   Form form) {
+    const bool int8 = form == Form::int8;
     const int largest = random.below(2) ? 127 : random.between(1, 64);
     const Weights w = make_weights(kernels, random, n, k, int8, largest);
     std::vector<float> given = random.normals((size_t)m * k);
@@ -110,7 +124,8 @@ void check_product(const Kernels& kernels, Checks& checks, Random& random, int m
     for (int row = 0; row < m; row += 3)
         for (int i = 0; i < k; i++)
             given[(size_t)row * k + i] = std::fabs(given[(size_t)row * k + i]);
-    const Rows rows = make_rows(kernels, given, m, k, int8, largest);
+    Rows rows = make_rows(kernels, given, m, k, int8, largest);
+    if (form == Form::parts) split_rows(kernels, rows);
     const size_t ld = n + random.below(5);
     Epilogue end{nullptr, ld, nullptr, n};
     end.then = (Then)random.below(3);
@@ -118,8 +133,11 @@ void check_product(const Kernels& kernels, Checks& checks, Random& random, int m
     end.scale = end.then == Then::add ? 0.5f : 1.0f;
     const std::vector<float> before = random.normals(m * ld);
     const auto y = run(kernels, w, rows.input, m, before, end, 0, w.panels);
-    const std::string name = std::string(int8 ? "int8 " : "float32 ") + std::to_string(m) + " x " +
-                             std::to_string(n) + " x " + std::to_string(k);
+    const std::string name = std::string(int8                  ? "int8 "
+                                         : form == Form::parts ? "parts "
+                                                               : "float32 ") +
+                             std::to_string(m) + " x " + std::to_string(n) + " x " +
+                             std::to_string(k);
     double worst = 0;
     for (int row = 0; row < m; row++)
         for (int column = 0; column < n; column++) {
@@ -150,24 +168,104 @@ void check_product(const Kernels& kernels, Checks& checks, Random& random, int m
     parts = run(kernels, w, rows.input, m, parts, end, 0, cut);
     checks.hold(parts == y, name + ": in two calls, cut at panel " + std::to_string(cut));
     const std::vector<float> own(before.begin() + row * ld, before.begin() + (row + 1) * ld);
-    const auto alone = run(kernels, w, row_of(kernels, rows.input, row), 1, own, end, 0, w.panels);
+    Rows one{1, k, {}, {}, {}, {}, {}, row_of(kernels, rows.input, row)};
+    if (form == Form::parts) split_rows(kernels, one);
+    const auto alone = run(kernels, w, one.input, 1, own, end, 0, w.panels);
     checks.hold(std::equal(alone.begin(), alone.end(), y.begin() + row * ld),
                 name + ": row " + std::to_string(row) + " alone");
+}
+
+// Values as trained models have them: some inputs and columns are large, others tiny.
+void check_error(const Kernels& kernels, Checks& checks, Random& random, int m, int n, int k) {
+    std::vector<float> given = random.normals((size_t)m * k), sizes(k, 1.0f);
+    for (float& size : sizes) {
+        if (!random.below(50)) size = 100;
+        if (!random.below(50)) size = 1e-6f;
+        if (!random.below(200)) size = 1e-30f;
+    }
+    for (size_t i = 0; i < given.size(); i++) given[i] *= sizes[i % k];
+    Weights w = make_weights(kernels, random, n, k, false);
+    for (int column = 0; column < n; column++) {
+        const float size = !random.below(20) ? 4.0f : 0.04f;
+        for (int i = 0; i < k; i++)
+            w.packed[packed_at(kernels, false, k, column, i)] = w.values[(size_t)column * k + i] *=
+                size;
+    }
+    Rows rows = make_rows(kernels, given, m, k, false);
+    double errors[2] = {}, worst[2] = {};
+    for (int parts = 0; parts < 2; parts++) {
+        if (parts) split_rows(kernels, rows);
+        const auto y = run(kernels, w, rows.input, m, std::vector<float>((size_t)m * n),
+                           {nullptr, (size_t)n, nullptr, n}, 0, w.panels);
+        for (int row = 0; row < m; row++)
+            for (int column = 0; column < n; column++) {
+                double sum = w.bias[column], size = std::fabs(sum);
+                for (int i = 0; i < k; i++) {
+                    const double term =
+                        rows.values[(size_t)row * k + i] * w.values[(size_t)column * k + i];
+                    sum += term;
+                    size += std::fabs(term);
+                }
+                const double error = std::fabs(y[(size_t)row * n + column] - sum) / size;
+                errors[parts] += error * error;
+                worst[parts] = std::max(worst[parts], error);
+            }
+    }
+    checks.hold(errors[1] <= errors[0] && worst[1] <= 1.5 * worst[0],
+                "parts: errors " + std::to_string(std::sqrt(errors[1] / errors[0])) + " and " +
+                    std::to_string(worst[1] / worst[0]) + " of those of float32, K " +
+                    std::to_string(k));
+}
+
+// What is not finite stays so, and stays in its row or column.
+void check_not_finite(const Kernels& kernels, Checks& checks, Random& random) {
+    const int m = 37, n = 70, k = 75;
+    Weights w = make_weights(kernels, random, n, k, false);
+    const Epilogue end{nullptr, (size_t)n, nullptr, n};
+    const std::vector<float> given = random.normals((size_t)m * k), before((size_t)m * n);
+    const auto product = [&](const std::vector<float>& values) {
+        Rows rows = make_rows(kernels, values, m, k, false);
+        split_rows(kernels, rows);
+        return run(kernels, w, rows.input, m, before, end, 0, w.panels);
+    };
+    const auto plain = product(given);
+    for (float value :
+         {INFINITY, -INFINITY, NAN, -NAN, float_of(0x7fffffff), float_of(0x7f800001)}) {
+        const int row = random.below(m), column = random.below(n), i = random.below(k);
+        float& weight = w.packed[packed_at(kernels, false, k, column, i)];
+        for (bool of_rows : {false, true}) {
+            std::vector<float> values = given;
+            const float kept = weight;
+            (of_rows ? values[(size_t)row * k + i] : weight) = value;
+            const auto y = product(values);
+            weight = kept;
+            bool good = true;
+            for (int at = 0; at < m * n; at++)
+                good = good && ((of_rows ? at / n == row : at % n == column) ? !std::isfinite(y[at])
+                                                                             : y[at] == plain[at]);
+            checks.hold(good,
+                        "parts: " + std::to_string(value) + (of_rows ? " in a row" : " as weight"));
+        }
+    }
 }
 
 }  // namespace
 
 void check_products(const Kernels& kernels, Checks& checks) {
     Random random(1);
-    for (int int8 = 0; int8 < 2; int8++) {
+    for (Form form : {Form::floats, Form::parts, Form::int8}) {
+        if (form == Form::parts && !kernels.split) continue;
         for (int m = 1; m <= 40; m++)
             check_product(kernels, checks, random, m, random.between(1, 140),
-                          random.between(1, 100), int8);
+                          random.between(1, 100), form);
         for (int m : {97, 130, 200})
-            check_product(kernels, checks, random, m, 70, random.between(1, 200), int8);
-        check_product(kernels, checks, random, 5, 33, 2048, int8);
-        check_product(kernels, checks, random, 2, 5, 9000, int8);  // nearer to 32 bits
+            check_product(kernels, checks, random, m, 70, random.between(1, 200), form);
+        check_product(kernels, checks, random, 5, 33, 2048, form);
+        check_product(kernels, checks, random, 2, 5, 9000, form);  // nearer to 32 bits
     }
+    if (!kernels.split) return;
+    for (int k : {40, 256, 512, 1500}) check_error(kernels, checks, random, 40, 70, k);
+    check_not_finite(kernels, checks, random);
 }
 
 void check_dots(const Kernels& kernels, Checks& checks) {

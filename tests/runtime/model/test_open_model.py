@@ -6,12 +6,13 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tfexport.bundle import Manifest, open_bundle
-from tfexport.errors import ConfigError
+from tfexport.errors import ConfigError, TfexportWarning
 from tfexport.runtime import Translator
 from tfexport.runtime.model.native_engine import uncovered, why_not_native
 from tfexport.runtime.model.open_model import choose_engine
@@ -103,3 +104,23 @@ def test_an_engine_that_cannot_be_loaded_is_not_taken(tiny_bundle: Path) -> None
     done = subprocess.run([sys.executable, "-c", code], env=broken, capture_output=True, text=True)
     why = "cannot be loaded: /nowhere.so" if INSTALLED else "is not installed"
     assert done.stdout.startswith(f"onnxruntime tfexport-native {why}"), done.stderr
+    assert (f"onnxruntime decodes instead: tfexport-native {why}" in done.stderr) == INSTALLED
+
+
+@pytest.mark.parametrize("interface", [-1, 1], ids=["older", "newer"])
+def test_an_engine_of_another_interface_is_not_taken(
+    tiny_bundle: Path, interface: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("tfexport_native.library", reason="tfexport-native is missing")
+    ours = library.LIBRARY.tfn_version()
+    other = SimpleNamespace(tfn_version=lambda: ours + interface)
+    monkeypatch.setattr(library, "LIBRARY", other)
+    why = (
+        rf"tfexport_native has interface {ours + interface}; this tfexport needs {ours}\. "
+        "Install both in the same version"
+    )
+    with pytest.raises(ConfigError, match=f"cannot run this bundle: tfexport-native in .*{why}"):
+        Translator(tiny_bundle, engine="native")
+    with pytest.warns(TfexportWarning, match=why):
+        translator = Translator(tiny_bundle)
+    assert translator.engine.model.engine == "onnxruntime"

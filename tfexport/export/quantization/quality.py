@@ -176,7 +176,7 @@ class QualityCheck:
         return score
 
     def _texts(self, translator: Translator) -> list[str]:
-        """What a bundle makes of the samples that have a reference, as it decodes by default."""
+        """A bundle's texts of the samples that have a reference, as it decodes by default."""
         media, files = translator.manifest.media, [sample.file for sample in self._referenced]
         if translator.manifest.speech is not None:
             return [found.text.strip() for found in translator.transcribe(files)]

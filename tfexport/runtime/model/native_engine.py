@@ -119,6 +119,9 @@ def _or_none(token: int | None) -> int:
 
 
 DISTRIBUTION = "tfexport-native"
+# Its interface that is called here; it is a distribution of its own, which may be older or newer.
+_INTERFACE = 8
+_NOT_INSTALLED = "tfexport-native is not installed"
 _PACKED = b"TFNPACK\n"  # with which a packed file begins; native/engine/store.cpp
 
 
@@ -140,15 +143,31 @@ def why_not_here() -> str:
     """Why the native engine is not available; empty if it is."""
     try:
         import tfexport_native
+        from tfexport_native.library import LIBRARY
     except ImportError as error:
         if error.name == "tfexport_native":
-            return "tfexport-native is not installed"
+            return _NOT_INSTALLED
         return f"tfexport-native cannot be loaded: {error}"
+    if (found := LIBRARY.tfn_version()) != _INTERFACE:
+        return (
+            f"tfexport-native in {Path(tfexport_native.__file__).parent} has interface {found}; "
+            f"this tfexport needs {_INTERFACE}. Install both in the same version."
+        )
     try:
         tfexport_native.instruction_sets()
     except tfexport_native.NativeError as error:
         return str(error)
     return ""
+
+
+def warn_if_unusable(reason: str) -> None:
+    """Warn that onnxruntime decodes, which is slower, though the engine is installed.
+
+    Args:
+        reason: of ``why_not_native``; nothing is said about bundles that it cannot run.
+    """
+    if reason != _NOT_INSTALLED and reason == why_not_here():
+        warnings.warn(TfexportWarning(f"onnxruntime decodes instead: {reason}"), stacklevel=3)
 
 
 def version() -> str:

@@ -6,7 +6,7 @@ from tfexport.bundle import Manifest
 from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.model.engine_name import ENGINES, EngineName
 from tfexport.runtime.model.interface import Model
-from tfexport.runtime.model.native_engine import why_not_native
+from tfexport.runtime.model.native_engine import warn_if_unusable, why_not_native
 from tfexport.runtime.model.native_model import NativeModel
 
 
@@ -24,6 +24,8 @@ def check_engine(engine: str) -> None:
 def choose_engine(manifest: Manifest, engine: EngineName = "auto") -> tuple[EngineName, str]:
     """Choose the engine for a bundle; also return why it is not the native one.
 
+    With "auto" there is a warning if the native engine is installed, but cannot be used here.
+
     Args:
         manifest: the manifest of the bundle.
         engine: "auto" for the native engine if it is installed and covers the model.
@@ -40,6 +42,7 @@ def choose_engine(manifest: Manifest, engine: EngineName = "auto") -> tuple[Engi
     if engine == "native":
         text = f"the native engine cannot run this bundle: {reason}"
         raise ConfigError(join_problems("translator", [Problem("engine", text)]))
+    warn_if_unusable(reason)
     return "onnxruntime", reason
 
 

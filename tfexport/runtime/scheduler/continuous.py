@@ -32,8 +32,9 @@ from tfexport.runtime.search.ranking import make_hypothesis
 # Axes: W rows of the model's batch that a sequence takes, V vocabulary.
 
 ENTERING = 4  # share of the slots that has to be free before rows enter a full batch
-# Greedy rows go on for so long before results are handed over and the batch looks at its queue.
-_STEPS, _SECONDS = 16, 0.005
+# Greedy rows go on for so long before results are handed over and the batch looks at its queue:
+# longer while more rows wait than enter, as every look costs some time of each row that runs.
+_STEPS, _SECONDS, _SECONDS_IF_FULL = 16, 0.005, 0.02
 
 
 def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int) -> bool:
@@ -324,7 +325,7 @@ class ContinuousBatch:
             options.last_token,
             1 if any(sequence.told for sequence in by_row) else _STEPS,
             self.capacity // ENTERING - self.free,
-            _SECONDS,
+            _SECONDS_IF_FULL if self._wake[0] else _SECONDS,
             self._wake,
             [sequence.owed for sequence in by_row],
         )

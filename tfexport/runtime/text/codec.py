@@ -3,10 +3,9 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral  # numpy's integers are registered as such
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tfexport.bundle import Manifest
 from tfexport.errors import (
@@ -343,11 +342,11 @@ def check_id(value: Any, size: int, least: int = 0) -> int:
     Raises:
         InputError: it is not an integer, or outside the vocabulary.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{shown(value)} is not an integer")
-    if not least <= value < size:
+    if not least <= (found := int(value)) < size:
         raise InputError(f"id {shown(value)} is not in the vocabulary (0 to {size - 1})")
-    return int(value)
+    return found
 
 
 def find_language_tokens(
