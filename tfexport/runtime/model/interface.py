@@ -265,11 +265,13 @@ class Traced(NamedTuple):
         attention: (B, T, S), the mean over heads of the last layer's cross-attention by which each
             token was chosen; arbitrary behind the last.
         rows: which have read all tokens but the last of each.
+        without: rows that are too long for a trace; what it holds of them is arbitrary.
     """
 
     log_probs: NDArray[np.float64]
     attention: Floats
     rows: TracedRows
+    without: frozenset[int] = frozenset()
 
 
 class Model(Protocol):
@@ -367,7 +369,7 @@ class Model(Protocol):
             going: as of ``generate``.
 
         Returns:
-            None if the model cannot, or a row is so long that too much would be kept.
+            None if the model cannot.
 
         Raises:
             AbandonedError: ``going`` was false.

@@ -182,15 +182,24 @@ class NativeModel:
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
     ) -> tuple[Generated, Traced] | None:
         """See ``interface.Model``."""
-        most = min(max_length, _MOST_TRACED)
+        most, given = min(max_length, _MOST_TRACED), self.sources(rows)
         with _ended(going) as flag:
-            found = self._model.trace(self.sources(rows), most, flag)
-        steps = found.sequences.shape[1]
-        if steps == most < max_length:
-            return None
-        made = Generated(found.sequences.astype(np.int64), found.scores)
+            found = self._model.trace(given, most, flag)
+            sequences, scores, steps = found.sequences, found.scores, found.sequences.shape[1]
+            longer = np.flatnonzero(found.counts == most) if most < max_length else ()
+            if len(longer):
+                again = self._model.generate(
+                    [given[row] for row in map(int, longer)], max_length, True, flag
+                )
+                pad = self._manifest.special_ids.pad
+                wider = np.full((len(rows), again[0].shape[1]), pad, np.int32)
+                wider[:, :steps] = sequences
+                wider[longer], scores[longer] = again[0], again[2]
+                sequences = wider
+        made = Generated(sequences.astype(np.int64), scores)
         log_probs, attention = found.log_probs[:, :steps], found.attention[:, :steps]
-        return made, Traced(log_probs, attention, NativeTracedRows(self.folder, found.batch))
+        left = NativeTracedRows(self.folder, found.batch)
+        return made, Traced(log_probs, attention, left, frozenset(map(int, longer)))
 
     @reporting
     def retrace(
