@@ -104,7 +104,7 @@ struct AttendSource {
     float* factors;   // (rows,), room
     uint16_t* parts;  // room where a set has `split`: of SPLIT_ROWS rows after another, each as
                       // many as n or dim values have
-    float* context;  // (rows, dim), `ldc` apart, written
+    float* context;   // (rows, dim), `ldc` apart, written
     size_t ldc;
 };
 

@@ -63,7 +63,7 @@ def model_of(name: str) -> Any:
         return likely_end(make_model(family, 3))
     ids = {"pad_token_id": SIZE - 1, "decoder_start_token_id": SIZE - 1}
     names = ("src_vocab_size", "tgt_vocab_size") if family == "fsmt" else ("vocab_size",)
-    given = dict.fromkeys(names, SIZE) | (ids if family == "marian" else {})
+    given: dict[str, Any] = dict.fromkeys(names, SIZE) | (ids if family == "marian" else {})
     return likely_end(make_model(family, 3, encoder_layers=1, **given), 4.0)
 
 
