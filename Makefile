@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
 	@echo "make ready-bundle  make examples/de-en.bundle again, which ships with the repository"
-	@echo "make test   run the tests, but the exhaustive ones; about 15 minutes on two cores"
+	@echo "make test   run the tests, but the exhaustive ones; about 13 minutes on two cores"
 	@echo "make test-all  run all tests, as a release and the nightly run do: further combinations of"
 	@echo "               what make test runs, all pages of one kind, long forms of runs that are killed"
 	@echo "make test-quick-start  the README's commands in fresh virtual environments"
@@ -78,10 +78,10 @@ test test-all: .venv/ready .venv-runtime/ready optional
 
 # What the native engine computes instead of onnxruntime where it is installed: all that decodes,
 # and of server and shipped bundle what looks at results; connections and exports know no engine.
-# Tests of the runtime that open no bundle (searches over tables, sounds, pictures) need no second
-# run, and neither do those that are marked to look at onnxruntime.
-BY_ENGINE = native/tests $(shell grep -rlE 'bundle|[Tt]ranslator|[Ee]ngine' tests/runtime \
-	--include='test_*.py' | grep -v /text/ | sort) \
+# Tests of the runtime that open no model (searches over tables, sounds, pictures) need no second
+# run, and neither do those that look at onnxruntime: marks say which these are.
+BY_ENGINE = native/tests $(shell grep -rL 'pytest.mark.no_model' tests/runtime \
+	--include='test_*.py' | sort) \
 	tests/export/parity/test_misses.py tests/cli/test_translate.py tests/cli/test_optimize.py
 RESULTS = tests/serve/test_own.py tests/serve/test_kserve.py tests/serve/test_pieces.py \
 	tests/serve/test_choice.py tests/system/demo/test_ready_bundle.py::test_it_translates_well \

@@ -92,6 +92,16 @@ def _engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         )
 
 
+@pytest.fixture(autouse=True)
+def _no_model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What opens a model after all is not left out with the native engine.
+    if request.node.get_closest_marker("no_model") is not None:
+        monkeypatch.setattr(
+            "tfexport.runtime.engine.open_model",
+            lambda *_: pytest.fail("it opens a model: take the mark `no_model` from it"),
+        )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Let the garbage collector leave out what is imported: it is kept, and takes long to scan."""

@@ -22,10 +22,12 @@ DECODER_ATTENTION_MASK = "decoder_attention_mask"
 LOGITS = "logits"
 LOG_PROBS = "log_probs"
 STATES = "states"
+EMBEDDINGS = "embeddings"
 GENERATE = "generate"
 MAX_LENGTH = "max_length"
 SEQUENCES = "sequences"
 CROSS_ATTENTIONS = "cross_attentions"
+ALIGNMENT = "alignment"
 SCORES = "scores"
 RETURN_SCORES = "return_scores"
 DECODER_HIDDEN_STATES = "decoder_hidden_states"
@@ -445,6 +447,21 @@ class ModuleIO:
         If it masks some, which are kept is the second output.
         """
         return GraphSpec(STATES, self.inputs, outputs)
+
+    def alignment_graph(self, heads: int, memory: int | str) -> GraphSpec:
+        """The module's inputs and target ids to the weights of some heads of cross-attention.
+
+        Args:
+            heads: how many.
+            memory: the positions that they attend to.
+        """
+        weights = TensorSpec(CROSS_ATTENTIONS, "float32", (BATCH, heads, TARGET, memory))
+        ids = TensorSpec(INPUT_IDS, "int64", (BATCH, TARGET))
+        return GraphSpec(ALIGNMENT, (*self.inputs, ids), (weights,))
+
+    def embeddings_graph(self, output: TensorSpec) -> GraphSpec:
+        """The module's inputs to what the layers of a recognised encoder take."""
+        return GraphSpec(EMBEDDINGS, self.inputs, (output,))
 
     def encoder_graph(self) -> GraphSpec:
         """The module's inputs to its memory, and its state before the first step."""

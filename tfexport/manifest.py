@@ -10,9 +10,11 @@ from typing import Any
 
 from tfexport.errors import BundleError, InputError, Message, Option, join_problems, shown
 from tfexport.graph_io import (
+    ALIGNMENT,
     ATTENTION_MASK,
     BATCH,
     DTYPES,
+    EMBEDDINGS,
     INPUT_IDS,
     RESERVED,
     STATES,
@@ -198,7 +200,10 @@ MODULE = record(
         "found": record(
             {name: list_of(_TEXT) for name in ("memory", "state", "again")} | {"portable": _FLAG}
         ),
-        "decoder": record({"config": _CONFIG, "states": _TENSOR}, {"kept": _TENSOR}),
+        "decoder": record(
+            {"config": _CONFIG, "states": _TENSOR},
+            {"kept": _TENSOR, "encoder": record({"config": _CONFIG, "embeddings": _TENSOR})},
+        ),
     },
 )
 _KEYS: dict[str, Check] = {
@@ -254,6 +259,8 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         yield from _wrong_tensors(values["module"], values["limits"])
         if "decoder" in values["module"]:
             yield from _wrong_decoder(values["module"]["decoder"], values)
+    if ALIGNMENT in graphs:
+        yield from _wrong_alignment(values)
     yield from _contradicted(values["config"], "config", values)
 
 
@@ -268,11 +275,33 @@ def _wrong_decoder(decoder: Mapping[str, Any], values: Mapping[str, Any]) -> Ite
     kept = decoder.get("kept", {"axes": states["axes"][:2], "dtype": "bool"})
     if kept["axes"] != states["axes"][:2] or kept["dtype"] != "bool":
         yield "module.decoder.kept: is not bool, of the first axes of the states"
-    if STATES not in values["graphs"]:
-        yield f"graphs: {STATES} is missing"
+    if "encoder" in decoder:
+        yield from _wrong_encoder(decoder)
+    needed = EMBEDDINGS if "encoder" in decoder else STATES
+    if needed not in values["graphs"]:
+        yield f"graphs: {needed} is missing"
     side = "source_vocab_size"  # of the decoder's config: nobody's
     config = {key: value for key, value in decoder["config"].items() if key != side}
     yield from _contradicted(config, "module.decoder.config", values)
+
+
+def _wrong_alignment(values: Mapping[str, Any]) -> Iterator[str]:
+    """A graph of heads that nothing names, or of no recognised decoder."""
+    if not (values["speech"] or {}).get("alignment_heads"):
+        yield f"graphs: {ALIGNMENT} is there, but speech.alignment_heads is not"
+    if "decoder" not in (values["module"] or {}):
+        yield f"graphs: {ALIGNMENT} is there, but module.decoder is not"
+
+
+def _wrong_encoder(decoder: Mapping[str, Any]) -> Iterator[str]:
+    """A recognised encoder that does not give what the decoder takes."""
+    embeddings, states = decoder["encoder"]["embeddings"], decoder["states"]
+    if (embeddings["dtype"], embeddings["axes"]) != (states["dtype"], states["axes"]):
+        yield "module.decoder.encoder.embeddings: has another type or other axes than the states"
+    if [decoder["encoder"]["config"]["d_model"]] != states["axes"][2:]:
+        yield "module.decoder.encoder.config: d_model is not the size of the states"
+    if "kept" in decoder:
+        yield "module.decoder.encoder: a recognised encoder masks no states"
 
 
 def _contradicted(config: Mapping[str, Any], name: str, values: Mapping[str, Any]) -> Iterator[str]:
@@ -532,6 +561,17 @@ class Manifest:
         """
         decoder = (self.module or {}).get("decoder", {})
         return tuple(tensor_from_dict(decoder[key]) for key in ("states", "kept") if key in decoder)
+
+    @property
+    def embedded_encoder(self) -> tuple[dict[str, Any], TensorSpec] | None:
+        """The config of a recognised encoder's layers, and the embeddings that they take.
+
+        None if its states come from a graph.
+        """
+        encoder = (self.module or {}).get("decoder", {}).get("encoder")
+        if encoder is None:
+            return None
+        return encoder["config"], tensor_from_dict(encoder["embeddings"])
 
     def require_ids(self) -> None:
         """Refuse ids and text for a user's module that takes something else.

@@ -109,7 +109,7 @@ def compare(model: str, sounds: Iterable[Sound]) -> dict[EngineName, Counts]:
         for beams in (1, BEAM) if sound.seconds <= _BEAM_SECONDS else (1,):
             segments, text, times = theirs.transcribe(sound, beams, beams == 1)
             for engine, translator in opened.items():
-                by_word = beams == 1 and translator.engine.model.has_attention
+                by_word = beams == 1 and translator.engine.model.has_alignment
                 (made,) = translator.transcribe(
                     [(sound.samples, RATE)], beam_size=beams, word_times=by_word
                 )

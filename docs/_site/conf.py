@@ -34,6 +34,8 @@ html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_show_sphinx = False
 html_scaled_image_link = False
+# To pages that only the site has; `make docs` reports those that lead nowhere.
+linkcheck_ignore = ["repository:"]
 templates_path: list[str] = []
 
 smartquotes = False  # two dashes begin an option

@@ -263,10 +263,11 @@ const char* tfn_model_instruction_set(const tfn_model* model) {
 int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error error) {
     return guarded(error, [&] {
         tfn::Model& own = model_of(model);
-        const tfn::Sources all = checked(sources);
-        require(all.ids, "states are given, not ids");
+        tfn::Sources all = checked(sources);
+        require(all.ids || own.config.embedded, "states are given, not ids");
         require(states, "no room for states");
         own.check(all);
+        all.embeddings = all.states != nullptr;
         tfn::Borrowed workspace(own);
         own.encode(*workspace, all, states);
     });

@@ -13,7 +13,7 @@ extern "C" {
 #else
 #define TFN_API __attribute__((visibility("default")))
 #endif
-#define TFN_VERSION 8
+#define TFN_VERSION 9
 
 enum {
     TFN_OK = 0,
@@ -141,7 +141,8 @@ TFN_API int32_t tfn_version(void);
 /* Names of instruction sets that run here, fastest first, separated by commas. */
 TFN_API const char* tfn_instruction_sets(void);
 
-/* `config`: lines "key=value". `instruction_set`: null for the fastest. Weights are packed. */
+/* `config`: lines "key=value"; see config.h. `instruction_set`: null for the fastest. Weights are
+ * packed. */
 TFN_API int tfn_model_new(const char* config, const tfn_tensor* tensors, int32_t count,
                           int32_t threads, const char* instruction_set, tfn_model** model,
                           tfn_error error);
@@ -157,7 +158,8 @@ TFN_API int tfn_model_save(const tfn_model* model, const char* path, const char*
 TFN_API void tfn_model_free(tfn_model* model);
 TFN_API const char* tfn_model_instruction_set(const tfn_model* model);
 
-/* Encoder states of all sources, which are ids: (sum of lengths, E). */
+/* Encoder states of all sources: (sum of lengths, E). Sources are ids; those of a model whose
+ * config has keys "encoder.…" are embeddings, rows of as many values as a state has. */
 TFN_API int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error error);
 
 /* Whole searches look at `cancelled`, if it is not null, before every step, and end with

@@ -1,5 +1,6 @@
 // The mathematics of a model: the keys of tfexport's TransformerConfig, and the rules of decoding.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,10 @@ struct Config {
     int num_encoder_layers = 0, num_decoder_layers = 0;
     int decoder_num_heads = 0, decoder_head_dim = 0, decoder_d_ff = 0;
     int source_vocab_size = 0, target_vocab_size = 0;
-    int memory_width = 0;   // of states that are given; 0 for a model that encodes ids
+    int memory_width = 0;  // of states that are given; 0 for a model that encodes ids
+    // Of an encoder that takes embeddings in place of ids, and gives states of memory_width; null
+    // for none. Its keys are those of a model's encoder.
+    std::shared_ptr<const Config> embedded;
     int max_positions = 0;  // of sources and targets; 0 if nothing bounds them
     NormKind norm = NormKind::layer;
     float norm_eps = 1e-5f;
@@ -39,8 +43,11 @@ struct Config {
 
     // Values of a state of the encoder.
     int state_size() const { return memory_width ? memory_width : d_model; }
+    bool takes_ids() const { return memory_width == 0; }
+    const Config& of_encoder() const { return embedded ? *embedded : *this; }
 
-    // Lines "key=value". Unknown keys, missing keys and wrong values are all named.
+    // Lines "key=value"; those of `embedded` begin with "encoder.". Unknown keys, missing keys and
+    // wrong values are all named.
     static Config parse(const std::string& text);
 };
 

@@ -1,11 +1,16 @@
 #include <algorithm>
+#include <optional>
 
 #include "model.h"
+#include "source_attention.h"
 
 namespace tfn {
 namespace {
 
 constexpr int TOKENS = 256;  // that pass through the layers together, if a source is not longer
+// Of a source of so many positions each layer is a span of its own: to try another kind of sharing
+// for all of them would take too long.
+constexpr int LONG = 256;
 
 // Some sources one after another, and how many positions and blocks others before them have.
 struct Group {
@@ -47,7 +52,7 @@ struct Layout {
         const float* const* first = places.data();
         for (int i = 0; i < sources.count; first += sources.lengths[i++])
             for (int at = 0; at < sources.lengths[i]; at++) {
-                ids.push_back(*id++);
+                if (id) ids.push_back(*id++);
                 positions.push_back(at);
                 queries.push_back({first, 0, sources.lengths[i], at, nullptr});
             }
@@ -70,33 +75,38 @@ void rotate_rows(Workspace& w, const RelativePositions& relative, const Attentio
 
 void Model::run_encoder(Workspace& w, const Sources& sources, int rows) const {
     const Heads& heads = encoder[0].self.heads;
-    const size_t d = width(config.d_model), inner = heads.width(), ld = width(3 * inner);
+    const size_t d = width(config.of_encoder().d_model), inner = heads.width(),
+                 ld = width(3 * inner);
     float* projected = w.projected.reserve(rows * ld);
     const Layout layout(sources, rows, projected, ld);
-    source_embedding.embed(w, layout.ids, layout.positions);
+    if (sources.embeddings) take_states(w, sources, rows);
+    else source_embedding.embed(w, layout.ids, layout.positions);
     auto add_positions = [&] {
         if (!layer_positions_) return;
         for (int row = 0; row < rows; row++)
             layer_positions_.add(layout.positions[row], w.x.data() + row * d);
     };
     add_positions();
-    for (int i = 0; i < config.num_encoder_layers; i++) {
+    for (int i = 0; i < config.of_encoder().num_encoder_layers; i++) {
         const EncoderLayer& layer = encoder[i % encoder.size()];
         const Attention& self = layer.self;
+        const Team::Span span(w.team, Phase::encoder, rows);  // or a part of the caller's
         add_positions();
         project(w, self.projection, self.residual.enter(w, rows), d, rows, projected, ld);
         if (self.own.rotates()) rotate_rows(w, self.own, self, layout.positions, projected, ld);
         const RelativePositions* relative =
             encoder_relative.adds_bias() ? &encoder_relative : &self.own;
-        attend(w, self, relative, layout.queries, projected, ld,
-               {inner, 2 * inner, (size_t)heads.padded});
+        if (relative->adds_bias())
+            attend(w, self, relative, layout.queries, projected, ld,
+                   {inner, 2 * inner, (size_t)heads.padded});
+        else attend_within(w, self, sources.lengths, sources.count, projected, ld);
         self.residual.leave(w, rows, self.out, w.context.data(), inner);
         layer.feed_forward.run(w, rows);
     }
     if (encoder_norm) encoder_norm.apply(w, w.x.data(), w.x.data(), rows);
 }
 
-// Given states, where the encoder leaves its own.
+// Given states, where the encoder leaves its own; or embeddings, where it begins.
 void Model::take_states(Workspace& w, const Sources& sources, int rows) const {
     const size_t size = config.state_size(), ld = width(config.state_size());
     float* x = w.x.reserve(rows * ld);
@@ -111,6 +121,7 @@ void Model::remember(Workspace& w, const Sources& sources, int rows, Memory& mem
                      size_t first) const {
     const BlockLayout layout = memory_layout();
     const size_t ld = width(2 * layout.heads.width());
+    const Team::Span span(w.team, Phase::encoder, rows);
     float* projected = w.projected.reserve(rows * ld);
     for (int i = 0; i < config.num_decoder_layers; i++) {
         project(w, decoder_layer(i).cross_key_value, w.x.data(), width(config.state_size()), rows,
@@ -139,12 +150,12 @@ std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* 
     if (!states) memory->values.reserve(memory->layer_size * config.num_decoder_layers);
     const auto encode = [&](Workspace& w, const Group& group) {
         const int rows = group.rows();
-        if (group.sources.states) take_states(w, group.sources, rows);
+        if (group.sources.states && !group.sources.embeddings) take_states(w, group.sources, rows);
         else run_encoder(w, group.sources, rows);
         if (!states) return remember(w, group.sources, rows, *memory, group.block);
+        const size_t size = config.state_size();
         for (int row = 0; row < rows; row++)
-            std::copy_n(w.x.data() + row * width(config.d_model), config.d_model,
-                        states + (group.row + row) * config.d_model);
+            std::copy_n(w.x.data() + row * width(size), size, states + (group.row + row) * size);
     };
     for (Group rest{sources, config.state_size()}; rest.sources.count;) {
         w.check_cancelled();
@@ -154,7 +165,9 @@ std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* 
         const Group group = start.part(0, start.sources.count - rest.sources.count);
         const int count = group.sources.count, rows = group.rows();
         const bool separate = count >= w.team.threads();
-        Team::Span span(w.team, Phase::encoder, rows, separate ? rows : 0);
+        std::optional<Team::Span> span;
+        if (separate || rows < LONG)
+            span.emplace(w.team, Phase::encoder, rows, separate ? rows : 0);
         if (!w.team.by_rows()) encode(w, group);
         else
             share_rows(w, count, [&](Workspace& part, int first, int last) {

@@ -18,7 +18,8 @@ struct Workspace {
     const Kernels& kernels;
     Team team;
     Buffer<float> x, y, projected, context, hidden, scores, biases, angles, states, logits, bounds,
-        turned, chunks;
+        turned, chunks, packed;
+    Buffer<uint16_t> split;
     Buffer<int32_t> candidates;
     Quantized quantized;
     std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, when threads share rows

@@ -74,20 +74,24 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
     target_embedding =
         Embedding(tensors, config, "target_embedding", config.target_vocab_size,
                   config.target_scale, config.target_embedding_norm, config.unplaced_id);
-    if (encodes()) {
-        const Heads heads = of_sources.heads(config.num_heads, config.head_dim);
+    if (config.takes_ids()) {
         source_embedding = Embedding(tensors, config, "source_embedding", config.source_vocab_size,
                                      config.source_scale, config.source_embedding_norm, -1);
         if (config.positions_every_layer && config.has_positions)
             layer_positions_ = PositionTable(tensors, config, "encoder.positions");
-        for (int i = 0; i < (config.share_encoder_layers ? 1 : config.num_encoder_layers); i++) {
+    }
+    if (has_encoder()) {
+        const Config& own = config.of_encoder();
+        const Loader load{kernels, tensors, own, lookups, Role::sources};
+        const Heads heads = load.heads(own.num_heads, own.head_dim);
+        for (int i = 0; i < (own.share_encoder_layers ? 1 : own.num_encoder_layers); i++) {
             const std::string name = "encoder.layers." + std::to_string(i) + ".";
             encoder.push_back(
-                {of_sources.self_attention(name + "self_attn", heads, config.norm_placement, true),
-                 of_sources.feed_forward(name, config.d_ff, config.norm_placement)});
+                {load.self_attention(name + "self_attn", heads, own.norm_placement, true),
+                 load.feed_forward(name, own.d_ff, own.norm_placement)});
         }
-        encoder_relative = of_sources.of_stack("encoder", heads, true);
-        if (config.encoder_final_norm) encoder_norm = Norm(tensors, config, "encoder.norm");
+        encoder_relative = load.of_stack("encoder", heads, true);
+        if (own.encoder_final_norm) encoder_norm = Norm(tensors, own, "encoder.norm");
     }
     const Placement placement = config.decoder_norm_placement;
     for (int i = 0; i < (config.share_decoder_layers ? 1 : config.num_decoder_layers); i++) {
@@ -109,7 +113,8 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
 void Model::check(const Sources& sources) const {
     Problems problems;
     const int32_t* id = sources.ids;
-    if (id && !encodes()) throw Error("the model has no encoder; it takes states, not ids");
+    if (id && !config.takes_ids())
+        throw Error("the model has no encoder; it takes states, not ids");
     for (int i = 0; i < sources.count; i++) {
         const int length = sources.lengths[i];
         const std::string name = "source " + std::to_string(i);

@@ -37,12 +37,13 @@ struct Encoded {
     }
 };
 
-// Ids of the encoder, or states in place of them.
+// Ids of the encoder, or states in place of them, or embeddings that it makes states of.
 struct Sources {
     const int32_t* ids;      // of all, one after another
     const float* states;     // the same, rows of Config::state_size() values
     const int32_t* lengths;  // of each
     int count;
+    bool embeddings = false;  // `states` are, of an encoder's d_model values, which is as many
 };
 
 class Model {
@@ -65,7 +66,7 @@ public:
     // Encoder states of all sources into `states`, (positions, E), if there is room for them.
     std::vector<Encoded> encode(Workspace& w, const Sources& sources,
                                 float* states = nullptr) const;
-    bool encodes() const { return config.memory_width == 0; }
+    bool has_encoder() const { return config.takes_ids() || config.embedded; }
     // Raises what is wrong with ids, lengths.
     void check(const Sources& sources) const;
 

@@ -9,18 +9,18 @@ namespace {
 
 constexpr int BLOCK = 64;  // values of a row at a time, so that the panel's part stays in the cache
 
-// Lines are copied and pointers restricted: bytes may alias everything else, and compilers then
-// make no vectors of the loops.
+// Lines are copied: bytes that are stored may be a part of what a reference leads to, and compilers
+// then make no vectors of the loops.
 template <class T, int GROUP>
-void pack(const T* from, const Lines lines, int panel, T* __restrict to) {
+void pack(const T* from, const Lines lines, int panel, T* to) {
     const size_t row = lines.row_stride, column = lines.column_stride;
     const int whole = lines.k / GROUP * GROUP, rows = lines.rows;
     for (int first = 0; first < whole; first += BLOCK) {
         const int last = std::min(whole, first + BLOCK);
         if (row == 1) {  // all rows' value i lie in one piece
             for (int i = first; i < last; i += GROUP) {
-                const T* __restrict values = from + i * column;
-                T* __restrict group = to + (size_t)i * panel;
+                const T* values = from + i * column;
+                T* group = to + (size_t)i * panel;
                 for (int n = 0; n < rows; n++)
                     for (int j = 0; j < GROUP; j++) group[n * GROUP + j] = values[j * column + n];
             }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "packing.h"
 
@@ -155,10 +156,15 @@ void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors, const Ten
 void Vocabulary::fill_screen(const Kernels& kernels, float* row, int column, int k,
                              float* largest) {
     std::vector<int8_t> values(k);  // 0 behind the row's own
-    const auto pack = [&](const View<int8_t>& to) {
-        for (int i = 0; i < k; i += kernels.group)
-            std::copy_n(values.data() + i, kernels.group,
-                        to.data() + packed_at(kernels, true, k, column, i));
+    const int group = kernels.group, apart = kernels.panel * group;
+    const size_t place = packed_at(kernels, true, k, column, 0);
+    const auto pack = [&](const View<int8_t>& all) {
+        int8_t* to = all.data() + place;
+        if (group == 4)  // one move each
+            for (int i = 0; i < k; i += 4, to += apart) std::memcpy(to, values.data() + i, 4);
+        else
+            for (int i = 0; i < k; i += group, to += apart)
+                std::copy_n(values.data() + i, group, to);
     };
     const Scaled scaled = scale_row(row, d_, values.data());
     pack(integers_);

@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 8  # of the interface
+_VERSION = 9  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32

@@ -184,8 +184,12 @@ class Model:
         """
         return Sources(sources, self._state_size)
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Floats]:
-        """The encoder's states of each source, (S, E)."""
+    def encode(self, sources: Sequence[Source]) -> list[Floats]:
+        """The encoder's states of each source, (S, E).
+
+        Args:
+            sources: ids, or, if the config has keys "encoder.…", embeddings (S, E).
+        """
         given = self.sources(sources)
         states = np.empty((int(given.lengths.sum()), self._state_size), np.float32)
         call("tfn_encode", self._handle, given.c, states.ctypes.data)

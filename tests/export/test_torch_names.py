@@ -81,7 +81,7 @@ def usual() -> list[tuple[Any, ...]]:
 
 USED = [
     torch_names.DECOMPOSE, torch_names.LIST_OPERATORS, torch_names.RUN_NODE, torch_names.PROMOTE,
-    torch_names.SET_NODE, torch_names.FIND_RULE, torch_names.COPY,
+    torch_names.SET_NODE, torch_names.FIND_RULE, torch_names.TRY_RULE, torch_names.COPY,
 ]  # fmt: skip
 
 

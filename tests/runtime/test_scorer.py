@@ -9,6 +9,8 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.scorer import score_targets
 from tfexport.runtime.search import Request, ResolvedOptions
 
+pytestmark = pytest.mark.no_model
+
 
 def test_score_of_a_given_target_is_what_decoding_would_have_returned() -> None:
     model = TableModel(6, 13)

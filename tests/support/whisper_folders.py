@@ -15,6 +15,7 @@ import torch
 from tests.export.transformers_folders.families import make_model
 from tests.support.spoken_bundle import write_words
 from tfexport.bundle import Limits, Manifest, TokenizerEntry, write_manifest
+from tfexport.runtime.model.alignment import attend_heads
 
 EOS, START, ENGLISH, GERMAN, FRENCH, TRANSCRIBE, TRANSLATE = range(30, 37)
 PREVIOUS, NO_SPEECH, NO_TIMESTAMPS, VOCABULARY = 37, 38, 39, 56
@@ -75,6 +76,7 @@ class EagerModel:
     vocab_size: int = VOCABULARY
     has_shortlist: bool = False
     has_attention: bool = True
+    has_alignment: bool = True
     log_normalizer: None = None
     engine: str = "eager"
 
@@ -98,6 +100,10 @@ class EagerModel:
         new = slice(-ids.shape[1], None)
         weights = torch.stack(made.cross_attentions, dim=1)[:, :, :, new]
         return made.logits[:, new].numpy().copy(), weights.numpy()
+
+    def alignment(self, row: Any, ids: Any, heads: Any) -> Any:
+        model: Any = self
+        return attend_heads(model, row, ids, heads)
 
 
 def tensor(name: str, *axes: int) -> dict[str, Any]:

@@ -442,6 +442,9 @@ def _bundle_facts(manifest: "Manifest") -> dict[str, str]:
     if manifest.states:
         axes = ", ".join(map(str, manifest.states[0].axes))
         facts["decoder"] = f"recognised, over states ({axes}) of states.onnx"
+        if manifest.embedded_encoder is not None:
+            facts["decoder"] = f"recognised, over states ({axes})"
+            facts["encoder"] = "its layers are recognised, over embeddings of embeddings.onnx"
     return facts
 
 

@@ -1,6 +1,6 @@
 """The graphs of a user's module, each with its export and its comparison."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -12,9 +12,13 @@ from tfexport.export.graphs.beam import export_beam
 from tfexport.export.graphs.exporter import LARGEST_SIZES, CaptureError
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.module_graphs import (
+    AlignmentHeads,
     HeadSteps,
     ModuleSteps,
+    StatesEncoder,
+    export_alignment,
     export_module_decoder,
+    export_module_embeddings,
     export_module_encoder,
     export_module_states,
 )
@@ -24,6 +28,7 @@ from tfexport.export.modules.examine import Examination, check_sizes
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.parity.module import (
     CompareModule,
+    compare_alignment,
     compare_memory,
     compare_module_beam,
     compare_module_generate,
@@ -45,6 +50,7 @@ class ModuleBuild:
         opset: the opset version of the standard operators.
         rules: the rules of the model that are part of its greedy search.
         decoder: its decoder, if that is recognised.
+        alignment_heads: layer and head of attention that follows the words of speech.
     """
 
     found: Examination
@@ -53,11 +59,15 @@ class ModuleBuild:
     opset: int
     rules: GreedyRules = NO_RULES
     decoder: RecognisedDecoder | None = None
+    alignment_heads: Sequence[Sequence[int]] = ()
 
     @property
     def forms(self) -> "tuple[ModuleForm, ...]":
         """The graphs of its bundle, in the order of export."""
-        return MODULE_FORMS if self.decoder is None else (*MODULE_FORMS, _STATES)
+        if self.decoder is None:
+            return MODULE_FORMS
+        of_encoder = _STATES if self.decoder.layers is None else _EMBEDDINGS
+        return (*MODULE_FORMS, of_encoder, *([_ALIGNMENT] if self.alignment_heads else ()))
 
     @property
     def steps(self) -> ModuleSteps:
@@ -127,8 +137,28 @@ def _export_states(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
     return export_module_states(build.found, of.encoder, of.outputs, build.opset)
 
 
-# What a recognised decoder needs in the native engine.
+def _export_alignment(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
+    assert build.decoder is not None
+    of, found = build.decoder, build.found
+    states = StatesEncoder(found, of.encoder)
+    module = AlignmentHeads(states, of.build(), build.alignment_heads)
+    return export_alignment(found, module, of.outputs[0].axes[1], build.opset)
+
+
+# What a recognised decoder gives: its input, for the native engine, and times of words.
 _STATES = ModuleForm(graph_io.STATES, _encoder_methods, _export_states, compare_states)
+_ALIGNMENT = ModuleForm(graph_io.ALIGNMENT, _encoder_methods, _export_alignment, compare_alignment)
+
+
+def _export_embeddings(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
+    assert build.decoder is not None
+    of = build.decoder.layers
+    assert of is not None
+    return export_module_embeddings(build.found, of.embed, of.embeddings, build.opset)
+
+
+# The same, if the layers of the encoder are recognised too.
+_EMBEDDINGS = ModuleForm(graph_io.EMBEDDINGS, _encoder_methods, _export_embeddings, compare_states)
 
 
 def export_module_forms(build: ModuleBuild, progress: Progress) -> dict[ModuleForm, ir.Model]:

@@ -1,4 +1,4 @@
-"""Names that are private to torch. Each is looked up where it is used.
+"""Names that are private to torch and its exporter. Each is looked up where it is used.
 
 A torch that moved one loses what uses the name: a shortcut, a form of a layer, a line in a message,
 or one kind of file. Nothing else fails.
@@ -19,6 +19,8 @@ RUN_NODE = f"{_PROMOTION}:_TypePromotionInterpreter.run_node"
 PROMOTE = f"{_PROMOTION}:_TypePromotionInterpreter._maybe_promote_node"
 SET_NODE = f"{_PROMOTION}:_TypePromotionInterpreter._set_current_node"
 FIND_RULE = f"{_PROMOTION}:get_type_promotion_rule"
+TRY_RULE = "onnxscript.rewriter._rewrite_rule:RewriteRule.try_rewrite"
+RULE_MATCHER = "onnxscript.rewriter._matcher:SimplePatternMatcher"
 COPY = "torch:ops.aten._to_copy.default"
 ASSERT_TYPE = "torch:ops.aten._assert_tensor_metadata.default"
 ASSERTIONS = (
@@ -51,7 +53,8 @@ READ_ARCHIVE = "torch:_C.PyTorchFileReader"
 WRITE_ARCHIVE = "torch:_C.PyTorchFileWriter"
 
 NAMES = (
-    DECOMPOSE, LIST_OPERATORS, RUN_NODE, PROMOTE, SET_NODE, FIND_RULE, COPY, *ASSERTIONS,
+    DECOMPOSE, LIST_OPERATORS, RUN_NODE, PROMOTE, SET_NODE, FIND_RULE, TRY_RULE,
+    RULE_MATCHER, COPY, *ASSERTIONS,
     CAUSAL_HINT, *TENSOR_LISTS, TRUTH, UNKNOWN_VALUE, SET_SIZE, CHOOSE_LINES, PACK, UNPACK,
     OPERATOR, COMPOSITE, READ_ARCHIVE, WRITE_ARCHIVE,
 )  # fmt: skip

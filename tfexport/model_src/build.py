@@ -122,6 +122,30 @@ def build_decoder(config: TransformerConfig, memory_width: int) -> Transformer:
     return model
 
 
+class EncoderLayers(nn.Module):
+    """The encoder of a Transformer whose embeddings are elsewhere; nothing is masked."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """(B, S, E) to the same."""
+        states: Tensor = self.encoder(embeddings, embeddings.new_zeros(1, 1, 1, 1))
+        return states
+
+
+def build_encoder(config: TransformerConfig) -> EncoderLayers:
+    """Build the layers of an encoder whose embeddings are elsewhere, with fresh weights.
+
+    Args:
+        config: the config of the model, of which the decoder's part is not used.
+    """
+    layers = EncoderLayers(_encoder(config, Attention))
+    initialise(layers)
+    return layers
+
+
 def _output_proj(config: TransformerConfig) -> nn.Module:
     if config.target_vocab_size is None:
         return nn.Identity()

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from tfexport.runtime.results import Hypothesis, TranslationResult
     from tfexport.runtime.search.request import Request as Request
     from tfexport.runtime.search.request import ResolvedOptions as ResolvedOptions
+    from tfexport.runtime.search.required import Required as Required
     from tfexport.runtime.speech.transcription import Segment, Transcription, TranscriptionOptions
     from tfexport.runtime.speech.transcription import TranscriptionKeywords as TranscriptionKeywords
     from tfexport.runtime.term_tokens import GivenRequired as GivenRequired
     from tfexport.runtime.terms import GivenTerms as GivenTerms
+    from tfexport.runtime.terms import Terms as Terms
     from tfexport.runtime.translator import Translator
 
 __all__ = [
@@ -36,8 +38,10 @@ _WHERE = {
     "MediaLimits": "media.limits",
     "Prefix": "resolve",
     "Request": "search.request",
+    "Required": "search.required",
     "ResolvedOptions": "search.request",
     "Segment": "speech.transcription",
+    "Terms": "terms",
     "Transcription": "speech.transcription",
     "TranscriptionKeywords": "speech.transcription",
     "TranscriptionOptions": "speech.transcription",

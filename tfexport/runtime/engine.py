@@ -1,4 +1,9 @@
-"""The engine: an open bundle that decodes requests, in the calling thread or in workers."""
+"""The engine: an open bundle that decodes requests, in the calling thread or in workers.
+
+What reads terms is imported for the first row that has some.
+"""
+
+from __future__ import annotations
 
 import os
 import threading
@@ -38,14 +43,15 @@ from tfexport.runtime.parallel.workers import (
 from tfexport.runtime.resolve import Resolver, check_own
 from tfexport.runtime.results import Hypothesis, Term, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
-from tfexport.runtime.search.required import Required
-from tfexport.runtime.term_tokens import TermTokens, check_supported
-from tfexport.runtime.terms import Terms, Words, split_words, words_of_tokens
 from tfexport.runtime.text.codec import Framing, TextCodec, check_text
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:  # slow to import, and seldom needed
     from concurrent.futures import Future
+
+    from tfexport.runtime.search.required import Required
+    from tfexport.runtime.term_tokens import TermTokens
+    from tfexport.runtime.terms import Terms, Words
 
 Result = TypeVar("Result")
 Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
@@ -125,6 +131,8 @@ class Engine:
     @cached_property
     def term_tokens(self) -> TermTokens:
         """The tokens of terms."""
+        from tfexport.runtime.term_tokens import TermTokens  # noqa: PLC0415
+
         return TermTokens(self.manifest, self.texts)
 
     def request(
@@ -165,6 +173,8 @@ class Engine:
             return None
         prefix = options.with_first_token(prefix)
         if required is not None:
+            from tfexport.runtime.term_tokens import check_supported  # noqa: PLC0415
+
             check_supported(options)
         candidates = None
         if self._map is not None:
@@ -179,8 +189,12 @@ class Engine:
         """The ids of a text, and the phrases that its terms require; None if it has none."""
         limit, framing = options.max_input_length, options.framing
         check_text(source)
-        words = None if terms is None else split_words(source)
-        found = terms.locate(words) if terms and words else []
+        found, words = None, None
+        if terms is not None:
+            from tfexport.runtime.terms import split_words  # noqa: PLC0415
+
+            words = split_words(source)
+            found = terms.locate(words) if terms and words else None
         if not found:
             return self.texts.encode(source, options.truncate, limit, framing), None
         try:
@@ -199,6 +213,8 @@ class Engine:
         self, source: str, words: Words, count: int, framing: Framing
     ) -> tuple[int, ...]:
         """The word of each of so many ids of a text, -1 for special tokens."""
+        from tfexport.runtime.terms import words_of_tokens  # noqa: PLC0415
+
         of_text = words_of_tokens(words, self.texts.surfaces(source))
         after = self.texts.num_special_tokens(framing)[1]
         before = count - len(of_text) - after
@@ -251,7 +267,7 @@ class Engine:
         options: ResolvedOptions,
         assemble: Callable[[Hypotheses], Result],
         decoded: Callable[[int], object] | None = None,
-    ) -> "Future[Result]":
+    ) -> Future[Result]:
         """Decode in the workers; blocks while their queue is full.
 
         Args:
@@ -264,7 +280,7 @@ class Engine:
         self._check_process()
         batches = make_batches(requests, options)
 
-        def submit(batch: Sequence[int]) -> "Future[Hypotheses]":
+        def submit(batch: Sequence[int]) -> Future[Hypotheses]:
             return self._in_workers(
                 lambda workers: workers.submit(self._decode, requests, batch, options)
             )
@@ -281,7 +297,7 @@ class Engine:
         requests: Sequence[Request | None],
         options: ResolvedOptions,
         assemble: Callable[[Hypotheses], Result],
-    ) -> "Future[Result] | None":
+    ) -> Future[Result] | None:
         """Submit without blocking; return None, and decode nothing, if the queue is too full.
 
         A call of more batches than ``queue_size`` is never accepted.
@@ -423,7 +439,7 @@ def _tell(decoded: Callable[[int], object], rows: int, _: object) -> None:
 
 
 def _pairs(
-    jobs: list[AnyJob], found: "Future[Hypotheses]"
+    jobs: list[AnyJob], found: Future[Hypotheses]
 ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
     return zip(jobs, found.result(), strict=True)
 

@@ -109,13 +109,13 @@ def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
     word_at = [number for number, word in enumerate(written) for _ in word]
     found, place, before = list[int](), 0, ""
     for surface in surfaces:
-        piece = "".join(unicodedata.normalize("NFC", surface).split())
-        again = piece == before and not text.startswith(piece, place)
-        if again and found:  # one of several tokens of a character
-            found.append(found[-1])
-            continue
-        start = text.find(piece, place, place + len(piece) + _LOOKED_AHEAD) if piece else -1
-        start = place if start < 0 else start
+        piece, start = _without_space(surface), place
+        if not text.startswith(piece, place):
+            if piece == before and found:  # one of several tokens of a character
+                found.append(found[-1])
+                continue
+            start = text.find(piece, place, place + len(piece) + _LOOKED_AHEAD)
+            start = place if start < 0 else start
         place = min(len(text), start + len(piece))
         of_token = word_at[start : max(place, start + 1)] or word_at[-1:]
         word = of_token[0]
@@ -125,6 +125,11 @@ def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
         found.append(word)
         before = piece
     return found
+
+
+@lru_cache(4096)
+def _without_space(surface: str) -> str:
+    return "".join(unicodedata.normalize("NFC", surface).split())
 
 
 def _key(words: Sequence[str]) -> tuple[str, ...]:
@@ -166,10 +171,12 @@ class Phrases:
         Returns:
             Its number, its first word, and the word after it.
         """
-        found, free = list[tuple[int, int, int]](), 0
+        found, free, known = list[tuple[int, int, int]](), 0, self.lengths
         for place, word in enumerate(text.words):
-            known = text.begins[place] or word.lstrip(" ") in self.lengths
-            if place < free or not known:
+            written = word.lstrip(" ")
+            if place < free or (
+                written not in known and not (text.begins[place] and _lower_first(written) in known)
+            ):
                 continue
             number, length = self._at(text, place)
             if length:
@@ -182,7 +189,7 @@ class Phrases:
         ends = list[tuple[int, int]]()
         for start, (word, begins) in enumerate(zip(text.words, text.begins, strict=True)):
             written = word.lstrip(" ")
-            for first in (written, _lower_first(written))[: 1 + begins]:
+            for first in (written, _lower_first(written)) if begins else (written,):
                 for length in self.lengths.get(first, ()):
                     if (first, *text.words[start + 1 : start + length]) in self.numbers:
                         ends.append((start + length, start))
@@ -195,14 +202,12 @@ class Phrases:
     def _at(self, text: Words, place: int) -> tuple[int, int]:
         """The number and length of the longest phrase that begins at a word; length 0 for none."""
         word = text.words[place].lstrip(" ")
-        if word not in self.lengths and not text.begins[place]:
-            return 0, 0
-        starts = [word]
+        choices = [(length, word) for length in self.lengths.get(word, ())]
         if text.begins[place] and (lower := _lower_first(word)) != word:
-            starts.append(lower)
-        choices = [(length, start) for start in starts for length in self.lengths.get(start, ())]
-        # Of equal length the one as it is written: sorting keeps the order.
-        for length, start in sorted(choices, key=lambda choice: -choice[0]):
+            choices += [(length, lower) for length in self.lengths.get(lower, ())]
+            # Of equal length the one as it is written: sorting keeps the order.
+            choices.sort(key=lambda choice: -choice[0])
+        for length, start in choices:
             key = (start, *text.words[place + 1 : place + length])
             if len(key) == length and key in self.numbers:
                 return self.numbers[key], length

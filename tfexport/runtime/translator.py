@@ -162,7 +162,6 @@ class Translator:
             TokenizerError: the bundle holds no tokenizer.
         """
         from tfexport.runtime.engine import requests_of  # noqa: PLC0415
-        from tfexport.runtime.terms import terms_of_rows  # noqa: PLC0415
 
         sources = check_rows("texts", texts, "strings")
         given = given_options(options, keywords)
@@ -171,7 +170,11 @@ class Translator:
         resolved, prefixes = resolver.resolve_rows(
             given, target_prefix, len(sources), language_pair=language_pair
         )
-        row_terms = terms_of_rows(terms, len(sources))
+        row_terms: list[runtime.Terms | None] = [None] * len(sources)
+        if terms is not None:
+            from tfexport.runtime.terms import terms_of_rows  # noqa: PLC0415
+
+            row_terms = terms_of_rows(terms, len(sources))
         requests = requests_of(
             self.engine, sources, prefixes, resolved, as_ids=False, terms=row_terms
         )
@@ -247,7 +250,6 @@ class Translator:
         """
         from tfexport.runtime.engine import acts_on_text, requests_of  # noqa: PLC0415
         from tfexport.runtime.results import TranslationResult  # noqa: PLC0415
-        from tfexport.runtime.term_tokens import required_of_rows  # noqa: PLC0415
 
         rows = check_rows("ids", ids, "rows of ids")
         given = given_options(options, keywords)
@@ -257,8 +259,12 @@ class Translator:
         resolved, prefixes = resolver.resolve_rows(
             given, target_prefix, len(rows), extra, language_pair
         )
-        size = self.manifest.limits.target_vocab_size
-        of_rows = required_of_rows(required, len(rows), size, resolved)
+        of_rows: Sequence[runtime.Required | None] | None = None
+        if required is not None:
+            from tfexport.runtime.term_tokens import required_of_rows  # noqa: PLC0415
+
+            size = self.manifest.limits.target_vocab_size
+            of_rows = required_of_rows(required, len(rows), size, resolved)
         requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True, required=of_rows)
 
         def assemble(found: runtime.Hypotheses) -> list[runtime.TranslationResult]:

@@ -20,6 +20,7 @@ void split(const float* x, size_t ld, int rows, int k, uint16_t* parts);
 #define HAS_TILES
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

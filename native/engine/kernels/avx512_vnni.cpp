@@ -10,6 +10,7 @@ constexpr int DEPTH = GROUP;
 
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

@@ -27,6 +27,7 @@ INLINE I multiply_add(I sums, Weights w, int32_t values) {
 
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

@@ -90,6 +90,24 @@ struct Attend {
     bool keeps_weights;  // they are read afterwards; or they may be anything
 };
 
+// One head of some queries of a source over its `n` positions.
+struct AttendSource {
+    const float* queries;  // (rows, dim), `ld` apart
+    size_t ld;
+    int rows;
+    const float *keys, *values;  // as `pack_source` leaves them
+    int n;
+    int dim;  // values of a head, whole vectors
+    float scale;
+    float* scores;  // (rows, n), `lds` apart, which is whole panels; room
+    size_t lds;
+    float* factors;   // (rows,), room
+    uint16_t* parts;  // room where a set has `split`: of SPLIT_ROWS rows after another, each as
+                      // many as n or dim values have
+    float* context;   // (rows, dim), `ldc` apart, written
+    size_t ldc;
+};
+
 // Columns whose logit may be the largest, by upper bounds of their logits; see "vocabulary.h".
 struct Screen {
     float length = 0;         // |x'|, of the dequantised row x'
@@ -180,6 +198,11 @@ struct Kernels {
                  float* y, int d, int padded);
     // At most MOST_TOGETHER heads, of any queries.
     void (*attend)(const Attend* heads, int count);
+    // Keys and values (n, dim) of a head, rows `ld` apart, for attend_source: (n, dim) with n and
+    // (dim, n) with dim rounded up to whole panels.
+    void (*pack_source)(const float* keys, const float* values, size_t ld, int n, int dim,
+                        float* to_keys, float* to_values);
+    void (*attend_source)(const AttendSource& a);
     // The largest of n values and the lowest index of it.
     int (*argmax)(const float* x, int n);
     // The `count` largest of n values and their indices, ties by the lower index.

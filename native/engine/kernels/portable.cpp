@@ -37,6 +37,7 @@ INLINE bool exceeds(F v, float bound) { return any(v > bound); }
 
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

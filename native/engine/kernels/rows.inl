@@ -264,33 +264,5 @@ double log_sum_exp(const float* x, int n) {
     return log.value();
 }
 
-bool runs_here();
-
 }  // namespace
-
-#define DEFINE_KERNELS(NAME)                            \
-    extern const Kernels NAME##_kernels;                \
-    const Kernels NAME##_kernels = {#NAME,              \
-                                    LANES,              \
-                                    PANEL,              \
-                                    GROUP,              \
-                                    DEPTH,              \
-                                    (int)sizeof(Value), \
-                                    WITH_RESTS,         \
-                                    runs_here,          \
-                                    linear,             \
-                                    screen,             \
-                                    rank,               \
-                                    turn,               \
-                                    split,              \
-                                    dots,               \
-                                    quantize,           \
-                                    rest,               \
-                                    quantization_error, \
-                                    norm,               \
-                                    attend,             \
-                                    argmax,             \
-                                    top,                \
-                                    log_sum_exp};
-
 }  // namespace tfn

@@ -36,6 +36,7 @@ INLINE bool exceeds(F v, float bound) {
 
 #include "linear.inl"
 #include "rows.inl"
+#include "sources.inl"
 
 namespace tfn {
 namespace {

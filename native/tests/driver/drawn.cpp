@@ -4,6 +4,9 @@
 #include <limits>
 
 namespace driver {
+namespace {
+const std::string EMBEDDED = "encoder.";
+}  // namespace
 
 Config::Config(Draw& draw) {
     auto set = [&](const char* key, int value) { values[key] = std::to_string(value); };
@@ -25,7 +28,9 @@ Config::Config(Draw& draw) {
     set("decoder_head_dim", even * draw.between(1, 11));
     set("decoder_d_ff", draw.between(1, 40));
     set("source_vocab_size", draw.between(4, 60));
-    set("target_vocab_size", draw.between(4, 150));
+    // From 512 words on some sets rank them by integers; see vocabulary.h.
+    const bool large = draw.chance(20);
+    set("target_vocab_size", large ? draw.between(500, 900) : draw.between(4, 150));
     set("max_positions", draw.chance(50) ? 0 : draw.between(3, 30));
     set("has_positions", whole("max_positions") && draw.chance(70));
     choose("norm", {"layer", "annotated", "rms"});
@@ -49,6 +54,17 @@ Config::Config(Draw& draw) {
     for (const char* key : {"pad_id", "start_id", "eos_id"}) set(key, draw.between(0, last));
     for (const char* key : {"unplaced_id", "first_token", "last_token"})
         set(key, draw.chance(70) ? -1 : draw.between(0, last));
+    if (whole("memory_width") && draw.chance(60)) {
+        for (const char* key : {"num_heads", "head_dim", "d_ff"})
+            set((EMBEDDED + key).c_str(), draw.between(1, 9));
+        set((EMBEDDED + "d_model").c_str(), whole("memory_width"));
+        set((EMBEDDED + "num_encoder_layers").c_str(), draw.between(1, 2));
+        for (const char* key :
+             {"norm", "norm_eps", "norm_placement", "activation", "residual_scale", "norm_bias",
+              "encoder_final_norm", "attention_bias", "feed_forward_bias", "gated_feed_forward",
+              "scale_scores"})
+            values[EMBEDDED + key] = values[key];
+    }
     values["suppress_tokens"] = draw.chance(60) ? "" : std::to_string(draw.between(0, last)) + ",0";
 }
 
@@ -67,7 +83,7 @@ Weights::Weights(Draw& draw, const Config& config)
     const int d = config.whole("d_model"), positions = config.whole("max_positions");
     const bool placed = config.is("has_positions", "1");
     const bool every_layer = config.is("positions_every_layer", "1");
-    const bool encodes = !config.whole("memory_width");
+    const bool encodes = !config.whole("memory_width"), embedded = config.embedded();
     for (const std::string side : {"source", "target"}) {
         if (side == "source" && !encodes) continue;
         const std::string name = side + "_embedding", norm_kind = side + "_embedding_norm";
@@ -79,35 +95,36 @@ Weights::Weights(Draw& draw, const Config& config)
     if (placed && every_layer && encodes) add("encoder.positions.table", positions, d);
     for (const std::string stack : {"encoder", "decoder"}) {
         const bool decoder = stack == "decoder";
-        if (!decoder && !encodes) continue;
-        const bool shared = config.is("share_" + stack + "_layers", "1");
-        const int layers = shared ? 1 : config.whole("num_" + stack + "_layers");
+        if (!decoder && !encodes && !embedded) continue;
+        of_ = !decoder && embedded ? EMBEDDED : "";
+        const bool shared = of_.empty() && config.is("share_" + stack + "_layers", "1");
+        const int layers = shared ? 1 : whole("num_" + stack + "_layers");
         for (int i = 0; i < layers; i++)
             layer(stack + ".layers." + std::to_string(i) + ".", decoder);
-        relative(stack, "buckets", config.whole(decoder ? "decoder_num_heads" : "num_heads"), 0);
-        if (config.is(stack + "_final_norm", "1")) norm(stack + ".norm");
+        relative(stack, "buckets", whole(decoder ? "decoder_num_heads" : "num_heads"), 0);
+        if (is(stack + "_final_norm", "1")) norm(stack + ".norm");
     }
+    of_ = "";
     linear("output_proj", config.whole("target_vocab_size"), d, "output_bias");
 }
 
 void Weights::layer(const std::string& name, bool decoder) {
-    const int heads = config_.whole(decoder ? "decoder_num_heads" : "num_heads");
-    const int dim = config_.whole(decoder ? "decoder_head_dim" : "head_dim");
-    const int d = config_.whole("d_model"),
-              width = config_.whole(decoder ? "decoder_d_ff" : "d_ff");
+    const int heads = whole(decoder ? "decoder_num_heads" : "num_heads");
+    const int dim = whole(decoder ? "decoder_head_dim" : "head_dim");
+    const int d = whole("d_model"), width = whole(decoder ? "decoder_d_ff" : "d_ff");
     attention(name, "self_attn", heads, dim, d);
     relative(name + "self_attn", "buckets_every_layer", heads, dim);
     relative(name + "self_attn", "shaw", heads, dim);
     if (decoder) attention(name, "cross_attn", heads, dim, config_.state_size());
     linear(name + "feed_forward.up_proj", width, d, "feed_forward_bias");
-    if (config_.is("gated_feed_forward", "1"))
+    if (is("gated_feed_forward", "1"))
         linear(name + "feed_forward.gate_proj", width, d, "feed_forward_bias");
     linear(name + "feed_forward.down_proj", d, width, "feed_forward_bias");
     norm(name + "feed_forward_residual.norm");
 }
 
 void Weights::attention(const std::string& name, const char* placed, int heads, int dim, int keys) {
-    const int d = config_.whole("d_model");
+    const int d = whole("d_model");
     linear(name + placed + ".q_proj", heads * dim, d, "attention_bias");
     for (const char* part : {".k_proj", ".v_proj"})
         linear(name + placed + part, heads * dim, keys, "attention_bias");
@@ -116,21 +133,20 @@ void Weights::attention(const std::string& name, const char* placed, int heads, 
 }
 
 void Weights::relative(const std::string& name, const char* kind, int heads, int dim) {
-    if (!config_.is("relative_positions", kind)) return;
-    if (config_.is("relative_positions", "shaw"))
-        add(name + ".relative.table", 2 * config_.whole("relative_max_distance") + 1, dim);
-    else add(name + ".relative.table", config_.whole("relative_buckets"), heads);
+    if (!of_.empty() || !is("relative_positions", kind)) return;
+    if (is("relative_positions", "shaw"))
+        add(name + ".relative.table", 2 * whole("relative_max_distance") + 1, dim);
+    else add(name + ".relative.table", whole("relative_buckets"), heads);
 }
 
 void Weights::norm(const std::string& name) {
-    add(name + ".weight", 1, config_.whole("d_model"));
-    if (config_.is("norm_bias", "1") && !config_.is("norm", "rms"))
-        add(name + ".bias", 1, config_.whole("d_model"));
+    add(name + ".weight", 1, whole("d_model"));
+    if (is("norm_bias", "1") && !is("norm", "rms")) add(name + ".bias", 1, whole("d_model"));
 }
 
 void Weights::linear(const std::string& name, int outputs, int inputs, const char* bias) {
     add(name + ".weight", outputs, inputs, int8_);
-    if (config_.is(bias, "1")) add(name + ".bias", 1, outputs);
+    if (is(bias, "1")) add(name + ".bias", 1, outputs);
 }
 
 void Weights::add(const std::string& name, int rows, int columns, bool int8) {
@@ -154,7 +170,8 @@ void Weights::add(const std::string& name, int rows, int columns, bool int8) {
                    rows,
                    columns,
                    turned ? 1 : columns,
-                   turned ? rows : 1};
+                   turned ? rows : 1,
+                   0};
 }
 
 // In [-1, 1), of digits that the kind has.

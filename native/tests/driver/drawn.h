@@ -37,6 +37,7 @@ public:
     int state_size() const {
         return whole("memory_width") ? whole("memory_width") : whole("d_model");
     }
+    bool embedded() const { return values.count("encoder.d_model"); }
     std::string text() const;
 
     std::map<std::string, std::string> values;
@@ -60,6 +61,12 @@ private:
         tfn_tensor tensor;
     };
 
+    // Of the side whose weights are drawn.
+    int whole(const std::string& key) const { return config_.whole(of_ + key); }
+    bool is(const std::string& key, const char* value) const {
+        return config_.is(of_ + key, value);
+    }
+
     void add(const std::string& name, int rows, int columns, bool int8 = false);
     void norm(const std::string& name);
     void linear(const std::string& name, int outputs, int inputs, const char* bias);
@@ -70,6 +77,7 @@ private:
 
     Draw& draw_;
     const Config& config_;
+    std::string of_;  // what keys of the side begin with
     enum class Kind { float32, int8, bfloat16, float16, mixed };
     float value(Kind kind);
 

@@ -175,7 +175,75 @@ struct Head {
     }
 };
 
+// One head of a source: all of its queries, or some of them.
+struct SourceHead {
+    int n, dim;
+    float size;
+    Buffer<float> queries, projected, keys, values;
+
+    SourceHead(const Kernels& kernels, Random& random)
+        : n(random.between(1, 150)), dim(kernels.lanes * random.between(1, 9)),
+          size(random.below(4) ? 1.0f : 30.0f) {
+        const int columns = (int)round_up(n, kernels.panel);
+        queries.reserve(n * dim);
+        projected.reserve(2 * n * dim);
+        keys.reserve(columns * dim);
+        values.reserve(round_up(dim, kernels.panel) * n);
+        for (int i = 0; i < n * dim; i++) queries[i] = size * random.normal();
+        for (int i = 0; i < 2 * n * dim; i++) projected[i] = random.normal();
+        kernels.pack_source(projected.data(), projected.data() + dim, 2 * dim, n, dim, keys.data(),
+                            values.data());
+    }
+    // Contexts of `rows` queries from `first` on.
+    std::vector<float> contexts(const Kernels& kernels, int first, int rows) const {
+        const size_t lds = round_up(n, kernels.panel) + 16;
+        Buffer<float> scores(lds * rows), factors(rows);
+        Buffer<uint16_t> parts((size_t)((rows + SPLIT_ROWS - 1) / SPLIT_ROWS) *
+                               parts_size(std::max(n, dim)));
+        std::vector<float> context((size_t)rows * dim);
+        kernels.attend_source({queries.data() + first * dim, (size_t)dim, rows, keys.data(),
+                               values.data(), n, dim, 0.25f, scores.data(), lds, factors.data(),
+                               parts.data(), context.data(), (size_t)dim});
+        return context;
+    }
+    void check(Checks& checks, const std::vector<float>& found) const {
+        double worst = 0;
+        for (int row = 0; row < n; row++) {
+            std::vector<double> scores(n), expected(dim);
+            double most = -1e300, total = 0;
+            for (int at = 0; at < n; at++) {
+                for (int j = 0; j < dim; j++)
+                    scores[at] += (double)queries[row * dim + j] * projected[at * 2 * dim + j];
+                most = std::max(most, scores[at] *= 0.25);
+            }
+            for (double& s : scores) total += s = std::exp(s - most);
+            for (int at = 0; at < n; at++)
+                for (int j = 0; j < dim; j++)
+                    expected[j] += scores[at] / total * projected[at * 2 * dim + dim + j];
+            for (int j = 0; j < dim; j++)
+                worst = std::max(worst, std::fabs(expected[j] - found[row * dim + j]));
+        }
+        checks.hold(worst < 5e-5 * size, "a source's context is off by " + std::to_string(worst));
+    }
+};
+
+void check_source_attention(const Kernels& kernels, Checks& checks) {
+    Random random(6);
+    for (int i = 0; i < 30; i++) {
+        const SourceHead head(kernels, random);
+        const auto all = head.contexts(kernels, 0, head.n);
+        head.check(checks, all);
+        for (int some = 0; some < 4; some++) {
+            const int first = random.below(head.n), rows = random.between(1, head.n - first);
+            const auto part = head.contexts(kernels, first, rows);
+            checks.hold(std::equal(part.begin(), part.end(), all.begin() + first * head.dim),
+                        "a query's context depends on the queries beside");
+        }
+    }
+}
+
 void check_attention(const Kernels& kernels, Checks& checks) {
+    check_source_attention(kernels, checks);
     Random random(5);
     for (int i = 0; i < 60; i++) {
         const int dim = kernels.lanes * random.between(1, 9);

@@ -61,11 +61,22 @@ def keeps_its_type(x: Tensor, mask: Tensor) -> Tensor:
     return made.float()
 
 
+def splits_axes(x: Tensor, mask: Tensor) -> Tensor:
+    halves, groups = x.unflatten(-1, (2, -1)), mask.unflatten(1, (1, -1))
+    made: Tensor = halves.masked_fill(groups.transpose(1, 2)[..., None], 0.5)
+    return made.flatten(2)
+
+
+def has_a_constant(x: Tensor, mask: Tensor) -> Tensor:
+    return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
 CASES: dict[Callable[[Tensor, Tensor], Tensor], bool] = {
     hides: True, adds_twice: True, reads_a_view_after: False, reads_a_view_between: False,
     writes_into_a_view: False, writes_into_what_may_be_shared: False, keeps_its_type: False,
+    splits_axes: True, has_a_constant: True,
 }  # fmt: skip
-FEW = hides, adds_twice, reads_a_view_between
+FEW = hides, adds_twice, reads_a_view_between, splits_axes, has_a_constant
 
 
 class Forward(nn.Module):

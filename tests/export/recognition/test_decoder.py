@@ -386,6 +386,7 @@ def test_the_bundle_has_the_decoder_besides_its_found_steps(tmp_path: Path) -> N
         decoder["kept"] = {"name": "memory.kept", "dtype": "bool", "axes": ["batch", 4]}
         decoder["config"]["target_vocab_size"] = 7
         del values["graphs"]["states"]
+        values["graphs"]["alignment"] = "encoder.onnx"
 
     rewrite(path, spoil)
     with pytest.raises(BundleError) as caught:
@@ -395,6 +396,7 @@ def test_the_bundle_has_the_decoder_besides_its_found_steps(tmp_path: Path) -> N
         "module.decoder.kept: is not bool, of the first",
         "is int64, not float32",
         "states is missing",
+        "alignment is there, but speech.alignment_heads is not",
         "contradicts module.decoder.config.target_vocab_size",
     ):
         assert part in str(caught.value)

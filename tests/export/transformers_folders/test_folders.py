@@ -24,6 +24,7 @@ DECODERS = (
     "whisper", "trocr", "gpt2", "donut", "pix2struct", "led", "longt5", "longt5_global",
     "bigbird_pegasus",
 )  # fmt: skip
+ENCODERS = ("whisper", "trocr", "gpt2")  # and the layers of their encoders
 
 
 def generate(model: Any, row: Row, **options: Any) -> list[int]:
@@ -60,6 +61,7 @@ def test_tokens_are_those_that_transformers_generates(tmp_path: Path, family: st
     assert made.manifest.module is not None
     assert made.manifest.module["found"]["state"]  # a step, not whole prefixes
     assert bool(made.manifest.states) == (family in DECODERS)
+    assert (made.manifest.embedded_encoder is not None) == (family in ENCODERS)
     rows = draw_inputs(family, 5)
     for beams in (1, 4):
         wanted = [

@@ -208,10 +208,13 @@ def test_tokens_of_whisper_are_a_prefix(tmp_path: Path) -> None:
     assert speech is not None
     assert (speech.languages, speech.no_timestamps) == ({"en": 30}, 40)
     assert (speech.alignment_heads, speech.language) == ([[0, 1]], "de")
-    change_json(path, lang_to_id={"<|en|>": 300}, no_speech_threshold=2)
+    heads = [[0, 1], [2, 0], [-1, 0]]
+    change_json(path, lang_to_id={"<|en|>": 300}, no_speech_threshold=2, alignment_heads=heads)
     message = refusal(tmp_path / "model")
     assert "lang_to_id" in message
     assert "no_speech_threshold" in message
+    assert "[2, 0] is not in a decoder of 2 layers with 4 heads" in message
+    assert "[-1, 0] is not" in message
 
 
 @torch.no_grad()

@@ -7,6 +7,8 @@ import pytest
 from tfexport.errors import InputError
 from tfexport.runtime.files.input_lines import is_number, open_lines, read_line, read_numbers
 
+pytestmark = pytest.mark.no_model
+
 
 def test_ids_stand_between_spaces() -> None:
     assert read_numbers(" 5  -1\t007 ") == [5, -1, 7]

@@ -16,6 +16,8 @@ from tfexport.preprocessing import check_preprocessing
 from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.media.pictures import Picture
 
+pytestmark = pytest.mark.no_model
+
 Image = pytest.importorskip("PIL.Image", reason="the extra vision installs it")
 Array = NDArray[Any]
 DRAW = np.random.default_rng(0)

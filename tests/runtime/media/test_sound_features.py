@@ -12,7 +12,7 @@ from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.media.preprocessor import Preprocessor, open_preprocessor
 
 transformers = pytest.importorskip("transformers", reason="make optional installs it")
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.no_model]
 
 # Of its float32 Fourier transform, in values of the order of 1; ours is computed in float64.
 NEAR = 2e-4

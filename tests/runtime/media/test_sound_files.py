@@ -12,6 +12,8 @@ from tfexport.errors import InputError
 from tfexport.runtime.media import sound_files
 from tfexport.runtime.media.sound_files import read_sound
 
+pytestmark = pytest.mark.no_model
+
 soundfile = pytest.importorskip("soundfile", reason="the extra audio installs it")
 soxr = pytest.importorskip("soxr", reason="the extra audio installs it")
 

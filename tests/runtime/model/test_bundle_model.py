@@ -8,6 +8,8 @@ from onnxruntime import OrtValue
 from tfexport.runtime.model.kv_cache import DecoderState
 from tfexport.runtime.model.onnxruntime_model import pad
 
+pytestmark = pytest.mark.no_model
+
 
 def _state() -> DecoderState:
     """Three rows, which hold 0, 1 and 2 wherever they hold anything."""

@@ -8,6 +8,8 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.workers import BATCHES_AHEAD, make_batches, rows_ahead
 from tfexport.runtime.search import Request
 
+pytestmark = pytest.mark.no_model
+
 
 def _rows(*lengths: int, prefixes: tuple[int, ...] = ()) -> list[Request | None]:
     """Rows of these lengths; 0 is one that needs no decoding."""

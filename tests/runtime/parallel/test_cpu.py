@@ -8,6 +8,8 @@ import pytest
 
 from tfexport.runtime.parallel import cpu
 
+pytestmark = pytest.mark.no_model
+
 V2 = "35 24 0:30 {root} {at} rw,nosuid - cgroup2 cgroup2 rw\n"
 V1 = (
     "32 31 0:29 / /elsewhere rw,relatime shared:9 - cgroup cgroup rw,cpuset\n"

@@ -8,6 +8,8 @@ from tfexport.errors import ConfigError
 from tfexport.runtime.parallel import cpu
 from tfexport.runtime.parallel.cpu import ThreadLayout
 
+pytestmark = pytest.mark.no_model
+
 
 @pytest.mark.parametrize(
     ("workers", "threads", "restricted", "size"),

@@ -8,6 +8,8 @@ from tests.support.table_model import TableModel
 from tests.support.table_search import EOS, log_probs, search
 from tfexport.runtime.search import Request
 
+pytestmark = pytest.mark.no_model
+
 
 def test_alternatives_are_the_best_first_tokens_with_their_best_continuation() -> None:
     model, row = TableModel(7, 5), Request([9, 8], prefix=(3,))

@@ -11,6 +11,8 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import ResolvedOptions
 from tfexport.runtime.search.graph_search import Backtrace
 
+pytestmark = pytest.mark.no_model
+
 BOS, EOS = 1, 2
 Candidate = tuple[int, int, float]
 

@@ -12,6 +12,8 @@ from tests.support.table_search import EOS, log_probs, search
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request
 
+pytestmark = pytest.mark.no_model
+
 ROUNDING = 1e-6  # of sums of log-probabilities
 
 

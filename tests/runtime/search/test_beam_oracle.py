@@ -18,6 +18,8 @@ from tests.support.table_search import BOS, search
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request
 
+pytestmark = pytest.mark.no_model
+
 
 class Oracle:
     """Every hypothesis there is, with its score, by definition."""

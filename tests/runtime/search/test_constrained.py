@@ -14,6 +14,8 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request
 from tfexport.runtime.search.required import Required, Requirement
 
+pytestmark = pytest.mark.no_model
+
 SIZE, LONGEST = 5, 5
 EVERY = 352  # hypotheses; a quarter is more than sequences with an end token, of four tokens
 Phrases = tuple[tuple[int, ...], ...]

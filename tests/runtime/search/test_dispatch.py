@@ -13,6 +13,8 @@ from tests.support.table_search import BOS, EOS, facts, search
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request
 
+pytestmark = pytest.mark.no_model
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"beam_size": 3},

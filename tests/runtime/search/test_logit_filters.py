@@ -9,6 +9,8 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.search.logits import LogitFilters
 
+pytestmark = pytest.mark.no_model
+
 END = 1
 LOGITS = [[2.0, -2.0, 4.0, -4.0, 1.0]]
 

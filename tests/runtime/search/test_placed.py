@@ -20,6 +20,8 @@ from tfexport.runtime.search.placed import (
 )
 from tfexport.runtime.search.required import Required, Requirement, Tokens
 
+pytestmark = pytest.mark.no_model
+
 SIZE, SIGN = 12, 11
 
 

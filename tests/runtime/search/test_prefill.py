@@ -8,6 +8,8 @@ from tests.support.table_model import TableModel
 from tests.support.table_search import log_probs, search
 from tfexport.runtime.search import Request
 
+pytestmark = pytest.mark.no_model
+
 
 def test_prefix_is_taken_in_one_step_and_counts() -> None:
     model, row = TableModel(6, 3), Request([9], prefix=(4, 5, 4))

@@ -17,6 +17,8 @@ from tfexport.runtime.search.ranking import (
     stopping_count,
 )
 
+pytestmark = pytest.mark.no_model
+
 ATTENTION = np.array([[0.25, 0.75, 0.0], [0.5, 0.5, 0.0]], np.float32)
 
 

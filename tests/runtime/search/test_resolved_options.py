@@ -8,6 +8,8 @@ import pytest
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import ResolvedOptions
 
+pytestmark = pytest.mark.no_model
+
 BOS, EOS = 1, 2
 
 

@@ -9,6 +9,8 @@ from tests.support.table_model import TableModel
 from tests.support.table_search import EOS, log_probs, search
 from tfexport.runtime.search import Request
 
+pytestmark = pytest.mark.no_model
+
 
 def test_samples_follow_the_distribution() -> None:
     model, count = TableModel(6, 4, scale=1.0), 4000

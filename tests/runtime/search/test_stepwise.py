@@ -12,6 +12,8 @@ from tfexport.runtime.model.interface import Floats, Ids
 from tfexport.runtime.options import Step
 from tfexport.runtime.search import Request, greedy
 
+pytestmark = pytest.mark.no_model
+
 # What follows each token: logits over five tokens. Two of them tie after token 3.
 AFTER = {
     BOS: [0.0, 0.0, 3.0, 0.0, 0.0],

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from tfexport.runtime.search.logits import BLOCK, log_normalizer, token_log_probs, topk
 
+pytestmark = pytest.mark.no_model
+
 
 @given(
     values=st.lists(

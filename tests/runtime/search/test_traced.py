@@ -13,12 +13,18 @@ DEMO, LINES = Path("examples/de-en.bundle"), Path("examples/de-en/test.tsv")
 WORDS = ("cat", "umbrella", "very", "goes", "New York", "not at all", "him", "yesterday")
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("max_length", [3, 6, 9, 200])
+@pytest.mark.parametrize(
+    ("max_length", "beam", "most"),
+    [
+        *((length, beam, 256) for length in (3, 6, 9, 200) for beam in (1, 3)),
+        (200, 1, 7),  # of some rows nothing is kept
+    ],
+)
 def test_translations_are_those_without_a_trace(
-    max_length: int, beam: int, monkeypatch: pytest.MonkeyPatch
+    max_length: int, beam: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tfexport_native")
+    monkeypatch.setattr("tfexport.runtime.model.native_model._MOST_TRACED", most)
     draw = random.Random(max_length)
     lines = draw.sample(LINES.read_text(encoding="utf-8").splitlines(), 24)
     sources = [line.split("\t")[0] for line in lines]
@@ -29,6 +35,10 @@ def test_translations_are_those_without_a_trace(
     with Translator(DEMO, threads=1, engine="native") as opened:
         plain = opened.translate(sources, max_length=max_length, beam_size=beam)
         found = opened.translate(sources, terms=terms, max_length=max_length, beam_size=beam)
+        if most < max_length:
+            left = opened.engine.model.trace([[2, 40, 3], [2, *range(40, 70), 3]], 200)
+            assert left is not None
+            assert left[1].without == {1}
         monkeypatch.setattr(NativeModel, "trace", lambda *_: None)
         monkeypatch.setattr(NativeModel, "retrace", lambda *_: None)
         expected = opened.translate(sources, terms=terms, max_length=max_length, beam_size=beam)

@@ -17,6 +17,8 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.search.beam import FinishedGroup, is_done
 
+pytestmark = pytest.mark.no_model
+
 ROW = Request([9, 9])
 RULES: dict[str, Any] = {"search_rules": "transformers"}
 SIZE = 12

@@ -30,6 +30,7 @@ from tfexport.export.artifacts.transformers_source import read_transformers
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.runtime import Translator, engine
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.search import stepwise
 from tfexport.runtime.speech import transcriber
 from tfexport.runtime.speech.rules import WindowRule, compression_ratio, split_window
@@ -201,10 +202,24 @@ def test_figures_of_windows_and_temperatures_tried(both: tuple[Any, Translator])
 HEADS = [[0, 1], [1, 0], [1, 1]]
 
 
-def test_times_of_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, translator = opened(
-        tmp_path / "model", None, alignment_heads=HEADS, median_filter_width=3
-    )
+@pytest.mark.parametrize(
+    "engine_name",
+    [
+        None,  # transformers' own decoder
+        pytest.param("native", marks=pytest.mark.exhaustive),
+        pytest.param("onnxruntime", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_times_of_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_name: EngineName | None
+) -> None:
+    settings: dict[str, Any] = {"alignment_heads": HEADS, "median_filter_width": 3}
+    if engine_name is None:
+        model, translator = opened(tmp_path / "model", None, **settings)
+    else:
+        model = write_whisper(tmp_path / "model", **settings)
+        made = export(tmp_path / "model", tmp_path / "made", verify="quick")
+        translator = Translator(made.path, engine=engine_name)
     monkeypatch.setattr(TextCodec, "decode", lambda self, tokens: " ".join(map(str, tokens)))
     monkeypatch.setattr(Engine, "gives_text", True)
     monkeypatch.setattr(

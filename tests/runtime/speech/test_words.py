@@ -14,7 +14,7 @@ generation: Any = pytest.importorskip(
     "transformers.models.whisper.generation_whisper", reason="make optional installs it"
 )
 outputs: Any = pytest.importorskip("transformers.generation.utils")
-pytestmark = pytest.mark.peers
+pytestmark = [pytest.mark.peers, pytest.mark.no_model]
 TEXTS = (
     ' Well, "it\'s" (almost) 3.5 km: \u00bfno? \u00c7a va... [really]! - yes \ufffd',
     "\u4f60\u597d\uff0c\u4e16\u754c\u3002 \u00fcber \U0001f600! ",

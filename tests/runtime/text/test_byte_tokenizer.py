@@ -15,6 +15,8 @@ from tfexport.runtime.text.byte_tokenizer import ByteTable
 from tfexport.runtime.text.codec import TextCodec
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
+pytestmark = pytest.mark.no_model
+
 
 def load(folder: Path, **changes: Any) -> Tokenizer:
     table = ByteTable(3, 1, [AddedToken("</s>", 1), AddedToken("<x>", 259, special=False)])

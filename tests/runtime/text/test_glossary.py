@@ -15,6 +15,8 @@ from tfexport.runtime.text.glossary import parse_csv, parse_tsv, size_of, write_
 from tfexport.runtime.text.glossary_files import read_glossary
 from tfexport.runtime.text.tbx import parse_tbx
 
+pytestmark = pytest.mark.no_model
+
 PHRASES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1).filter(
     lambda text: text == text.strip()
     and not any(unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI",

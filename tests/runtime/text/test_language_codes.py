@@ -12,6 +12,8 @@ from tfexport.runtime.text.language_codes import (
 )
 from tfexport.serve.protocols.deepl import source_code, target_codes
 
+pytestmark = pytest.mark.no_model
+
 
 @pytest.mark.parametrize(
     ("text", "code"),

@@ -13,6 +13,8 @@ from tfexport.runtime.text.added_tokens import AddedToken
 from tfexport.runtime.text.piece_tokenizer import PieceTable
 from tfexport.runtime.text.tokenizer import load_tokenizer
 
+pytestmark = pytest.mark.no_model
+
 TABLE = PieceTable(
     "a.model", "a.model", {"<unk>": 0, "▁is": 1, "▁house": 2, "</s>": 4}, "<unk>",
     [AddedToken("</s>", 4, rstrip=True)],

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tfexport.runtime.text import sentences
 from tfexport.runtime.text.sentences import WINDOW, SplitText, divide, join_of, split_text
 
+pytestmark = pytest.mark.no_model
+
 GERMAN = "Dr. Müller kam um 3.5 Uhr an. Er sagte: „Gut.“ Wirklich?  Ja!\n\nEine Zeile\nNoch eine. "
 
 

@@ -14,6 +14,8 @@ from tests.system.test_imports import run
 from tfexport.errors import TokenizerError
 from tfexport.runtime.text.vocabulary import find_splitter
 
+pytestmark = pytest.mark.no_model
+
 PAIRS = json.loads((REPOSITORY / "tests/fixtures/torchtext/basic_english.json").read_text())
 
 

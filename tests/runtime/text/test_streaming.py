@@ -6,6 +6,8 @@ import pytest
 
 from tfexport.runtime.streaming import TextStream
 
+pytestmark = pytest.mark.no_model
+
 
 def test_no_piece_of_a_stream_splits_a_character() -> None:
     tokenizers = pytest.importorskip("tokenizers")

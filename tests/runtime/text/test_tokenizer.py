@@ -21,6 +21,8 @@ from tfexport.runtime.text.tokenizer import (
 )
 from tfexport.runtime.text.vocabulary import read_words
 
+pytestmark = pytest.mark.no_model
+
 TOKENIZER: dict[str, Any] = {
     "version": "1.0",
     "truncation": None,

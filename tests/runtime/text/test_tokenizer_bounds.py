@@ -19,6 +19,8 @@ from tfexport.errors import TokenizerError
 from tfexport.runtime.text.tokenizer import load_tokenizer
 from tfexport.runtime.text.tokenizer_json import read_rules
 
+pytestmark = pytest.mark.no_model
+
 DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n"
 

@@ -10,6 +10,8 @@ from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime.text.tokenizer import load_tokenizer
 from tfexport.runtime.text.vocabulary import Vocabulary, read_vocabulary
 
+pytestmark = pytest.mark.no_model
+
 WORDS = ["<unk>", "<pad>", "iglu", "'", "é\u2028", "\n", '"']
 
 

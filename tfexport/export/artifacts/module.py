@@ -156,7 +156,9 @@ def _with_decoder(call: ModuleCall, contents: ModuleContents) -> ModuleContents:
         NotRecognisedError: it is of no known form.
     """
     decoder = recognised_decoder(call, contents.build.found)
-    return replace(contents, build=replace(contents.build, decoder=decoder))
+    speech = contents.generation.speech
+    heads = () if speech is None else speech.alignment_heads or ()
+    return replace(contents, build=replace(contents.build, decoder=decoder, alignment_heads=heads))
 
 
 def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
@@ -261,7 +263,7 @@ def _write_bundle(
         progress("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
         if contents.build.decoder is not None:
-            weights = contents.build.decoder.build().state_dict()
+            weights = contents.build.decoder.weights
             parameters = {name: tensor.numpy() for name, tensor in weights.items()}
             record_weights(list(graphs.values()), folder, parameters)
         for form, graph in graphs.items():
@@ -351,7 +353,11 @@ def _decoder_in(build: ModuleBuild) -> dict[str, Any]:
         return {}
     names = ("states", "kept")
     tensors = zip(names, map(tensor_to_dict, build.decoder.outputs), strict=False)
-    return {"decoder": {"config": build.decoder.config.to_dict(), **dict(tensors)}}
+    found = {"config": build.decoder.config.to_dict(), **dict(tensors)}
+    if (layers := build.decoder.layers) is not None:
+        embeddings = tensor_to_dict(layers.embeddings)
+        found["encoder"] = {"config": layers.config.to_dict(), "embeddings": embeddings}
+    return {"decoder": found}
 
 
 def _found_in(contents: ModuleContents) -> dict[str, Any]:

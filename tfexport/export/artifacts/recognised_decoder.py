@@ -50,16 +50,34 @@ def recognised_decoder(call: ModuleCall, found: Examination) -> RecognisedDecode
         decoder = recognise_decoder(
             call.program, facts.special, facts.max_length, fused=not call.graphs.portable
         )
-        if not all(bool(each.isfinite().all()) for each in decoder.state_dict.values()):
+        if not all(bool(each.isfinite().all()) for each in decoder.weights.values()):
             raise NotRecognisedError("its weights are not all finite")
-        _prove(call, found, decoder)
+        decoder = _proven(call, found, decoder)
     except (NotRecognisedError, ModuleError):
         raise
     except Exception as error:  # a program may be of any form, and its steps are found all the same
         raise NotRecognisedError(f"its program could not be read: {one_line(error)}") from error
-    report = report_parameters(call.model, decoder.state_dict)
+    of_layers = {} if decoder.layers is None else decoder.layers.state_dict
+    report = report_parameters(call.model, {**decoder.state_dict, **of_layers})
     used = {name: weights for name, weights in report.items() if weights}  # others: the encoder's
     return replace(decoder, parameters=compact_report(used))
+
+
+def _proven(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) -> RecognisedDecoder:
+    """A recognised decoder that computes what the forward does, if it can be with its encoder.
+
+    Raises:
+        NotRecognisedError: it does not, with the forward's own encoder either.
+    """
+    if decoder.layers is not None:
+        try:
+            _prove(call, found, decoder)
+        except NotRecognisedError:
+            decoder = replace(decoder, layers=None)
+        else:
+            return decoder
+    _prove(call, found, decoder)
+    return decoder
 
 
 @torch.no_grad()

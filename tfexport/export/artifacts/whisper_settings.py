@@ -87,7 +87,7 @@ def read_speech(
         compression_ratio_threshold=read.number("compression_ratio_threshold", 0, 1e6),
         logprob_threshold=read.number("logprob_threshold", -1e6, 0),
         no_speech_threshold=read.number("no_speech_threshold", 0, 1),
-        alignment_heads=_heads(read),
+        alignment_heads=_heads(read, config),
         median_filter_width=config.get("median_filter_width", 7),
     )
     if read.problems:
@@ -132,15 +132,22 @@ def _ids(read: Values, key: str) -> dict[str, int]:
     return {str(name): number for name, number in found.items() if number is not None}
 
 
-def _heads(read: Values) -> list[list[int]] | None:
+def _heads(read: Values, config: Mapping[str, Any]) -> list[list[int]] | None:
     """Pairs of layer and head."""
     heads = read.given.get("alignment_heads")
     if heads is None:
         return None
-    if isinstance(heads, list) and all(
+    if not isinstance(heads, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(type(each) is int for each in pair)
         for pair in heads
     ):
-        return heads
-    read.problems.append(f"alignment_heads: {shown(heads)} are not pairs of layer and head")
-    return None
+        read.problems.append(f"alignment_heads: {shown(heads)} are not pairs of layer and head")
+        return None
+    sizes = [config.get(key) for key in ("decoder_layers", "decoder_attention_heads")]
+    for pair in heads:
+        if any(not 0 <= each < (size or each + 1) for each, size in zip(pair, sizes, strict=True)):
+            read.problems.append(
+                f"alignment_heads: {pair} is not in a decoder of {sizes[0]} layers with "
+                f"{sizes[1]} heads"
+            )
+    return heads

@@ -84,7 +84,7 @@ def export_graph_module(
     captured, programs = None, list[torch.export.ExportedProgram]()
     try:
         layers = contextlib.nullcontext() if sizes is None else _exportable_layers(module)
-        with quiet(), shortcuts() as programs, torch.no_grad(), layers:
+        with quiet(), shortcuts(sizes is not None) as programs, torch.no_grad(), layers:
             captured = None if sizes is None else _captured(module, examples, axes)
             program = torch.onnx.export(
                 module.eval() if captured is None else captured,

@@ -25,7 +25,8 @@ from tfexport.export.ir_tools.nodes import (
 from tfexport.export.modules.contract import Head
 from tfexport.export.modules.examine import Examination
 from tfexport.export.passes.int8_argmax import insert_argmax
-from tfexport.graph_io import PAST, ROWS, GraphSpec, TensorSpec
+from tfexport.graph_io import PAST, ROWS, TARGET, GraphSpec, TensorSpec
+from tfexport.model_src.transformer import Transformer
 
 
 class ModuleEncoder(nn.Module):
@@ -52,6 +53,30 @@ class StatesEncoder(nn.Module):
         """Inputs -> states, and which are kept if some are masked."""
         states: tuple[Tensor, ...] = self.encoder(*_checked(self.found, tensors))
         return states
+
+
+class AlignmentHeads(nn.Module):
+    """See ``ModuleIO.alignment_graph``."""
+
+    def __init__(
+        self, states: StatesEncoder, decoder: Transformer, heads: Sequence[Sequence[int]]
+    ) -> None:
+        super().__init__()
+        self.states, self.model, self.heads = states, decoder, heads
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Inputs, ids (B, T) -> weights of the heads (B, K, T, S)."""
+        *inputs, ids = tensors
+        states, *kept = self.states(*inputs)
+        mask = kept[0].long() if kept else torch.ones_like(states[:, :, 0], dtype=torch.int64)
+        ids = checked_ids(ids, self.states.found.vocab_size)
+        decoder = self.model.decoder
+        x = self.model.target_embedding(ids, 0)
+        biases = self.model.biases(mask, torch.ones_like(ids))
+        _, _, weights = decoder(
+            x, biases[1], decoder.empty_cache(x), decoder.project_memory(states), biases[2]
+        )
+        return torch.stack([weights[layer][:, head] for layer, head in self.heads], dim=1)
 
 
 def _checked(found: Examination, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -102,6 +127,40 @@ def export_module_states(
     """
     spec = found.io.states_graph(outputs)
     return exporter.export_graph_module(StatesEncoder(found, encoder), spec, opset, found.sizes)
+
+
+def export_alignment(
+    found: Examination,
+    module: AlignmentHeads,
+    memory: int | str,
+    opset: int,
+) -> ir.Model:
+    """Export ``alignment``: attention by which the times of words are found.
+
+    Args:
+        found: the module that is exported.
+        module: its decoder, with what it attends to.
+        memory: the axis of the positions that the decoder attends to.
+        opset: the opset version of the standard operators.
+    """
+    spec = found.io.alignment_graph(len(module.heads), memory)
+    sizes = [{**each, TARGET: length} for length, each in enumerate(found.sizes, 3)]
+    return exporter.export_graph_module(module, spec, opset, sizes)
+
+
+def export_module_embeddings(
+    found: Examination, embed: nn.Module, output: TensorSpec, opset: int
+) -> ir.Model:
+    """Export ``embeddings``: what the layers of a recognised encoder take.
+
+    Args:
+        found: the module.
+        embed: its inputs to the embeddings.
+        output: these as a tensor of a graph.
+        opset: the opset version of the standard operators.
+    """
+    spec = found.io.embeddings_graph(output)
+    return exporter.export_graph_module(StatesEncoder(found, embed), spec, opset, found.sizes)
 
 
 def export_module_decoder(found: Examination, opset: int) -> ir.Model:

@@ -4,9 +4,11 @@
 decompose operators that ONNX lacks. The modules here use operators that ONNX has, and a few whose
 decomposition is one other operator; replacing these saves the two traces. For type promotion the
 exporter runs every operator again; here only those with inputs of different types are run. It lists
-all of torch's operators for every graph; here the list is kept. And it makes many objects with
-cyclic references, which Python's garbage collector would scan repeatedly; here it is paused.
-Together these steps took two thirds of an export's time.
+all of torch's operators for every graph; here the list is kept. It tries each of its rewriting
+rules at every node; here only those that begin with the node's operator are tried. Lines of code
+are kept for a user's module only. And it makes many objects with cyclic references, which Python's
+garbage collector would scan repeatedly; here it is paused. Together these steps took two thirds of
+an export's time.
 
 The patched functions are private to torch; see ``torch_names``. A program with any other operator
 is decomposed by torch itself; a version of torch that lacks a function does without its shortcut.
@@ -17,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -42,11 +45,18 @@ _Replacement = tuple[str, Any]  # a name of torch_names, and what takes its plac
 
 
 @contextlib.contextmanager
-def shortcuts() -> Iterator[list[ExportedProgram]]:
-    """Patch torch's exporter inside the block; gives the programs as it translates them."""
+def shortcuts(lines: bool = False) -> Iterator[list[ExportedProgram]]:
+    """Patch torch's exporter inside the block; gives the programs as it translates them.
+
+    Args:
+        lines: whether every operator gets the lines of code that made it, which messages name.
+    """
     programs: list[ExportedProgram] = []
     with no_collecting(), contextlib.ExitStack() as stack:
-        for shortcut in (_decomposed_once(programs), _listed_once(), _promoted_alone()):
+        if not lines and hasattr(fx.config, "do_not_emit_stack_traces"):
+            stack.enter_context(_replaced(fx.config, "do_not_emit_stack_traces", True))
+        made = _decomposed_once(programs), _listed_once(), _promoted_alone(), _tried_where_it_fits()
+        for shortcut in made:
             if shortcut is not None and (place := torch_names.owner_of(shortcut[0])) is not None:
                 stack.enter_context(_replaced(*place, shortcut[1]))
         yield programs
@@ -94,6 +104,36 @@ def _promoted_alone() -> _Replacement | None:
         return node.meta["val"]
 
     return torch_names.RUN_NODE, promote_alone
+
+
+def _tried_where_it_fits() -> _Replacement | None:
+    try_rule = torch_names.find(torch_names.TRY_RULE)
+    matcher = torch_names.find(torch_names.RULE_MATCHER)
+    if try_rule is None or matcher is None:
+        return None
+    operators: dict[Any, tuple[str, str] | None] = {}  # of each rule's last node; None: of any
+
+    def operator_of(rule: Any) -> tuple[str, str] | None:
+        try:
+            pattern = rule._target_pattern
+            if type(rule._matcher) is not matcher or not pattern.has_single_output_node:
+                return None
+            name = pattern.output_node.op_identifier()
+        except AttributeError:  # another onnxscript keeps them in another way
+            return None
+        return None if name is None else (name[0], name[1])
+
+    def try_where_it_fits(self: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
+        if self not in operators:
+            operators[self] = operator_of(self)
+        operator = operators[self]
+        fits = operator is None or operator == (node.domain, node.op_type)
+        # Who reads along is told of every rule.
+        if fits or options.get("tracer") is not None:
+            return try_rule(self, model, graph, node, **options)
+        return None
+
+    return torch_names.TRY_RULE, try_where_it_fits
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 ``ExportedProgram.run_decompositions`` makes any program functional, and traces it twice for it:
 longer than the capture itself took. Most forwards write nothing, or only into a tensor that no
-other tensor shares, and these need no further trace.
+other tensor shares, and these need no further trace. Of the composite operators that may return
+their input, ``unflatten`` becomes the view that torch makes of it, and ``detach_`` its input.
 """
 
 from collections.abc import Mapping
@@ -43,6 +44,12 @@ def functional(program: ExportedProgram) -> ExportedProgram:
         program: as ``torch.export.export`` gives it.
     """
     found = _Operators()
+    for node in list(program.graph.nodes):
+        if node.target is aten.unflatten.int and not node.kwargs:
+            _make_view(node)
+        elif node.target is aten.detach_.default:  # which torch writes behind a constant
+            _remove(program, node)
+    program.graph_module.recompile()
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     if not all(found.is_kept(node) or node.target in _WRITING for node in nodes):
         return _traced_again(program)
@@ -59,6 +66,35 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
+
+
+def _make_view(node: fx.Node) -> None:
+    """Let a node that splits an axis be a view with the sizes of all axes."""
+    given: Any = node.args
+    values, axis, parts = given
+    sizes = list(values.meta["val"].shape)
+    with node.graph.inserting_before(node):
+        for place, size in enumerate(sizes):
+            if not isinstance(size, int):
+                sizes[place] = node.graph.call_function(aten.sym_size.int, (values, place))
+                sizes[place].meta["val"] = size
+                if "stack_trace" in node.meta:
+                    sizes[place].meta["stack_trace"] = node.meta["stack_trace"]
+    place = axis % len(sizes)
+    made = node.meta["val"].shape[place : place + len(parts)]
+    known = [
+        size if isinstance(size, int) else part for size, part in zip(made, parts, strict=True)
+    ]
+    node.target = aten.view.default
+    node.args = values, [*sizes[:place], *known, *sizes[place + 1 :]]
+
+
+def _remove(program: ExportedProgram, node: fx.Node) -> None:
+    """Remove a node that gives its input."""
+    before: Any = node.args[0]
+    node.replace_all_uses_with(before)
+    program.graph_signature.replace_all_uses(node.name, before.name)  # outputs go by names
+    node.graph.erase_node(node)
 
 
 def _traced_again(program: ExportedProgram) -> ExportedProgram:

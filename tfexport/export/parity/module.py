@@ -35,6 +35,7 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
 from tfexport.export.report import (
+    ALIGNMENT,
     DECODER_OF_STATES,
     DRAWN,
     EXAMPLES,
@@ -45,7 +46,7 @@ from tfexport.export.report import (
     ParityReport,
 )
 from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
-from tfexport.model_src.build import build_decoder
+from tfexport.model_src.build import build_decoder, build_encoder
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import Array, shape_key, stack_rows
@@ -360,12 +361,39 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
 
 
 def compare_states(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
-    """Compare what the decoder of ``weights.json`` makes of the states, in our own modules."""
-    states, kept = map(torch.from_numpy, model.states(run.rows))
+    """Compare what the weights of ``weights.json`` make of the states, in our own modules."""
+    states, kept = _states(run, model)
     prefix = torch.from_numpy(run.prefix)
-    decoder = _stored_decoder(model.folder, model.manifest)
-    made = decoder(states, kept.long(), prefix, torch.ones_like(prefix))
+    decoder = _stored_decoder(model)
+    made = decoder(states, kept, prefix, torch.ones_like(prefix))
     yield _compare_log_probs(DECODER_OF_STATES, run, made)
+
+
+def _states(run: ModuleRun, model: ModuleModel) -> tuple[Tensor, Tensor]:
+    """What a recognised decoder attends to, (B, S, W), and which of it is kept, (B, S)."""
+    if model.manifest.embedded_encoder is not None:
+        states = _stored_layers(model)(torch.from_numpy(model.embeddings(run.rows)))
+        return states, torch.ones(states.shape[:2], dtype=torch.int64)
+    states, kept = map(torch.from_numpy, model.states(run.rows))
+    return states, kept.long()
+
+
+def compare_alignment(
+    _eager: EagerModule, run: ModuleRun, model: ModuleModel
+) -> Iterator[Comparison]:
+    """Compare attention of heads with that of the decoder of ``weights.json``."""
+    assert model.manifest.speech is not None
+    heads = model.manifest.speech.alignment_heads or ()
+    states, kept = _states(run, model)
+    ids = torch.from_numpy(run.prefix)
+    decoder = _stored_decoder(model)
+    past = decoder.decoder.empty_cache(states.new_zeros((len(states), 1, 1)))
+    cross = decoder.decoder.project_memory(states)
+    _, _, weights = decoder.step_attended(ids, past, cross, kept)
+    wanted = np.stack([weights[layer][:, head].numpy() for layer, head in heads], axis=1)
+    rows = zip(run.rows, run.prefix, strict=True)
+    made = np.stack([model.alignment(row, [*prefix], heads) for row, prefix in rows])
+    yield compare_values(ALIGNMENT, run.shape, made, wanted, run.noise.log_probs)
 
 
 def _compare_log_probs(stage: str, run: ModuleRun, logits: Tensor) -> Comparison:
@@ -386,15 +414,33 @@ def _compare_native(
         yield replace(each, stage=NATIVE_TOKENS if each.stage in TOKEN_STAGES else NATIVE)
 
 
-def _stored_decoder(folder: Path, manifest: Manifest) -> Transformer:
+def _stored_decoder(model: ModuleModel) -> Transformer:
     """The recognised decoder of a bundle, as our own modules."""
+    config = TransformerConfig.from_dict(model.manifest.transformer or {})
+    decoder = build_decoder(config, int(model.manifest.states[0].axes[-1])).eval()
+    weights = _stored_weights(model.folder).items()
+    decoder.load_state_dict({name: each for name, each in weights if not _is_of_layers(name)})
+    return decoder
+
+
+def _stored_layers(model: ModuleModel) -> nn.Module:
+    """The layers of the recognised encoder of a bundle, as our own modules."""
+    assert model.manifest.embedded_encoder is not None
+    config, _ = model.manifest.embedded_encoder
+    layers = build_encoder(TransformerConfig.from_dict(config)).eval()
+    weights = _stored_weights(model.folder).items()
+    layers.load_state_dict({name: each for name, each in weights if _is_of_layers(name)})
+    return layers
+
+
+def _is_of_layers(name: str) -> bool:
+    return name.startswith("encoder.")
+
+
+def _stored_weights(folder: Path) -> dict[str, Tensor]:
     file = np.memmap(folder / WEIGHTS, np.uint8, "r")
     table = read_weight_table(folder, file.size)
-    weights = {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
-    config = TransformerConfig.from_dict(manifest.transformer or {})
-    model = build_decoder(config, int(manifest.states[0].axes[-1])).eval()
-    model.load_state_dict(weights)
-    return model
+    return {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
 
 
 def compare_module_generate(

@@ -209,6 +209,8 @@ def _split(graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:
     for place, output in enumerate(split.outputs):
         attention.replace_input_with(place, output)
     if packed.bias is not None:
+        if len(attention.inputs) <= _BIAS:  # nothing is masked
+            attention.resize_inputs(_BIAS + 1)
         attention.replace_input_with(_BIAS, packed.bias)
 
 

@@ -253,6 +253,8 @@ def _views(tensor: ir.ExternalTensor) -> Iterator[tuple[Array, int]]:
     if array.dtype not in (np.float32, np.int8) or array.ndim not in (1, 2) or not array.size:
         return
     width, first = array.shape[-1], tensor.offset or 0
+    if first % array.itemsize:  # behind a tensor of bytes, such as a mask: no engine can read it
+        return
     parts = _PACKED if width % _PACKED == 0 else 1
     whole = [(array, first)]
     if parts > 1:

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.export.incremental.attention import attention
-from tfexport.export.recognition.dataflow import PRODUCTS, Dataflow, NotRecognisedError, aten
+from tfexport.export.recognition.dataflow import (
+    PRODUCTS,
+    Dataflow,
+    Linear,
+    NotRecognisedError,
+    aten,
+)
 
 MOST_DISTANCE = 600  # of relative positions with a bias of their own
 _MOST_OPERATORS = 40  # between a product and the softmax
@@ -341,7 +347,7 @@ def _output(
     of = flow.linear(heads.result, result, ends)
     like, letters = flow.values[heads.result], heads.letters[3]
     canonical = flow.canonical(result, torch.zeros_like(flow.values[result]))
-    batch, _, width = canonical.shape
+    batch = len(canonical)
     axes = [i for i, c in enumerate(letters) if c not in ("l", "d")]
     inner, at = letters.index("d"), letters.index("l")
     # Which heads are of a row: those from which its values come.
@@ -358,17 +364,37 @@ def _output(
             )
         groups[int(rows[0, 0])].append(tuple(head))
     heads_of = [sorted(group) for group in groups.values()]
-    count, depth = len(heads_of[0]), like.shape[inner]
-    matrix = torch.empty(width, count * depth)
-    for column in range(count * depth):
-        value = torch.zeros_like(like)
-        head = heads_of[0][column // depth]
-        value[_index(letters, axes, head, at, 0, inner, column % depth)] = 1.0
-        matrix[:, column] = flow.canonical(result, flow.homogeneous(of, value))[0, 0]
+    matrix = _output_matrix(flow, of, letters, heads_of[0])
     bias = flow.canonical(result, flow.constant(of))
     if not torch.allclose(bias, bias[:1, :1].expand_as(bias), rtol=1e-5, atol=1e-6):
         raise NotRecognisedError(f"{flow.program.line_of(result)} adds to some positions only")
     return matrix, bias[0, 0].clone()
+
+
+def _output_matrix(
+    flow: Dataflow, of: Linear, letters: str, heads: Sequence[tuple[int, ...]]
+) -> Tensor:
+    """The matrix (E, H * D) after attention, of the heads of the first row."""
+    like = flow.values[of.source]
+    axes = [i for i, c in enumerate(letters) if c not in ("l", "d")]
+    inner, at = letters.index("d"), letters.index("l")
+    depth, places = like.shape[inner], range(min(like.shape[at], flow.most_places))
+    drawn = torch.randn(like.shape, generator=torch.Generator().manual_seed(0))
+    made = flow.canonical(of.result, flow.homogeneous(of, drawn))[0]
+    given = torch.stack([
+        torch.cat([drawn[_index(letters, axes, head, at, place, inner, slice(None))]
+                   for head in heads])
+        for place in places
+    ])  # fmt: skip
+    if (held := flow.held_matrix(of, given, made[: len(places)])) is not None:
+        return held
+    matrix = torch.empty(made.shape[-1], len(heads) * depth)
+    for column in range(len(heads) * depth):
+        value = torch.zeros_like(like)
+        head = heads[column // depth]
+        value[_index(letters, axes, head, at, 0, inner, column % depth)] = 1.0
+        matrix[:, column] = flow.canonical(of.result, flow.homogeneous(of, value))[0, 0]
+    return matrix
 
 
 def _index(

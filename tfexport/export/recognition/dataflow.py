@@ -21,6 +21,7 @@ from tfexport.export.incremental.program import Program
 aten: Any = torch.ops.aten
 Values = Mapping[fx.Node, Any]
 _MOST_PLACES = 16  # of a row, by which a linear map of each of its positions is read
+_SAME = 1e-5  # relative difference of products that are equal but for the order of their sums
 MOST_POSITIONS = 2048  # of a table that the program computes, so that nothing bounds it
 
 
@@ -91,6 +92,7 @@ class Dataflow:
         values: of all nodes.
         side: the nodes that are looked at; others count as constants.
         norms: by their results; no linear map begins before one.
+        most_places: of a row, at which a linear map of each of its positions is looked at.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Dataflow:
         at: Callable[[int], Values],
         decoder: bool,
         memory: fx.Node | None = None,
+        most_places: int = _MOST_PLACES,
     ) -> None:
         """Take a program.
 
@@ -109,9 +112,10 @@ class Dataflow:
             at: gives values for inputs and target ids of a length, or of the largest if it is less.
             decoder: look at what depends on the target ids; if not, at what does not.
             memory: where the side of the source begins; None for the embeddings of its ids.
+            most_places: see ``Dataflow``; few where positions are many and matrices large.
         """
         self.program, self._at, self.decoder = program, at, decoder
-        self._memory = memory
+        self._memory, self.most_places = memory, most_places
         self.values = values
         self.order = {node: i for i, node in enumerate(program.graph.nodes)}
         self._random: dict[fx.Node, Tensor] = {}
@@ -484,7 +488,8 @@ class Dataflow:
     def places(self, node: fx.Node) -> list[tuple[int, int]]:
         """Batch and position of its vectors; of long rows some, the first and the last too."""
         batch, length = self.canonical(node).shape[:2]
-        positions = torch.linspace(0, length - 1, min(length, _MOST_PLACES)).round().int().tolist()
+        count = min(length, self.most_places)
+        positions = torch.linspace(0, length - 1, count).round().int().tolist()
         return [(b, t) for b in range(batch) for t in positions]
 
     def reached(self, of: Linear, place: tuple[int, int]) -> Tensor:
@@ -521,6 +526,11 @@ class Dataflow:
         like = self.values[of.source]
         places = [each for each in self.places(of.source) if each[1] == 0 or not first_only]
         width = like.shape[-1]
+        drawn = torch.randn(like.shape, generator=torch.Generator().manual_seed(0))
+        made = self.homogeneous(of, drawn).flatten()
+        given = torch.stack([self.canonical(of.source, drawn)[place] for place in places])
+        if (held := self.held_matrix(of, given, made[torch.stack(list(indices))])) is not None:
+            return held
         matrix = torch.empty(len(indices[0]), width)
         for first in range(0, width, len(places)):
             value = torch.zeros_like(like)
@@ -531,6 +541,21 @@ class Dataflow:
             for i, _ in used:
                 matrix[:, first + i] = made[indices[i]]
         return matrix
+
+    def held_matrix(self, of: Linear, given: Tensor, made: Tensor) -> Tensor | None:
+        """The matrix (N, E) of the program that makes drawn vectors (P, N) of others (P, E).
+
+        None if it is not one as it is: transposed, sliced or scaled ones are read by unit vectors.
+        """
+        shape = made.shape[1], given.shape[1]
+        for node in of.nodes:
+            for each in node.all_input_nodes:
+                value = self.values.get(each) if each in self.static else None
+                if isinstance(value, Tensor) and value.shape == shape and _is_floats(value):
+                    wanted = given @ value.detach().T
+                    if (wanted - made).abs().max() <= _SAME * made.abs().max():
+                        return value.detach().clone()
+        return None
 
     def read_vectors(self, source: fx.Node, result: fx.Node) -> tuple[Tensor, Tensor]:
         """The matrix (N, E) and the constant (N,) from vectors to vectors of the same places."""

@@ -32,6 +32,7 @@ from tfexport.export.recognition.dataflow import (
     Values,
     aten,
 )
+from tfexport.export.recognition.encoder import RecognisedEncoder, recognise_encoder
 from tfexport.export.recognition.model import (
     Assembly,
     Recognised,
@@ -78,6 +79,7 @@ class RecognisedDecoder:
         encoder: the part of the forward that gives its memory: inputs to (B, S, W), and if it has
             masks which positions are kept, (B, S).
         outputs: these as tensors of a graph.
+        layers: of the encoder, if they are recognised too; nothing is masked then.
         parameters: of the module, to the weights; see ``Manifest``.
     """
 
@@ -85,11 +87,21 @@ class RecognisedDecoder:
     state_dict: dict[str, Tensor]
     encoder: nn.Module
     outputs: tuple[TensorSpec, ...]
+    layers: RecognisedEncoder | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Those of the decoder, and of the encoder's layers if they are recognised."""
+        of_layers = {} if self.layers is None else self.layers.state_dict
+        return {**self.build().state_dict(), **of_layers}
 
     def encode(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The memory, and which of its positions are kept: (B, S, W) and (B, S) of 0 and 1."""
-        memory, *kept = self.encoder(*inputs)
+        if self.layers is not None:
+            memory, kept = self.layers.encode(tuple(inputs)), []
+        else:
+            memory, *kept = self.encoder(*inputs)
         if kept:
             return memory, kept[0].long()
         return memory, torch.ones(memory.shape[:2], dtype=torch.int64)
@@ -132,12 +144,26 @@ def recognise_decoder(
         masks = [] if reader.mask is None else [reader.mask.node]
         graph = build_encoder(program, [reader.memory, *masks], fused)
         encoder = _Encoder(graph, program.batch_axis(reader.memory) or 0, reader.mask)
+        specs = reader.specs()
+        layers = _read_layers(program, reader.memory, specs, fused)
         weights = {
             name: tensor
             for name, tensor in found.state_dict.items()
             if not name.startswith(_OF_ENCODER)
         }
-        return RecognisedDecoder(found.config, weights, encoder, reader.specs())
+        return RecognisedDecoder(found.config, weights, encoder, specs, layers)
+
+
+def _read_layers(
+    program: Program, memory: fx.Node, specs: Sequence[TensorSpec], fused: bool
+) -> RecognisedEncoder | None:
+    """The layers that give a memory; None if they are not known, or if some of it is masked."""
+    if len(specs) > 1:
+        return None
+    try:
+        return recognise_encoder(program, memory, specs[0], fused)
+    except Exception:  # of any form; it runs as it is
+        return None
 
 
 def _read(

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, fx
@@ -255,6 +255,31 @@ class Assembly:
         self._name(config, of_encoder, of_decoder)
         return Recognised(config, self.state)
 
+    def build_encoder(self) -> tuple[TransformerConfig, dict[str, Tensor]]:
+        """See ``name_layers``."""
+        layers, norms = _layers(self.encoder, ("self", "feed_forward")), [*_norms(self.encoder)]
+        kind = _one((norm.kind for norm in norms), "kinds of norms")
+        biases, sizes = self._biases(), _sizes(layers)
+        width, attention = len(norms[0].weight), _attention(layers[0]["self"])
+        if attention.query[0].shape[1] != width:
+            raise NotRecognisedError(f"{layers[0]['self'].line}: a norm of another width")
+        config = TransformerConfig(
+            d_model=width, num_encoder_layers=len(layers), num_decoder_layers=1,
+            source_vocab_size=None, target_vocab_size=None,
+            num_heads=sizes.heads, head_dim=sizes.width // sizes.heads, d_ff=sizes.d_ff,
+            activation=cast("Any", sizes.activation), gated_feed_forward=sizes.gated,
+            norm=kind, norm_eps=_one((norm.eps for norm in norms), "epsilons of norms"),
+            norm_bias=kind != "rms" and any(norm.bias is not None for norm in norms),
+            norm_placement=_placement(self.encoder), decoder_norm_placement="same",
+            encoder_final_norm=self.encoder.final_norm is not None,
+            attention_bias=biases["attention"], feed_forward_bias=biases["feed_forward"],
+            residual_scale=_one((each.factor for each in self.encoder.sublayers),
+                                "factors of the stream"),
+            tie_embeddings=False, tie_output=False, positions="none", max_positions=1, dropout=0.0,
+        )  # fmt: skip
+        self._name_side("encoder", layers, self.encoder, config)
+        return config, self.state
+
     def _rows(self, max_length: int) -> int | None:
         """The rows of both tables of positions, and so the limit of a source; None for none."""
         of_source, of_target = self.encoder.embedding.positions, self.decoder.embedding.positions
@@ -351,15 +376,20 @@ class Assembly:
         for side, layers, stack in (
             ("encoder", of_encoder, self.encoder), ("decoder", of_decoder, self.decoder)
         ):  # fmt: skip
-            for i, layer in enumerate(layers):
-                for kind, sublayer in layer.items():
-                    name = "feed_forward" if kind == "feed_forward" else f"{kind}_attn"
-                    self._sublayer(f"{side}.layers.{i}.{name}", sublayer, config)
-            if stack.final_norm is not None:
-                self._norm(f"{side}.norm", stack.final_norm, config)
+            self._name_side(side, layers, stack, config)
         self.state["output_proj.weight"] = self.weight
         if config.output_bias:
             self.state["output_proj.bias"] = self.bias
+
+    def _name_side(
+        self, side: str, layers: _Layers, stack: Stack, config: TransformerConfig
+    ) -> None:
+        for i, layer in enumerate(layers):
+            for kind, sublayer in layer.items():
+                name = "feed_forward" if kind == "feed_forward" else f"{kind}_attn"
+                self._sublayer(f"{side}.layers.{i}.{name}", sublayer, config)
+        if stack.final_norm is not None:
+            self._norm(f"{side}.norm", stack.final_norm, config)
 
     def _embedding(self, name: str, of: Embedding, config: TransformerConfig) -> None:
         self.state[f"{name}.tokens.weight"] = of.table
@@ -399,6 +429,18 @@ class Assembly:
         self.state[f"{name}.weight"] = of.weight
         if config.norm_bias:
             self.state[f"{name}.bias"] = torch.zeros_like(of.weight) if of.bias is None else of.bias
+
+
+def name_layers(encoder: Stack) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """The config and the weights of an encoder's layers, whose embeddings are elsewhere.
+
+    The config has the same settings for a decoder, which nobody runs.
+
+    Raises:
+        NotRecognisedError: they are no layers of a config.
+    """
+    assembly = Assembly((encoder, encoder), (torch.zeros(0), torch.zeros(0)), (), None)
+    return assembly.build_encoder()
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,29 @@ class StackReader:
         Raises:
             NotRecognisedError: naming the first operator that is none of the known forms.
         """
+        node, found = self._walk(result)
+        return _in_order(self._embedding(node), found)
+
+    def read_layers(self, result: fx.Node) -> tuple[fx.Node, Stack]:
+        """The first tensor of the stack whose last one is a node, and its layers.
+
+        The embedding of the stack is empty: where the first tensor comes from is not looked at.
+
+        Raises:
+            NotRecognisedError: there is no layer, or one is of no known form.
+        """
+        node, found = self._walk(result)
+        if found and isinstance(found[0], Norm):  # of the embeddings
+            node, found = found[0].result, found[1:]
+        if not found:
+            raise NotRecognisedError(
+                f"{self.flow.program.line_of(node)} is no norm and no sublayer"
+            )
+        width = self.flow.values[node].shape[-1]
+        return node, _in_order(Embedding(torch.zeros(0, width), 1.0, None, None), found)
+
+    def _walk(self, result: fx.Node) -> tuple[fx.Node, list[Norm | Sublayer]]:
+        """Where the embeddings end, and the norms and sublayers from there to a node, in order."""
         flow, node = self.flow, self.flow.peeled(result)
         backwards: list[Norm | Sublayer] = []
         while True:
@@ -127,8 +150,7 @@ class StackReader:
                 node = added[0]
             else:
                 break
-        embedding = self._embedding(node)
-        return _in_order(embedding, backwards[::-1])
+        return node, backwards[::-1]
 
     def _norm(self, node: fx.Node) -> Norm | None:
         return self.flow.norms.get(node) or find_norm(self.flow, node)

@@ -265,11 +265,13 @@ class Traced(NamedTuple):
         attention: (B, T, S), the mean over heads of the last layer's cross-attention by which each
             token was chosen; arbitrary behind the last.
         rows: which have read all tokens but the last of each.
+        without: rows that are too long for a trace; what it holds of them is arbitrary.
     """
 
     log_probs: NDArray[np.float64]
     attention: Floats
     rows: TracedRows
+    without: frozenset[int] = frozenset()
 
 
 class Model(Protocol):
@@ -282,6 +284,7 @@ class Model(Protocol):
             length.
         has_beam: whether ``beam`` can be called.
         has_attention: whether ``attend`` can be called.
+        has_alignment: whether ``alignment`` can be called.
         engine: name of the engine, and its instruction set if known.
     """
 
@@ -290,6 +293,7 @@ class Model(Protocol):
     has_min_length: bool
     has_beam: bool
     has_attention: bool
+    has_alignment: bool
     engine: str
 
     @property
@@ -365,7 +369,7 @@ class Model(Protocol):
             going: as of ``generate``.
 
         Returns:
-            None if the model cannot, or a row is so long that too much would be kept.
+            None if the model cannot.
 
         Raises:
             AbandonedError: ``going`` was false.
@@ -411,6 +415,18 @@ class Model(Protocol):
         self, input_ids: Ids, state: Any, candidates: Ids | None = None
     ) -> tuple[Floats, Floats]:
         """``step``, and the cross-attention weights (R, L, H, T, S) of these positions."""
+
+    def alignment(self, row: Source, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
+        """The cross-attention weights of some heads over given ids.
+
+        Args:
+            row: a source, or one of ``encoded``.
+            ids: T target ids, from the first position on.
+            heads: layer and head of each, those of the manifest's ``speech``.
+
+        Returns:
+            (heads, T, S).
+        """
 
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """The encoder's last states, (B, S, E); arbitrary after the end of a source."""

@@ -80,10 +80,12 @@ class EncodedRow(NamedTuple):
     Attributes:
         batch: its state, which no search changes.
         place: of the row.
+        source: what was encoded.
     """
 
     batch: DecoderState
     place: int
+    source: Any
 
 
 def encoded_rows(rows: Sequence[Any]) -> list[EncodedRow]:

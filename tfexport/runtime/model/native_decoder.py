@@ -1,4 +1,7 @@
-"""A user's module, of which the decoder runs in the native engine, and the rest in onnxruntime."""
+"""A user's module, of which the decoder runs in the native engine, and the rest in onnxruntime.
+
+If the layers of its encoder are recognised too, onnxruntime computes the embeddings alone.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,19 +14,20 @@ from tfexport.bundle import Manifest
 from tfexport.errors import InputError
 from tfexport.module_rows import shape_key
 from tfexport.runtime.model.interface import Floats, Source
-from tfexport.runtime.model.native_model import NativeModel
+from tfexport.runtime.model.native_model import NativeModel, reporting
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
 
 
 class _StatesModel(ModuleModel):
-    """The graph of the states alone."""
+    """The graph of the states alone, or that of the embeddings."""
 
     def _read_at_once(self) -> list[str]:
-        return [graph_io.STATES]
+        embedded = self.manifest.embedded_encoder is not None
+        return [graph_io.EMBEDDINGS if embedded else graph_io.STATES]
 
 
 class NativeDecoder(NativeModel):
-    """See ``interface.Model``: sources are states that onnxruntime computes."""
+    """See ``interface.Model``: sources are states of onnxruntime, or of the engine's own layers."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         """Open the graph of the states, and pack the weights of the decoder.
@@ -38,6 +42,7 @@ class NativeDecoder(NativeModel):
         """
         super().__init__(folder, manifest, threads)
         self._width = int(manifest.states[0].axes[-1])
+        self._embedded = manifest.embedded_encoder is not None
         self._of_states = _StatesModel(folder, manifest, threads)
 
     @property
@@ -58,6 +63,9 @@ class NativeDecoder(NativeModel):
             groups.setdefault(_shape(row), []).append(place)
         found: dict[int, Floats] = {}
         for places in groups.values():
+            if self._embedded:
+                found |= zip(places, self._encode([rows[place] for place in places]), strict=True)
+                continue
             states, kept = self._of_states.states([rows[place] for place in places])
             for place, row, of_row in zip(places, states, kept, strict=True):
                 if not of_row.any():
@@ -68,6 +76,11 @@ class NativeDecoder(NativeModel):
                     )
                 found[place] = row if of_row.all() else row[of_row]
         return [found[place] for place in range(len(rows))]
+
+    @reporting
+    def _encode(self, rows: Sequence[Source]) -> Sequence[Floats]:
+        """The states of rows of one shape, from embeddings."""
+        return self._model.encode(list(self._of_states.embeddings(rows)))
 
     def close(self) -> None:
         """See ``interface.Model``."""

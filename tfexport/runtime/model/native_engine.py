@@ -59,6 +59,14 @@ _AS_THEY_ARE = (
 )  # fmt: skip
 
 
+# Of the layers of an encoder that takes embeddings; what else is in its config is not used.
+_OF_EMBEDDED = (
+    "d_model", "num_heads", "head_dim", "d_ff", "num_encoder_layers", "norm", "norm_eps",
+    "norm_placement", "activation", "residual_scale", "norm_bias", "encoder_final_norm",
+    "attention_bias", "feed_forward_bias", "gated_feed_forward", "scale_scores",
+)  # fmt: skip
+
+
 def uncovered(config: Mapping[str, Any]) -> str:
     """A part of a config that the engine does not cover; empty if it covers everything."""
     for key, value in config.items():
@@ -89,7 +97,9 @@ def native_config(manifest: Manifest) -> dict[str, object]:
     scale = math.sqrt(config["d_model"])
     scaled: Callable[[bool], float] = lambda yes: scale if yes else 1.0  # noqa: E731
     has_positions = config["positions"] != "none"
-    elsewhere = {"num_encoder_layers": 0} if states else {}
+    elsewhere: dict[str, object] = {"num_encoder_layers": 0} if states else {}
+    if manifest.embedded_encoder is not None:
+        elsewhere |= encoder_config(manifest.embedded_encoder[0])
     return {
         **{key: config[key] for key in _AS_THEY_ARE},
         **elsewhere,
@@ -114,13 +124,18 @@ def native_config(manifest: Manifest) -> dict[str, object]:
     }
 
 
+def encoder_config(config: Mapping[str, Any]) -> dict[str, object]:
+    """The layers of an encoder that takes embeddings, in the form of ``engine/config.h``."""
+    return {f"encoder.{key}": config[key] for key in _OF_EMBEDDED}
+
+
 def _or_none(token: int | None) -> int:
     return -1 if token is None else token
 
 
 DISTRIBUTION = "tfexport-native"
 # Its interface that is called here; it is a distribution of its own, which may be older or newer.
-_INTERFACE = 8
+_INTERFACE = 9
 _NOT_INSTALLED = "tfexport-native is not installed"
 _PACKED = b"TFNPACK\n"  # with which a packed file begins; native/engine/store.cpp
 
@@ -134,8 +149,10 @@ def why_not_native(manifest: Manifest) -> str:
     for name in (WEIGHT_TABLE, WEIGHTS):
         if name not in manifest.files or not manifest.files[name].size:
             return f"the bundle has no {name}"
-    if missing := uncovered(manifest.transformer):
-        return f"the native engine does not cover the model: {missing}"
+    encoder = manifest.embedded_encoder
+    for config in (manifest.transformer, *(() if encoder is None else encoder[:1])):
+        if missing := uncovered(config):
+            return f"the native engine does not cover the model: {missing}"
     return why_not_here()
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.runtime.model.abandoned import AbandonedError, Going, watched
+from tfexport.runtime.model.alignment import attend_heads
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -46,7 +47,7 @@ _SECONDS = 0.1  # after which a search looks whether it is to go on
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-def _reporting(call: Call) -> Call:
+def reporting(call: Call) -> Call:
     """Raise the engine's errors in a method as BundleError, with the ``folder`` of the bundle."""
 
     @functools.wraps(call)
@@ -83,9 +84,10 @@ class NativeModel:
         folder: the folder of the bundle.
     """
 
-    has_generate = has_min_length = has_beam = has_shortlist = has_slots = has_attention = True
+    has_generate = has_min_length = has_beam = has_shortlist = has_slots = True
+    has_attention = has_alignment = True
 
-    @_reporting
+    @reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         """Pack the weights.
 
@@ -133,7 +135,7 @@ class NativeModel:
         """Rows as the engine takes them."""
         return cast("_Ids", rows)
 
-    @_reporting
+    @reporting
     def generate(
         self,
         rows: Sequence[Source],
@@ -152,7 +154,7 @@ class NativeModel:
             scores = np.full(len(rows), np.nan, np.float32)
         return Generated(sequences.astype(np.int64), scores)
 
-    @_reporting
+    @reporting
     def beam(
         self,
         rows: Sequence[Source],
@@ -175,22 +177,31 @@ class NativeModel:
         tokens, parents = (each.astype(np.int64) for each in (found.tokens, found.parents))
         return BeamRecord(tokens, parents, found.log_probs, found.steps.astype(np.int64))
 
-    @_reporting
+    @reporting
     def trace(
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
     ) -> tuple[Generated, Traced] | None:
         """See ``interface.Model``."""
-        most = min(max_length, _MOST_TRACED)
+        most, given = min(max_length, _MOST_TRACED), self.sources(rows)
         with _ended(going) as flag:
-            found = self._model.trace(self.sources(rows), most, flag)
-        steps = found.sequences.shape[1]
-        if steps == most < max_length:
-            return None
-        made = Generated(found.sequences.astype(np.int64), found.scores)
+            found = self._model.trace(given, most, flag)
+            sequences, scores, steps = found.sequences, found.scores, found.sequences.shape[1]
+            longer = np.flatnonzero(found.counts == most) if most < max_length else ()
+            if len(longer):
+                again = self._model.generate(
+                    [given[row] for row in map(int, longer)], max_length, True, flag
+                )
+                pad = self._manifest.special_ids.pad
+                wider = np.full((len(rows), again[0].shape[1]), pad, np.int32)
+                wider[:, :steps] = sequences
+                wider[longer], scores[longer] = again[0], again[2]
+                sequences = wider
+        made = Generated(sequences.astype(np.int64), scores)
         log_probs, attention = found.log_probs[:, :steps], found.attention[:, :steps]
-        return made, Traced(log_probs, attention, NativeTracedRows(self.folder, found.batch))
+        left = NativeTracedRows(self.folder, found.batch)
+        return made, Traced(log_probs, attention, left, frozenset(map(int, longer)))
 
-    @_reporting
+    @reporting
     def retrace(
         self,
         rows: Sequence[Source],
@@ -209,14 +220,14 @@ class NativeModel:
         log_probs[inside], attention[inside] = found.log_probs, attended
         return Traced(log_probs, attention, NativeTracedRows(self.folder, batch))
 
-    @_reporting
+    @reporting
     def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
         """See ``interface.Model``."""
         batch = self._model.new_batch()
         batch.enter(self.sources(rows))
         return [_EncodedRow(batch, place) for place in range(len(rows))]
 
-    @_reporting
+    @reporting
     def encode(self, rows: Sequence[Source]) -> NativeRows:
         """See ``interface.Model``."""
         return NativeRows(self.folder, self._entered(rows), len(rows))
@@ -246,7 +257,11 @@ class NativeModel:
         weights = np.zeros(shape, np.float32)
         return self._step(input_ids, state, candidates, weights), weights
 
-    @_reporting
+    def alignment(self, row: Source, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
+        """See ``interface.Model``."""
+        return attend_heads(self, row, ids, heads)
+
+    @reporting
     def _step(
         self, input_ids: Ids, state: NativeRows, candidates: Ids | None, weights: Floats | None
     ) -> Floats:
@@ -260,7 +275,7 @@ class NativeModel:
         logits[:, :, candidates] = found
         return logits
 
-    @_reporting
+    @reporting
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """See ``interface.Model``."""
         states = self._model.encode(rows)
@@ -270,7 +285,7 @@ class NativeModel:
             padded[row, : len(found)] = found
         return padded
 
-    @_reporting
+    @reporting
     def running_rows(self, capacity: int) -> NativeRunningRows:
         """See ``interface.Model``."""
         return NativeRunningRows(self, self._model.new_batch(), capacity)
@@ -290,7 +305,7 @@ class NativeRows:
         self.position, self.width = 0, batch.longest_source
         self.sources: Places = np.arange(count)
 
-    @_reporting
+    @reporting
     def select(self, rows: Places) -> None:
         """See ``interface.Rows``."""
         self.batch.select(rows)
@@ -314,12 +329,12 @@ class NativeTracedRows:
     def __init__(self, folder: Path, batch: tfexport_native.Batch) -> None:
         self.folder, self._batch = folder, batch
 
-    @_reporting
+    @reporting
     def branch(self, rows: Sequence[int], lengths: Sequence[int]) -> NativeTracedRows:
         """See ``interface.TracedRows``."""
         return NativeTracedRows(self.folder, self._batch.branch(rows, lengths))
 
-    @_reporting
+    @reporting
     def read(self, tokens: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Read:
         """See ``interface.TracedRows``."""
         counts = [len(row) for row in tokens]
@@ -327,7 +342,7 @@ class NativeTracedRows:
         found = self._batch.read(given, counts, [token for row in targets for token in row])
         return Read(*found)
 
-    @_reporting
+    @reporting
     def run(
         self, tokens: Sequence[int], left: Sequence[int], end: int, last: int | None, going: Going
     ) -> list[list[int]]:
@@ -373,12 +388,12 @@ class NativeRunningRows:
         """R."""
         return self._batch.rows
 
-    @_reporting
+    @reporting
     def enter(self, sources: Sequence[Source]) -> None:
         """See ``interface.RunningRows``."""
         self._batch.enter(self._model.sources(sources))
 
-    @_reporting
+    @reporting
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
         """See ``interface.RunningRows``."""
         rows = len(tokens)
@@ -391,7 +406,7 @@ class NativeRunningRows:
         )
         return best.astype(np.int64), logits
 
-    @_reporting
+    @reporting
     def run(self, tokens: Sequence[int] | Ids, run: Run) -> Ran:
         """See ``interface.RunningRows``."""
         import tfexport_native
@@ -404,7 +419,7 @@ class NativeRunningRows:
         ended = (chosen[np.arange(len(counts)), counts - 1] == run.end) | (counts == run.left)
         return Ran(chosen, counts, np.flatnonzero(~ended))
 
-    @_reporting
+    @reporting
     def select(self, rows: Places) -> None:
         """See ``interface.RunningRows``."""
         self._batch.select(rows)

@@ -19,6 +19,7 @@ from tfexport.errors import BundleError
 from tfexport.graph_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
 from tfexport.runtime.model.abandoned import Going
+from tfexport.runtime.model.alignment import attend_heads
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -44,7 +45,7 @@ class OnnxModel:
 
     engine = "onnxruntime"
     log_normalizer = None
-    has_attention = True
+    has_attention = has_alignment = True
     has_min_length = False
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
@@ -191,7 +192,7 @@ class OnnxModel:
     def encoded(self, rows: Sequence[Source]) -> Sequence[EncodedRow]:
         """See ``interface.Model``; the rows may share a batch."""
         state = self.encode(rows)
-        return [EncodedRow(state, place) for place in range(len(rows))]
+        return [EncodedRow(state, place, row) for place, row in enumerate(rows)]
 
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
@@ -210,6 +211,10 @@ class OnnxModel:
             **dict(zip(self._cross_in, cross, strict=True)),
         }
         return DecoderState(memory, past)
+
+    def alignment(self, row: Source, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
+        """See ``interface.Model``."""
+        return attend_heads(self, row, ids, heads)
 
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """The encoder's last states, (B, S, E)."""
@@ -328,16 +333,22 @@ class ModuleModel(OnnxModel):
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.folder, self.manifest = folder, manifest
+        self.has_alignment = graph_io.ALIGNMENT in manifest.graphs
         super().__init__(folder, manifest, threads)
 
     def _make_specs(self, manifest: Manifest) -> dict[str, graph_io.GraphSpec]:
         io = manifest.module_io
         assert io is not None
         self._io = io
-        of_states = {}
+        of_decoder = {}
         if manifest.states:
-            of_states[graph_io.STATES] = io.states_graph(manifest.states)
-        return of_states | {
+            of_decoder[graph_io.STATES] = io.states_graph(manifest.states)
+        if manifest.embedded_encoder is not None:
+            of_decoder = {graph_io.EMBEDDINGS: io.embeddings_graph(manifest.embedded_encoder[1])}
+        if self.has_alignment and manifest.speech is not None:
+            heads = len(manifest.speech.alignment_heads or ())
+            of_decoder[graph_io.ALIGNMENT] = io.alignment_graph(heads, manifest.states[0].axes[1])
+        return of_decoder | {
             "encoder": io.encoder_graph(),
             "decoder": io.decoder_graph(self.vocab_size),
             graph_io.GENERATE: graph_io.generate_graph(inputs=io.inputs),
@@ -369,6 +380,22 @@ class ModuleModel(OnnxModel):
             )
         return states, found
 
+    def embeddings(self, rows: Sequence[Source]) -> Floats:
+        """Compute what the layers of a recognised encoder take, of rows that share a batch.
+
+        Returns:
+            The embeddings (B, S, W).
+        """
+        found: Floats
+        (found,) = self._session(graph_io.EMBEDDINGS).run(None, self._inputs(rows))
+        width = self.manifest.states[0].axes[-1]
+        if found.ndim != 3 or len(found) != len(rows) or found.shape[2] != width:
+            raise BundleError(
+                f"{self.folder}: {graph_io.EMBEDDINGS}.onnx gives {found.shape} for {len(rows)} "
+                f"rows of {width} values. Export the model again."
+            )
+        return found
+
     def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows that may share a batch: see ``module_rows.shape_key``."""
         if encoded := encoded_rows(rows):
@@ -383,6 +410,13 @@ class ModuleModel(OnnxModel):
         past = {t.name: value for t, value in zip(self._io.state, found[count:], strict=True)}
         # A module may return one tensor twice: as memory and state, or as state and logits.
         return DecoderState(memory, past, own_past=False)
+
+    def alignment(self, row: Any, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
+        """See ``interface.Model``; the encoder runs once more."""
+        source = row.source if isinstance(row, EncodedRow) else row
+        feeds = self._inputs([source]) | {graph_io.INPUT_IDS: np.array([ids], np.int64)}
+        weights: Floats = self._session(graph_io.ALIGNMENT).run(None, feeds)[0][0]
+        return weights
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
         """See ``OnnxModel``; a module that takes one token at a time is run for each of them."""

@@ -17,7 +17,7 @@ from tfexport.runtime.model.interface import Floats, Ids, Model
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefill, run
-from tfexport.runtime.search.logits import LogitFilters, log_normalizer, topk
+from tfexport.runtime.search.logits import LogitFilters, along, log_normalizer, topk
 from tfexport.runtime.search.ranking import (
     best_first,
     length_at_best,
@@ -55,11 +55,11 @@ class Candidates:
     def take(self, order: Rows) -> "Candidates":
         """Gather candidates by index, (B, N) or fewer."""
         return Candidates(
-            np.take_along_axis(self.totals, order, -1),
-            np.take_along_axis(self.parents, order, -1),
-            np.take_along_axis(self.tokens, order, -1),
-            np.take_along_axis(self.scores, order, -1),
-            np.take_along_axis(self.ends, order, -1),
+            along(self.totals, order),
+            along(self.parents, order),
+            along(self.tokens, order),
+            along(self.scores, order),
+            along(self.ends, order),
         )
 
     def pad(self, width: int) -> "Candidates":
@@ -82,7 +82,7 @@ class Candidates:
         follows = np.isfinite(self.totals) & ~self.ends
         order = np.argsort(~follows, axis=-1, kind="stable")[:, :width]
         kept = self.take(order)
-        kept.totals[~np.take_along_axis(follows, order, -1)] = -np.inf
+        kept.totals[~along(follows, order)] = -np.inf
         return kept
 
 
@@ -341,9 +341,9 @@ class BeamChoice:
         flat = (totals - penalties).reshape(batch, -1)
         parents = np.broadcast_to(np.arange(flat.shape[-1]) // count, flat.shape)
         order = np.lexsort((ids.reshape(batch, -1), parents, -flat), axis=-1)[:, :wanted]
-        tokens = np.take_along_axis(ids.reshape(batch, -1), order, -1)
-        found = np.take_along_axis(totals.reshape(batch, -1), order, -1)
-        own = np.take_along_axis(scores.reshape(batch, -1), order, -1)
+        tokens = along(ids.reshape(batch, -1), order)
+        found = along(totals.reshape(batch, -1), order)
+        own = along(scores.reshape(batch, -1), order)
         ends = self._options.ends(tokens) & np.isfinite(found)
         return Candidates(found, order // count, tokens, own, ends).pad(self._width)
 

@@ -9,7 +9,7 @@ et al. 2019 (the allocation in one sort).
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefill, run
 from tfexport.runtime.search.beam import BeamChoice, Beams, Candidates, Doubles, GroupChoice, Rows
 from tfexport.runtime.search.graph_search import hypotheses_of, starts_alike
-from tfexport.runtime.search.logits import log_normalizer, topk
+from tfexport.runtime.search.logits import along, log_normalizer, topk
 from tfexport.runtime.search.placed import ModelReader, Reader, place_phrases
 from tfexport.runtime.search.ranking import best_first
 from tfexport.runtime.search.request import Request, ResolvedOptions
@@ -125,30 +125,47 @@ def _placed(
         for made in found[place]
         if made.unmet
     ]
-    of_rows = [
-        _admitting(row, row.required)
-        for row in (rows[place] for place, _ in lacking)
-        if row.required is not None
-    ]
-    if not lacking:
-        return {}
-    reader: Reader = ModelReader(model, options)
-    found_rows = [place for place, _ in lacking]
-    if traced is None and options.fits_reading and starts_alike(of_rows, options):
-        traced = retrace(model, of_rows, [before for _, before in lacking], options)
-        found_rows = list(range(len(lacking)))
-    if traced is not None:
-        reader = TracedReader(traced, found_rows, options, reader)
-    made = place_phrases(reader, of_rows, [before for _, before in lacking], options)
+    without = frozenset[int]() if traced is None else traced.without
     results: dict[int, list[Hypothesis]] = {}
-    for (place, _), after in zip(lacking, made, strict=True):
-        if after is not None:
+    for part, trace in (
+        ([each for each in lacking if each[0] not in without], traced),
+        ([each for each in lacking if each[0] in without], None),
+    ):
+        for place, after in _placed_alike(model, rows, part, options, trace):
             results.setdefault(place, []).append(after)
     for place, hypotheses in results.items():
         kept = {tuple(each.tokens): each for each in found[place] if not each.unmet}
         kept.update((tuple(each.tokens), each) for each in hypotheses)
         results[place] = best_first(kept.values())[: options.num_hypotheses]
     return results
+
+
+def _placed_alike(
+    model: Model,
+    rows: Mapping[int, Request],
+    lacking: Sequence[tuple[int, Hypothesis]],
+    options: ResolvedOptions,
+    traced: Traced | None,
+) -> Iterator[tuple[int, Hypothesis]]:
+    """Hypotheses with the phrases that they lacked; see ``_placed``."""
+    if not lacking:
+        return
+    found_rows, before = [place for place, _ in lacking], [made for _, made in lacking]
+    of_rows = [
+        _admitting(row, row.required)
+        for row in (rows[place] for place in found_rows)
+        if row.required is not None
+    ]
+    reader: Reader = ModelReader(model, options)
+    if traced is None and options.fits_reading and starts_alike(of_rows, options):
+        traced = retrace(model, of_rows, before, options)
+        found_rows = list(range(len(lacking)))
+    if traced is not None:
+        reader = TracedReader(traced, found_rows, options, reader)
+    made = place_phrases(reader, of_rows, before, options)
+    for (place, _), after in zip(lacking, made, strict=True):
+        if after is not None:
+            yield place, after
 
 
 def unsupported(options: ResolvedOptions) -> list[Problem]:
@@ -318,12 +335,12 @@ class ConstrainedChoice(BeamChoice):
         whole = np.where(flat == 0, every.totals, -np.inf)
         order = np.lexsort((every.tokens, every.parents, -whole), axis=-1)[:, : self._width]
         ranked = every.take(order)
-        ranked.totals = np.take_along_axis(whole, order, -1)
+        ranked.totals = along(whole, order)
         unfinished = np.where(every.ends, -np.inf, every.totals)
         order = _allocate(every, flat, unfinished, self._width)
         followed = every.take(order)
-        followed.totals = np.take_along_axis(unfinished, order, -1)
-        self._states = np.take_along_axis(states.reshape(shape), order, -1)
+        followed.totals = along(unfinished, order)
+        self._states = along(states.reshape(shape), order)
         missing = self._width - order.shape[-1]
         if missing > 0:
             self._states = np.pad(self._states, ((0, 0), (0, missing)))
@@ -348,7 +365,7 @@ class ConstrainedChoice(BeamChoice):
         more = np.array([(*each, *[_NONE] * (most - len(each))) for each in added], np.int64)
         more = more.reshape(len(logits), most)
         new = (more != _NONE) & ~(more[:, :, None] == ids[:, None, :]).any(-1)
-        found = np.take_along_axis(logits, np.maximum(more, 0), -1)
+        found = along(logits, np.maximum(more, 0))
         values = np.concatenate([values, np.where(new, found, -np.inf)], axis=-1)
         finite = np.where(np.isfinite(normalizer), normalizer, 0)[:, None]
         scores = np.where(np.isfinite(values), values - finite, -np.inf)
@@ -399,20 +416,20 @@ def _allocate(every: Candidates, banks: NDArray[np.intp], totals: Doubles, count
     the lower id.
     """
     order = np.lexsort((every.tokens, every.parents, -totals, banks), axis=-1)
-    of_bank = np.take_along_axis(banks, order, -1)
+    of_bank = along(banks, order)
     places = np.broadcast_to(np.arange(order.shape[-1]), order.shape)
     begins = np.ones(order.shape, bool)
     begins[:, 1:] = of_bank[:, 1:] != of_bank[:, :-1]
     ranks = places - np.maximum.accumulate(np.where(begins, places, 0), axis=-1)
-    found = np.take_along_axis(totals, order, -1)
+    found = along(totals, order)
     ranks = np.where(np.isfinite(found), ranks, order.shape[-1])
     chosen = np.lexsort(
         (
-            np.take_along_axis(every.tokens, order, -1),
-            np.take_along_axis(every.parents, order, -1),
+            along(every.tokens, order),
+            along(every.parents, order),
             -found,
             ranks,
         ),
         axis=-1,
     )[:, :count]
-    return np.take_along_axis(order, chosen, -1)
+    return along(order, chosen)

@@ -179,6 +179,7 @@ def _ban_completion(logits: Floats, tokens: Ids, sequence: tuple[int, ...]) -> N
 LOGITS_AT_ONCE = 1 << 25  # 128 MB; of longer targets a part at a time is computed
 BLOCK = 64  # values of a block, whose largest is found first
 Number = TypeVar("Number", np.float32, np.float64)
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def log_normalizer(logits: Floats) -> NDArray[np.float64]:
@@ -203,6 +204,12 @@ def token_log_probs(logits: Floats, tokens: Ids) -> NDArray[np.float64]:
     return log_probs
 
 
+def along(values: NDArray[Scalar], places: NDArray[np.intp]) -> NDArray[Scalar]:
+    """The values (R, K) of rows (R, V) at places (R, K), as ``np.take_along_axis``, but faster."""
+    found: NDArray[Scalar] = values[np.arange(len(values))[:, None], places]
+    return found
+
+
 def topk(values: NDArray[Number], k: int) -> tuple[Ids, NDArray[Number]]:
     """The ``k`` largest values of each row, largest first; on a tie the lowest ids.
 
@@ -217,11 +224,11 @@ def topk(values: NDArray[Number], k: int) -> tuple[Ids, NDArray[Number]]:
     size = values.shape[-1]
     if k == 1:
         ids = values.argmax(-1)[:, None]
-        return ids, np.take_along_axis(values, ids, -1)
+        return ids, along(values, ids)
     ids = np.broadcast_to(np.arange(size), values.shape) if k >= size else _largest(values, k)
-    found = np.take_along_axis(values, ids, -1)
+    found = along(values, ids)
     order = np.lexsort((ids, -found), axis=-1)
-    return np.take_along_axis(ids, order, -1), np.take_along_axis(found, order, -1)
+    return along(ids, order), along(found, order)
 
 
 def _largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
@@ -238,10 +245,10 @@ def _largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
     inside = (chosen[:, :, None] + np.arange(BLOCK) * blocks).reshape(len(values), -1)
     rest = np.broadcast_to(np.arange(blocks * BLOCK, size), (len(values), size - blocks * BLOCK))
     indices = np.concatenate([inside, rest], axis=-1)
-    found = np.take_along_axis(values, indices, -1)
+    found = along(values, indices)
     best = np.argpartition(found, found.shape[-1] - k, axis=-1)[:, -k:]
     # Values that tie with the smallest are among these, or in another block with such a maximum.
-    return _settle_ties(values, np.take_along_axis(indices, best, -1), found, highest)
+    return _settle_ties(values, along(indices, best), found, highest)
 
 
 def _settle_ties(
@@ -252,7 +259,7 @@ def _settle_ties(
     Rows with more than k such values, or larger ones, in one of ``places`` are looked at.
     """
     k = ids.shape[-1]
-    smallest = np.take_along_axis(values, ids, -1).min(-1)
+    smallest = along(values, ids).min(-1)
     tied = [(place >= smallest[:, None]).sum(-1) > k for place in places]
     for row in np.flatnonzero(np.any(tied, axis=0)):
         above = np.flatnonzero(values[row] > smallest[row])

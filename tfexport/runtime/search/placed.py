@@ -46,6 +46,7 @@ class Draft(NamedTuple):
         forced: the tokens up to the end of the last phrase.
         replaced: the tokens that the last phrase replaces.
         row: its place among the translations into which phrases are put.
+        unmet: the numbers of the phrases that are missing.
     """
 
     request: Request
@@ -54,6 +55,7 @@ class Draft(NamedTuple):
     forced: int = 0
     replaced: Tokens = ()
     row: int = 0
+    unmet: Tokens = ()
 
     @property
     def required(self) -> Required:
@@ -105,11 +107,14 @@ class Reader(Protocol):
     def read(self, drafts: Sequence[Draft]) -> list[Reading]:
         """Read drafts by teacher forcing; penalties and bans act as in the search."""
 
-    def go_on(self, drafts: Sequence[tuple[Draft, Reading]]) -> list[Hypothesis | None]:
+    def go_on(
+        self, drafts: Sequence[tuple[Draft, Reading]], places: Sequence[int]
+    ) -> list[Hypothesis | None]:
         """Decode drafts from after the tokens that are ``agreed``; None where it is impossible.
 
         Args:
-            drafts: drafts that were read, and how.
+            drafts: drafts that were read, and how; see ``_is_open``.
+            places: of each its place among all that were read last.
         """
 
 
@@ -129,7 +134,7 @@ def place_phrases(
     """
     results: list[Hypothesis | None] = [None] * len(requests)
     free = [
-        Draft(request, _without_end(made, options), made.finished, row=row)
+        _draft_of(row, request, made, options)
         for row, (request, made) in enumerate(zip(requests, found, strict=True))
     ]
     drafts = list[Draft]()
@@ -137,14 +142,17 @@ def place_phrases(
         drafts += _with_phrases(draft, pooled, options)
     if not drafts:
         return results
-    chosen: dict[int, tuple[Draft, Reading]] = {}
-    for draft, reading in zip(drafts, reader.read(drafts), strict=True):
-        if draft.row not in chosen or reading.mean > chosen[draft.row][1].mean:
-            chosen[draft.row] = draft, reading
-    open_rows = [row for row, (_, reading) in chosen.items() if reading.agreed is not None]
-    again = reader.go_on([chosen[row] for row in open_rows]) if open_rows else []
+    readings = reader.read(drafts)
+    chosen: dict[int, int] = {}  # the place of each row's best draft
+    for place, (draft, reading) in enumerate(zip(drafts, readings, strict=True)):
+        if draft.row not in chosen or reading.mean > readings[chosen[draft.row]].mean:
+            chosen[draft.row] = place
+    open_rows = [row for row, place in chosen.items() if _is_open(readings[place], options)]
+    places = [chosen[row] for row in open_rows]
+    again = reader.go_on([(drafts[place], readings[place]) for place in places], places)
     continued = dict(zip(open_rows, again, strict=True))
-    for row, (draft, reading) in chosen.items():
+    for row, place in chosen.items():
+        draft, reading = drafts[place], readings[place]
         usable = [
             made
             for made in (_hypothesis(draft, reading, options), continued.get(row))
@@ -156,6 +164,19 @@ def place_phrases(
             del usable[0]
         results[row] = next(iter(usable), None)
     return results
+
+
+def _draft_of(row: int, request: Request, made: Hypothesis, options: ResolvedOptions) -> Draft:
+    draft = Draft(request, _without_end(made, options), made.finished, row=row)
+    return draft._replace(unmet=made.unmet or draft.required.unmet(draft.tokens))
+
+
+def _is_open(reading: Reading, options: ResolvedOptions) -> bool:
+    """Whether a draft is gone on with: the model has a clearly likelier token, and may choose."""
+    agreed = reading.agreed
+    if agreed is None or agreed >= options.max_length:
+        return False
+    return bool(np.isfinite(reading.log_probs[:agreed]).all())
 
 
 def _without_end(made: Hypothesis, options: ResolvedOptions) -> Tokens:
@@ -237,7 +258,9 @@ class ModelReader:
         """See ``Reader``."""
         return _read(self._model, drafts, self._options)
 
-    def go_on(self, drafts: Sequence[tuple[Draft, Reading]]) -> list[Hypothesis | None]:
+    def go_on(
+        self, drafts: Sequence[tuple[Draft, Reading]], places: Sequence[int]
+    ) -> list[Hypothesis | None]:
         """See ``Reader``."""
         return continue_drafts(self._model, drafts, self._options)
 
@@ -433,23 +456,21 @@ def _merged(places: Sequence[_Place]) -> list[_Place]:
 def _places(draft: Draft, pooled: Doubles) -> Iterator[_Place]:
     """Where each phrase belongs that is missing where its source was translated."""
     required, tokens, places = draft.required, draft.tokens, draft.places
-    unmet = required.unmet(tokens)
+    unmet = draft.unmet
     spans = _words(tokens, required.boundaries)
     start = len(draft.request.prefix)
-    shares = np.zeros((len(spans), pooled.shape[1]))  # of each word's attention
+    shares = list[list[float]]()  # of each word's attention
     if spans:
         attended = np.add.reduceat(pooled, [first for first, _ in spans])
-        wordless = [
-            word
-            for word, (first, end) in enumerate(spans)
-            if first < start or all(map(places.is_sign, tokens[first:end]))
-        ]
-        shares = attended / np.maximum(attended.sum(-1, keepdims=True), 1e-9)
-        shares[wordless] = 0
+        shares = (attended / np.maximum(attended.sum(-1, keepdims=True), 1e-9)).tolist()
+        for word, (first, end) in enumerate(spans):
+            if first < start or all(map(places.is_sign, tokens[first:end])):
+                shares[word] = [0.0] * pooled.shape[1]
+    most = [share.index(max(share)) if share else -1 for share in shares]
     met = [each.number for each in required.requirements if each.number not in unmet]
     for number in unmet:
         for source in places.sources(number):
-            found = _translated_from(shares, source)
+            found = _translated_from(shares, most, source)
             if found is None:
                 continue
             (first, end), core = found
@@ -478,7 +499,9 @@ def _words(tokens: Tokens, bounds: Boundaries | None) -> list[Span]:
     return list(itertools.pairwise([*starts, len(tokens)]))
 
 
-def _translated_from(shares: Doubles, source: Span) -> tuple[Span, int] | None:
+def _translated_from(
+    shares: Sequence[Sequence[float]], most: Sequence[int], source: Span
+) -> tuple[Span, int] | None:
     """The target words that were translated from words of the source, and the clearest of them.
 
     These are neighbours that attend more to one of the words than to any other; without any, the
@@ -486,14 +509,14 @@ def _translated_from(shares: Doubles, source: Span) -> tuple[Span, int] | None:
 
     Args:
         shares: (N, W), the attention of each target word to the words of the source.
+        most: (N,), the word that each attends to most.
         source: the words of the source.
     """
-    mass = shares[:, slice(*source)].sum(-1)
-    if not mass.max(initial=0) > 0:
+    mass = [sum(share[slice(*source)]) for share in shares]
+    if not max(mass, default=0) > 0:
         return None
-    most = shares.argmax(-1)
-    own = (most >= source[0]) & (most < source[1]) & (mass > 0)
-    core = int(np.where(own, 1 + mass, mass).argmax())
+    own = [source[0] <= word < source[1] and of > 0 for word, of in zip(most, mass, strict=True)]
+    core = max(range(len(mass)), key=lambda word: own[word] + mass[word])
     first = end = core
     while own[core] and first and own[first - 1]:
         first -= 1
@@ -510,14 +533,7 @@ def continue_drafts(
 ) -> list[Hypothesis | None]:
     """See ``Reader.go_on``."""
     results: list[Hypothesis | None] = [None] * len(drafts)
-    kept = list[tuple[int, Draft, Tokens, Reading]]()
-    for place, (draft, reading) in enumerate(drafts):
-        agreed = reading.agreed
-        if agreed is None or agreed >= options.max_length:
-            continue
-        if np.isfinite(reading.log_probs[:agreed]).all():
-            kept.append((place, draft, draft.tokens[:agreed], reading))
-    if not kept:
+    if not drafts:
         return results
     # ``given`` still names all of them, so that rows are decoded step by step.
     inner = dataclasses.replace(
@@ -525,23 +541,23 @@ def continue_drafts(
         return_end_token=True, return_attention=options.needs_attention,
         beam_size=1, patience=1.0, early_stopping=options.beam_size > 1,
     )  # fmt: skip
-    common = min(len(tokens) for _, _, tokens, _ in kept)
+    forced = [draft.tokens[: reading.agreed] for draft, reading in drafts]
+    common = min(map(len, forced))
     requests = [
         dataclasses.replace(draft.request, prefix=tokens[:common], required=None)
-        for _, draft, tokens, _ in kept
+        for (draft, _), tokens in zip(drafts, forced, strict=True)
     ]
     prefilled = prefill(model, requests, inner)
-    for row, (_, _, _, reading) in enumerate(kept):
+    for row, (_, reading) in enumerate(drafts):
         prefilled.prefix_scores[row] = reading.log_probs[:common]
-    uncounted = options.uncounted(kept[0][1].request.prefix)
-    forced = [tokens for _, _, tokens, _ in kept]
+    uncounted = options.uncounted(drafts[0][0].request.prefix)
     choice: _ForcedBeams | _ForcedSteps
     if options.beam_size > 1:
         choice = _ForcedBeams(model, requests, inner, prefilled, forced, uncounted)
     else:
         choice = _ForcedSteps(requests, inner, prefilled, forced)
     found = run(choice, BatchSteps(model, requests, inner, prefilled))
-    for (place, _, _, _), hypotheses in zip(kept, found, strict=True):
+    for place, hypotheses in enumerate(found):
         for made in hypotheses[:1]:
             scores = np.array(made.token_scores)
             results[place] = make_hypothesis(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,10 @@ from tfexport.errors import InputError, Message, Option
 from tfexport.graph_io import INPUT_IDS
 from tfexport.runtime.model.interface import Floats, Ids, Model, Source
 from tfexport.runtime.options import DecodingOptions, changed_options
-from tfexport.runtime.search.required import Required
 from tfexport.runtime.text.codec import PLAIN, Framing
+
+if TYPE_CHECKING:  # few rows have some
+    from tfexport.runtime.search.required import Required
 
 
 class LogitRule(Protocol):
@@ -54,7 +56,7 @@ class Request:
     inputs: Mapping[str, NDArray[Any]] | None = None
     group: tuple[Any, ...] = ()
     rule: LogitRule | None = None
-    required: Required | None = None
+    required: "Required | None" = None
     encoded: Any = None
 
     @classmethod

@@ -36,7 +36,6 @@ class TracedReader:
         self._traced, self._rows, self._options, self._reader = traced, rows, options, reader
         self._found: list[Tokens] = []
         self._read: TracedRows | None = None
-        self._places: dict[int, int] = {}  # of drafts in what was read, by identity
 
     def align(self, drafts: Sequence[Draft]) -> list[Doubles]:
         """See ``Reader``."""
@@ -61,7 +60,6 @@ class TracedReader:
             targets.append((*draft.tokens, options.eos_id)[start:most])
         rows = [self._rows[draft.row] for draft in drafts]
         self._read = self._traced.rows.branch(rows, shared)
-        self._places = {id(draft): place for place, draft in enumerate(drafts)}
         readings, at = list[Reading](), 0
         found = self._read.read(inputs, targets)
         best, gaps = found.best.tolist(), found.gaps.tolist()
@@ -81,43 +79,35 @@ class TracedReader:
             readings.append(reading)
         return readings
 
-    def go_on(self, drafts: Sequence[tuple[Draft, Reading]]) -> list[Hypothesis | None]:
+    def go_on(
+        self, drafts: Sequence[tuple[Draft, Reading]], places: Sequence[int]
+    ) -> list[Hypothesis | None]:
         """See ``Reader``."""
         options = self._options
-        if self._read is None:
-            return self._reader.go_on(drafts)
-        results: list[Hypothesis | None] = [None] * len(drafts)
-        kept = list[tuple[int, Draft, Reading, int]]()
-        for place, (draft, reading) in enumerate(drafts):
-            agreed = reading.agreed
-            if agreed is None or agreed >= options.max_length:
-                continue
-            if np.isfinite(reading.log_probs[:agreed]).all():
-                kept.append((place, draft, reading, agreed))
-        if not kept:
-            return results
-        rows = [self._places[id(draft)] for _, draft, _, _ in kept]
-        starts = [agreed for _, _, _, agreed in kept]
-        first = [(options.bos_id, *draft.tokens)[agreed] for _, draft, _, agreed in kept]
+        if self._read is None or not drafts:
+            return self._reader.go_on(drafts, places)
+        results = list[Hypothesis | None]()
+        starts = [reading.agreed or 0 for _, reading in drafts]
+        first = [
+            draft.tokens[agreed - 1] if agreed else options.bos_id
+            for (draft, _), agreed in zip(drafts, starts, strict=True)
+        ]
         left = [options.max_length - agreed for agreed in starts]
-        branch = self._read.branch(rows, starts)
+        branch = self._read.branch(places, starts)
         going = options.going or _always
         made = branch.run(first, left, options.eos_id, options.last_token, going)
         inputs = [(token, *tokens[:-1]) for token, tokens in zip(first, made, strict=True)]
-        log_probs, at = _log_probs(self._read.branch(rows, starts).read(inputs, made)), 0
-        for (place, draft, reading, agreed), tokens in zip(kept, made, strict=True):
+        log_probs, at = _log_probs(self._read.branch(places, starts).read(inputs, made)), 0
+        for (draft, reading), agreed, tokens in zip(drafts, starts, made, strict=True):
             scores = [*reading.log_probs[:agreed], *log_probs[at : at + len(tokens)]]
             at += len(tokens)
             finished = tokens[-1] == options.eos_id
             if options.last_token is not None and agreed + len(tokens) == options.max_length:
                 scores[-1] = 0  # a forced token is certain
-            results[place] = make_hypothesis(
-                [*draft.tokens[:agreed], *tokens],
-                np.array(scores),
-                None,
-                finished,
-                options,
-                options.uncounted(draft.request.prefix),
+            whole = [*draft.tokens[:agreed], *tokens]
+            uncounted = options.uncounted(draft.request.prefix)
+            results.append(
+                make_hypothesis(whole, np.array(scores), None, finished, options, uncounted)
             )
         return results
 

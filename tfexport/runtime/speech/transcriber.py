@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, shown
+from tfexport.graph_io import ALIGNMENT
 from tfexport.preprocessing import AUDIO
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.media.limits import MOST_SECONDS
@@ -113,10 +114,11 @@ class Transcriber:
         self._options = options.resolved(
             speech, int(engine.manifest.generation.get("beam_size", 1))
         )
-        if self._options.word_times and not engine.model.has_attention:
+        if self._options.word_times and not engine.model.has_alignment:
             raise ConfigError(Message(
-                f"{SUBJECT}: ", Option("word_times"), f": the engine {engine.model.engine} gives "
-                "no attention of this bundle; the native engine (tfexport-native) does",
+                f"{SUBJECT}: ", Option("word_times"), f": the bundle has no {ALIGNMENT}.onnx, from "
+                f"which the engine {engine.model.engine} would get attention; export the model "
+                "again, or use the native engine (tfexport-native)",
             ))  # fmt: skip
         (self._input,) = io.inputs
         self.window_frames, self.most_seconds = int(self._input.axes[-1]), most_seconds

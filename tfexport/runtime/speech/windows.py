@@ -27,7 +27,6 @@ from tfexport.runtime.text.codec import LanguagePair
 from tfexport.speech import STRIDE, Speech
 
 TOP_K = 50  # of transformers' sampling, where a folder names no other
-_POSITIONS = 32  # of which attention is computed at a time: it has all heads of all layers
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,7 @@ def times_of_tokens(
     """When each token of a decoded window ends, in seconds from its first frame.
 
     Args:
-        engine: of the bundle; its model has attention.
+        engine: of the bundle; its model has alignment.
         speech: the settings of the model.
         window: the window.
         decoded: its tokens.
@@ -227,24 +226,13 @@ def times_of_tokens(
     if seen < 1:
         return [0.0] * len(decoded.tokens)
     given = len(window.ids)
-    weights = _attention(engine, speech, window.encoded, (*window.ids, *decoded.tokens[:seen]))
+    assert speech.alignment_heads is not None
+    ids = (*window.ids, *decoded.tokens[:seen])
+    weights = engine.model.alignment(window.encoded, ids, speech.alignment_heads)
     # As in transformers, a number below 0 counts from the end.
     within = weights[:, given:, : frames // STRIDE or None]
     times = [float(time) for time in token_times(within, speech.median_filter_width)]
     return times if decoded.finished else [*times, times[-1]]
-
-
-def _attention(engine: Engine, speech: Speech, encoded: Any, ids: Sequence[int]) -> Floats:
-    """Cross-attention of the heads that follow the words: (heads, tokens, positions)."""
-    assert speech.alignment_heads is not None
-    layers, heads = zip(*speech.alignment_heads, strict=True)
-    state, parts = engine.model.encode([encoded]), []
-    none = np.zeros(1, np.int64) if engine.model.has_shortlist else None  # logits are not needed
-    for at in range(0, len(ids), _POSITIONS):
-        tokens = np.array([ids[at : at + _POSITIONS]], np.int64)
-        _, weights = engine.model.attend(tokens, state, none)
-        parts.append(weights[0, list(layers), list(heads)])
-    return np.concatenate(parts, axis=1)
 
 
 def _probabilities(logits: Floats, token: int) -> list[float]:

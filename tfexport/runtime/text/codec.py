@@ -178,6 +178,8 @@ class TextCodec:
     def surfaces(self, text: str) -> list[str]:
         """The part of a source text for each token of the text; see ``encode``."""
         found = self.source.split(text)
+        if self.source.own_end is None:
+            return found
         pieces = self.source.encode(text)
         return found[: len(without_own_end(pieces, self.source, self._after))]
 
