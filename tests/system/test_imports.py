@@ -87,7 +87,10 @@ def test_translator_imports_nothing_that_only_some_calls_need() -> None:
     code = "from tfexport.runtime import Translator\nTranslator({!r}).translate(['w4'])"
     seldom = {"numpy.random", "importlib.metadata", "email.message"}  # 5 MB
     runtime = "tfexport.runtime."
-    parts = ("files", "scorer", "speech", "streaming", "search.beam", "text.bpe_tokenizers")
+    parts = (
+        "files", "scorer", "speech", "streaming", "search.beam", "search.required", "terms",
+        "term_tokens", "text.bpe_tokenizers",
+    )  # fmt: skip
     seldom |= {runtime + part for part in parts}  # a tenth of the time to the first sentence
     assert not modules_after(code.format(str(VERSION_1))) & seldom
 

@@ -11,8 +11,6 @@ from tfexport.errors import InputError
 from tfexport.runtime import Translator
 from tfexport.runtime.text.vocabulary_map import SHOWN, VocabularyMap
 
-pytestmark = pytest.mark.no_model
-
 EOS = 2
 
 
