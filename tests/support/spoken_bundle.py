@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tests.support.table_model import Logits, TableModel, TableState
 from tfexport.bundle import Limits, Manifest, SpecialIds, TokenizerEntry, write_manifest
+from tfexport.runtime.model.alignment import attend_heads
 from tfexport.speech import Speech
 
 EOS, START, VOCABULARY, BINS, FRAMES, POSITIONS = 30, 31, 56, 6, 24, 30
@@ -35,7 +36,8 @@ class SpokenTable(TableModel):
         seconds: that each step takes.
     """
 
-    engine, has_slots, has_attention = "table", False, True
+    engine, has_slots = "table", False
+    has_attention = has_alignment = True
 
     def __init__(self, seconds: float = 0.0) -> None:
         super().__init__(VOCABULARY)
@@ -58,6 +60,10 @@ class SpokenTable(TableModel):
     ) -> Logits:
         time.sleep(self.seconds)
         return super().step(input_ids, state)
+
+    def alignment(self, row: Any, ids: Any, heads: Any) -> Any:
+        model: Any = self
+        return attend_heads(model, row, ids, heads)
 
     def close(self) -> None:
         pass

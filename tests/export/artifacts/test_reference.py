@@ -195,7 +195,7 @@ def test_every_stage_of_a_bundle_is_compared_over_the_whole_grid(
     stages = {c.stage for c in report.comparisons} | {NATIVE, NATIVE_TOKENS}
     assert stages == set(STAGES) - {
         "text", "forward", "attention biases", "memory", "step and decode", "decoder of states",
-        "expected texts",
+        "alignment", "expected texts",
     }  # fmt: skip
     shapes = {(c.batch, c.source_length) for c in report.comparisons}
     assert shapes == {(b, s) for b in (1, 2, 8) for s in (1, 7, 33)} | {(1, 64)}

@@ -60,7 +60,7 @@ def test_report_covers_the_grid_against_torch_itself(
     stages = {c.stage for c in report.comparisons}
     of_others = {
         "text", "forward", "attention biases", "memory", "step and decode", "decoder of states",
-        "expected texts",
+        "alignment", "expected texts",
     }  # fmt: skip
     assert stages | {NATIVE, NATIVE_TOKENS} == set(STAGES) - of_others
     summary = report.summary()
