@@ -3,6 +3,7 @@
 docs/terms.md has the rules of matching.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ MOST_ALTERNATIVES = 32  # of a term
 _SHOWN = 5  # problems that are listed
 _LOOKED_AHEAD = 8  # characters in which the text of a token is looked for
 _ENDS = frozenset(".!?…。！？")  # of sentences
-_SHORT = 500  # characters
 _JOINERS = frozenset("\u200c\u200d_")  # inside words, besides letters, marks and digits
 # Blocks of scripts that are written without spaces between words: each character counts as a word.
 _SPACELESS = (
@@ -55,6 +55,12 @@ def joins(before: str, after: str) -> bool:
 
 
 _JOINED = {("word", "word"), ("mark", "word")}
+# Texts of these characters alone are in form NFC, or have no form of their own; they have no marks,
+# no joiner but "_", no script without spaces, and no white space but " ": Latin, Greek, Cyrillic.
+_PLAIN = re.compile(
+    "[ -~\xa1-\u02ff\u0370-\u0482\u048a-\u0590\u1e00-\u1fff\u2010-\u2027\u2030-\u205e]*"
+)
+_UNITS = re.compile(r" ?(?:\w+|[^\w ])")
 
 
 class Words(NamedTuple):
@@ -72,13 +78,24 @@ class Words(NamedTuple):
 
 def split_words(text: str) -> Words:
     """Split a text; white space is one space, whatever it is."""
-    return _split_short(text) if len(text) <= _SHORT else _split(text)
+    text = unicodedata.normalize("NFC", text)
+    if not _PLAIN.fullmatch(text):
+        return _split(text)
+    words = _UNITS.findall(text)
+    begins, first = [False] * len(words), True
+    for place, word in enumerate(words):
+        if first:
+            begins[place] = True
+        written = word[-1]
+        first = written in _ENDS or (first and not (written.isalnum() or written == "_"))
+    return Words(tuple(words), tuple(begins))
 
 
 def _split(text: str) -> Words:
+    """Split any text in form NFC."""
     words, begins = list[str](), list[bool]()
     space, first = "", True
-    for character in unicodedata.normalize("NFC", text):
+    for character in text:
         kind = _kind(character)
         if kind == "space":
             space = " "
@@ -94,9 +111,6 @@ def _split(text: str) -> Words:
     return Words(tuple(words), tuple(begins))
 
 
-_split_short = lru_cache(4096)(_split)  # texts are looked at several times
-
-
 def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
     """The word of each token of a text.
 
@@ -107,10 +121,12 @@ def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
     written = [word.lstrip(" ") for word in words.words]
     text = "".join(written)
     word_at = [number for number, word in enumerate(written) for _ in word]
+    pieces = [_without_space(surface) for surface in surfaces]
+    exact = "".join(pieces) == text  # nothing has to be looked for
     found, place, before = list[int](), 0, ""
-    for surface in surfaces:
-        piece, start = _without_space(surface), place
-        if not text.startswith(piece, place):
+    for piece in pieces:
+        start = place
+        if not exact and not text.startswith(piece, place):
             if piece == before and found:  # one of several tokens of a character
                 found.append(found[-1])
                 continue
@@ -171,12 +187,9 @@ class Phrases:
         Returns:
             Its number, its first word, and the word after it.
         """
-        found, free, known = list[tuple[int, int, int]](), 0, self.lengths
-        for place, word in enumerate(text.words):
-            written = word.lstrip(" ")
-            if place < free or (
-                written not in known and not (text.begins[place] and _lower_first(written) in known)
-            ):
+        found, free = list[tuple[int, int, int]](), 0
+        for place in self._starts(text):
+            if place < free:
                 continue
             number, length = self._at(text, place)
             if length:
@@ -184,12 +197,28 @@ class Phrases:
                 found.append((number, place, free))
         return found
 
+    def _starts(self, text: Words) -> list[int]:
+        """The words with which a phrase may begin."""
+        known, begins = self.lengths, text.begins
+        return [
+            place
+            for place, word in enumerate(text.words)
+            if (written := word.lstrip(" ")) in known
+            or (begins[place] and _lower_first(written) in known)
+        ]
+
+    def may_occur(self, text: str) -> bool:
+        """False if it is clear without splitting a text that no phrase occurs in it."""
+        # Without the first letter, which may be a capital; in ASCII a letter stays one.
+        return not text.isascii() or any(word[1:] in text for word in self.lengths)
+
     def count(self, text: Words) -> int:
         """The most occurrences of any of the phrases that do not overlap."""
         ends = list[tuple[int, int]]()
-        for start, (word, begins) in enumerate(zip(text.words, text.begins, strict=True)):
-            written = word.lstrip(" ")
-            for first in (written, _lower_first(written)) if begins else (written,):
+        for start in self._starts(text):
+            written = text.words[start].lstrip(" ")
+            lower = _lower_first(written) if text.begins[start] else written
+            for first in (written, lower) if lower != written else (written,):
                 for length in self.lengths.get(first, ()):
                     if (first, *text.words[start + 1 : start + length]) in self.numbers:
                         ends.append((start + length, start))

@@ -170,6 +170,10 @@ def _placed_alike(
 
 def unsupported(options: ResolvedOptions) -> list[Problem]:
     """The problems of options that have no meaning for rows with required phrases."""
+    # Rows are many, and wrong ones few.
+    if not (options.sampling or options.return_alternatives or options.beam_groups > 1
+            or options.callback is not None):  # fmt: skip
+        return []
     names = [
         name
         for name, used in (
