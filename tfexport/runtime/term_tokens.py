@@ -142,11 +142,12 @@ class TermTokens:
         words, missing = None, list[int]()
         for place, (targets, count) in enumerate(terms):
             phrases = self._phrases(targets)
-            if phrases.may_occur(text):
+            known = phrases.is_in(text)
+            if known is None or (known and count > 1):
                 words = words or split_words(text)
-                if phrases.count(words) >= count:
-                    continue
-            missing.append(place)
+                known = phrases.count(words) >= count
+            if not known:
+                missing.append(place)
         return tuple(missing)
 
     def _find_phrases(self, targets: tuple[str, ...]) -> Phrases:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from tfexport.errors import InputError, join_problems, shown
@@ -111,22 +111,28 @@ def _split(text: str) -> Words:
     return Words(tuple(words), tuple(begins))
 
 
-def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
-    """The word of each token of a text.
+def words_of_tokens(
+    words: Words, surfaces: Sequence[str], *, looked_for: bool = False
+) -> list[int] | None:
+    """The word of each token of a text; None if the tokens are not exactly the text.
 
     Args:
         words: of the text.
-        surfaces: the part of the text that each token is; see ``TextCodec.surfaces``.
+        surfaces: the part of the text that each token is, without white space; or as
+            ``TextCodec.surfaces`` gives it.
+        looked_for: whether surfaces may differ from the text: each is looked for nearby.
     """
     written = [word.lstrip(" ") for word in words.words]
     text = "".join(written)
+    if looked_for:
+        surfaces = [_without_space(surface) for surface in surfaces]
+    if "".join(surfaces) != text and not looked_for:
+        return None
     word_at = [number for number, word in enumerate(written) for _ in word]
-    pieces = [_without_space(surface) for surface in surfaces]
-    exact = "".join(pieces) == text  # nothing has to be looked for
     found, place, before = list[int](), 0, ""
-    for piece in pieces:
+    for piece in surfaces:
         start = place
-        if not exact and not text.startswith(piece, place):
+        if looked_for and not text.startswith(piece, place):
             if piece == before and found:  # one of several tokens of a character
                 found.append(found[-1])
                 continue
@@ -141,6 +147,11 @@ def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
         found.append(word)
         before = piece
     return found
+
+
+def _in_word(character: str) -> bool:
+    """Of ASCII whether a word has it."""
+    return character.isalnum() or character == "_"
 
 
 @lru_cache(4096)
@@ -168,6 +179,17 @@ class Phrases:
 
     numbers: Mapping[tuple[str, ...], int]
     lengths: Mapping[str, tuple[int, ...]]
+
+    @cached_property
+    def _written(self) -> tuple[tuple[str, bool, bool], ...]:
+        """Each phrase as one text, and whether it begins and ends with a word."""
+        texts = ["".join(words) for words in self.numbers]
+        return tuple((text, _in_word(text[0]), _in_word(text[-1])) for text in texts)
+
+    @cached_property
+    def _tails(self) -> tuple[str, ...]:
+        """The first word of each phrase without its first letter."""
+        return tuple(word[1:] for word in self.lengths)
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, int]]) -> "Phrases":
@@ -207,10 +229,26 @@ class Phrases:
             or (begins[place] and _lower_first(written) in known)
         ]
 
-    def may_occur(self, text: str) -> bool:
-        """False if it is clear without splitting a text that no phrase occurs in it."""
+    def is_in(self, text: str) -> bool | None:
+        """Whether some phrase occurs in a text; None if that needs a closer look.
+
+        For few phrases, as each is looked for.
+        """
+        if not text.isascii():
+            return None
+        for written, begins, ends in self._written:
+            start = text.find(written)
+            if start >= 0:
+                end = start + len(written)
+                if not (begins and start and _in_word(text[start - 1])) and not (
+                    ends and end < len(text) and _in_word(text[end])
+                ):
+                    return True
         # Without the first letter, which may be a capital; in ASCII a letter stays one.
-        return not text.isascii() or any(word[1:] in text for word in self.lengths)
+        for tail in self._tails:
+            if tail in text:
+                return None
+        return False
 
     def count(self, text: Words) -> int:
         """The most occurrences of any of the phrases that do not overlap."""

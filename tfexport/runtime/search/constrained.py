@@ -213,7 +213,11 @@ def why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | Non
 
 def _checked(made: Hypothesis, required: Required) -> Hypothesis:
     unmet = required.unmet(made.tokens)
-    return made if unmet == made.unmet else dataclasses.replace(made, unmet=unmet)
+    if unmet == made.unmet:
+        return made
+    return Hypothesis(
+        made.tokens, made.score, made.attention, made.token_scores, made.finished, unmet
+    )
 
 
 def _fewest_unmet(
