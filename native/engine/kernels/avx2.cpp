@@ -27,9 +27,18 @@ INLINE I multiply_add(I sums, Weights w, int32_t values) {
     return (I)_mm256_add_epi32((__m256i)sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
+// Of both, where their sums are as small.
+INLINE I multiply_add_both(I sums, Weights w, int32_t values, Weights other, int32_t others) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32(values), w);
+    const __m256i fours =
+        _mm256_add_epi16(pairs, _mm256_maddubs_epi16(_mm256_set1_epi32(others), other));
+    return (I)_mm256_add_epi32((__m256i)sums, _mm256_madd_epi16(fours, _mm256_set1_epi16(1)));
+}
+
 }  // namespace
 }  // namespace tfn
 
+#define HAS_PAIRED_GROUPS
 #include "linear.inl"
 #include "rows.inl"
 #include "sources.inl"
