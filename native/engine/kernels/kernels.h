@@ -69,7 +69,7 @@ struct Input {
     size_t ldq = 0;  // in values
     const Quantization* rows = nullptr;
     const float* turned = nullptr;    // for a table; see `turn`
-    const uint16_t* parts = nullptr;  // floats of a whole source, where a set has `split`
+    const uint16_t* parts = nullptr;  // floats of many rows, where a set has `split`
     size_t ldp = 0;                   // from SPLIT_ROWS of them to the next
 };
 

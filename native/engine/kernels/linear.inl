@@ -171,133 +171,7 @@ __attribute__((noinline)) void block_int8(const Packed& w, const Input& input, i
 }
 
 #ifdef HAS_PAIRED_GROUPS
-static_assert(GROUP == PAIRED_GROUP && DEPTH == GROUP && SUMS_OF_PAIRS, "see `pair_groups`");
-constexpr int FEWEST_PAIRED = 3;  // rows: fewer wait for weights, not for products
-
-// COUNT rows, whose sums and one pair's weights fit into the registers. Each is an integer and
-// exact, whatever the order is.
-template <int COUNT>
-INLINE void paired_rows(const Packed& w, const Input& input, int row, int panel, Fetch& next,
-                        float* out) {
-    I sums[COUNT][VECTORS] = {};
-    const Value* x = (const Value*)input.quantized + row * input.ldq;
-    const int8_t* weights = w.int8 + (size_t)panel * w.k * PANEL;
-    const size_t ld = input.ldq;
-    const int groups = w.k / GROUP;
-    const uint16_t* order = w.order + panel * order_size(w.k);
-    const int pairs = *order++;
-    int k = 0;
-    const auto fetch_next = [&]() __attribute__((always_inline)) {
-        if (k == next.turn) next.first = next.later;
-        fetch<PANEL * GROUP>(next, 0);
-        next.first += next.step;
-        k += GROUP;
-    };
-    for (int pair = 0; pair < pairs; pair++, order += 2) {
-        const Value *x_one = x + order[0] * GROUP, *x_other = x + order[1] * GROUP;
-        const int8_t *one = weights + order[0] * (PANEL * GROUP),
-                     *other = weights + order[1] * (PANEL * GROUP);
-        Weights columns[2][VECTORS];
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; v++) {
-            columns[0][v] = load_weights(one + v * LANES * GROUP);
-            columns[1][v] = load_weights(other + v * LANES * GROUP);
-        }
-        fetch_next();
-        fetch_next();
-#pragma GCC unroll 8
-        for (int r = 0; r < COUNT; r++) {
-            int32_t values[2];
-            memcpy(values, x_one + r * ld, 4);
-            memcpy(values + 1, x_other + r * ld, 4);
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++)
-                sums[r][v] = multiply_add_both(sums[r][v], columns[0][v], values[0], columns[1][v],
-                                               values[1]);
-        }
-    }
-    for (int group = 2 * pairs; group < groups; group++, order++) {
-        const int8_t* one = weights + *order * (PANEL * GROUP);
-        Weights columns[VECTORS];
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; v++) columns[v] = load_weights(one + v * LANES * GROUP);
-        fetch_next();
-#pragma GCC unroll 8
-        for (int r = 0; r < COUNT; r++) {
-            int32_t values;
-            memcpy(&values, x + *order * GROUP + r * ld, 4);
-#pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++)
-                sums[r][v] = multiply_add(sums[r][v], columns[v], values);
-        }
-    }
-    const Quantization* how = input.rows + row;
-#pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; v++) {
-        const Columns of(w, panel * PANEL + v * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < COUNT; r++)
-            store(out + r * PANEL + v * LANES, of.dequantized(how[r], sums[r][v]));
-    }
-}
-
-template <int ROWS>
-__attribute__((noinline)) void block_paired(const Packed& w, const Input& input, int row, int panel,
-                                            Fetch next, float* out) {
-    constexpr int FIRST = ROWS > 4 ? (ROWS + 1) / 2 : ROWS;
-    paired_rows<FIRST>(w, input, row, panel, next, out);
-    if constexpr (ROWS > FIRST) {
-        Fetch none{(const char*)w.int8 + (size_t)panel * w.k * PANEL, 0};
-        paired_rows<ROWS - FIRST>(w, input, row + FIRST, panel, none, out + FIRST * PANEL);
-    }
-}
-
-// A group joins the first that waits for another one, if each column's four products are 16 bits
-// whatever a row has: what is positive of them, and what is negative. Those that wait longest are
-// in no pair. `steps_of` leaves each two of them half of the room, or more.
-void pair_groups(const int8_t* panel, int k, int largest, uint16_t* order) {
-    constexpr int LANES_OF_GROUP = PANEL * GROUP / 2, MOST_WAITING = 16;
-    struct Waiting {
-        int group;
-        uint8_t positive[LANES_OF_GROUP], negative[LANES_OF_GROUP];
-    } waiting[MOST_WAITING + 1];
-    const int groups = k / GROUP, limit = 2 * (largest > 64 ? largest : 64);
-    uint16_t *pair = order + 1, *alone = order + 1 + groups;  // the latter from behind
-    int count = 0;
-    for (int group = 0; group < groups; group++, panel += PANEL * GROUP) {
-        Waiting& own = waiting[count];
-        own.group = group;
-        for (int i = 0; i < LANES_OF_GROUP; i++) {
-            const int one = panel[2 * i], other = panel[2 * i + 1];
-            own.positive[i] = (uint8_t)((one > 0 ? one : 0) + (other > 0 ? other : 0));
-            own.negative[i] = (uint8_t)((one < 0 ? -one : 0) + (other < 0 ? -other : 0));
-        }
-        int found = 0;
-        for (; found < count; found++) {
-            int most = 0;
-            for (int i = 0; i < LANES_OF_GROUP; i++) {
-                const int positive = waiting[found].positive[i] + own.positive[i];
-                const int negative = waiting[found].negative[i] + own.negative[i];
-                const int larger = positive > negative ? positive : negative;
-                most = most > larger ? most : larger;
-            }
-            if (most <= limit) break;
-        }
-        if (found < count) {
-            *pair++ = (uint16_t)waiting[found].group;
-            *pair++ = (uint16_t)group;
-        } else if (count < MOST_WAITING) {
-            count++;
-            continue;
-        } else {
-            *--alone = (uint16_t)waiting[found = 0].group;
-            count++;  // its own place
-        }
-        for (count--; found < count; found++) waiting[found] = waiting[found + 1];
-    }
-    while (count) *--alone = (uint16_t)waiting[--count].group;
-    *order = (uint16_t)((pair - order) / 2);
-}
+#include "pairs.inl"
 #else
 constexpr void (*pair_groups)(const int8_t* panel, int k, int largest, uint16_t* order) = nullptr;
 #endif
@@ -316,7 +190,7 @@ template <int ROWS>
 INLINE Blocks blocks_of(const Packed& w) {
     constexpr int MANY = panels_at_once(ROWS), INTEGERS = SLOW_SUMS ? MANY : 1;
 #ifdef HAS_PAIRED_GROUPS
-    if constexpr (ROWS >= FEWEST_PAIRED)
+    if constexpr (ROWS >= FEWEST_PAIRED && ROWS <= MOST_PAIRED_ROWS)
         if (w.int8 && w.order) return {1, block_paired<ROWS>, block_paired<ROWS>};
 #endif
     if (w.int8) return {INTEGERS, block_int8<ROWS, INTEGERS>, block_int8<ROWS, 1>};
@@ -526,9 +400,14 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     const int group = w.int8 ? GROUP : 1, at_step = PANEL * group * (int)size;  // bytes of a panel
     const size_t of_panel = (size_t)w.k * PANEL * size;
     const char* weights = w.int8 ? (const char*)w.int8 : w.floats.as<char>();
+#ifdef HAS_PAIRED_GROUPS
+    const int most = w.int8 && w.order ? MOST_PAIRED_ROWS : MOST_ROWS;
+#else
+    constexpr int most = MOST_ROWS;
+#endif
     for (int from = 0; from < rows; from += ROWS_AT_ONCE) {
         const int to = from + ROWS_AT_ONCE < rows ? from + ROWS_AT_ONCE : rows;
-        const int passes = (to - from + MOST_ROWS - 1) / MOST_ROWS, least = (to - from) / passes;
+        const int passes = (to - from + most - 1) / most, least = (to - from) / passes;
         const Blocks of_counts[] = {blocks_of(least, w), blocks_of(least + 1, w)};
         // One panel after another for many rows: it is read once from memory, then from the cache,
         // and all passes over it together fetch the next one.
@@ -561,6 +440,18 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
 // columns lie on pages of their own.
 template <class Finish>
 INLINE void finish_rows(const Epilogue& out, const Sums& sums, Finish&& f) {
+    if (sums.columns == PANEL && out.columns - sums.column >= PANEL) {  // as nearly always
+        F bias[VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++) bias[v] = load(out.bias + sums.column + v * LANES);
+        const float* values = sums.values;
+        float* y = out.y + sums.row * out.ld + sums.column;
+        for (int r = 0; r < sums.count; r++, values += sums.ld, y += out.ld)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; v++)
+                store(y + v * LANES, f(load(values + v * LANES) + bias[v], y + v * LANES));
+        return;
+    }
     for (int r = 0; r < sums.count; r++)
         for (int i = 0; i < sums.columns; i += LANES) {
             const int column = sums.column + i, count = out.columns - column;
