@@ -230,10 +230,10 @@ class ModelReader:
 def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Floats]:
     """See ``Reader.align``."""
     found: list[list[Floats]] = [[] for _ in drafts]
-    few = np.array([options.eos_id]) if model.has_shortlist else None  # no logits are needed
-    for part in _parts(model, drafts, options, model.vocab_size if few is None else 1):
+    none = np.zeros(0, np.int64) if model.has_shortlist else None  # logits are not needed
+    for part in _parts(model, drafts, options, model.vocab_size if none is None else 1):
         read = part.tokens[:, part.first : part.last]
-        _, weights = model.attend(read, part.state, few)
+        _, weights = model.attend(read, part.state, none)
         attended = weights[:, -1].mean(1)  # (R, T, S)
         for row, place in enumerate(part.places):
             left = max(0, len(drafts[place].tokens) - part.first)
@@ -251,7 +251,8 @@ def _read(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> li
             model, part.tokens[:, part.first : part.last], part.state, options
         )
         normal = _filter(model, [drafts[place] for place in part.places], part, logits, options)
-        chosen, highest, every = logits.argmax(-1), logits.max(-1), np.arange(logits.shape[1])
+        chosen, every = logits.argmax(-1), np.arange(logits.shape[1])
+        highest = np.take_along_axis(logits, chosen[..., None], -1)[..., 0]
         likeliest = ends[logits[..., ends].argmax(-1)]
         for row, place in enumerate(part.places):
             given = drafts[place].tokens[part.first : part.last]
