@@ -301,12 +301,13 @@ class Phrases:
         """The number and length of the longest phrase that begins at a word; length 0 for none."""
         word = text.words[place].lstrip(" ")
         choices = [(length, word) for length in self.lengths.get(word, ())]
-        if text.begins[place] and (lower := _lower_first(word)) != word:
-            choices += [(length, lower) for length in self.lengths.get(lower, ())]
+        lower = _lower_first(word) if text.begins[place] else word
+        if lower != word and lower in self.lengths:
+            choices += [(length, lower) for length in self.lengths[lower]]
             # Of equal length the one as it is written: sorting keeps the order.
             choices.sort(key=lambda choice: -choice[0])
         for length, start in choices:
-            key = (start, *text.words[place + 1 : place + length])
+            key = (start, *text.words[place + 1 : place + length]) if length > 1 else (start,)
             if len(key) == length and key in self.numbers:
                 return self.numbers[key], length
         return 0, 0
