@@ -61,7 +61,7 @@ class TermTokens:
         self._unk, self._size = manifest.special_ids.unk, manifest.limits.target_vocab_size
         self._written = lru_cache(_CACHED)(self._write)
         self._phrases = lru_cache(_CACHED)(self._find_phrases)
-        self._requirements: dict[tuple[object, ...], tuple[Requirement, ...]] = {}
+        self._usable: dict[tuple[object, ...], _Usable] = {}
         self._forms_of: dict[tuple[object, ...], tuple[tuple[int, ...], ...]] = {}
         self.decode = texts.decode
         self.written_as = lru_cache(_CACHED)(self._written_as)
@@ -86,34 +86,32 @@ class TermTokens:
             InputError: naming target phrases that the vocabulary lacks, or that options ban.
         """
         places = TermPlaces(self, found, words, options)
-        key = (places.terms, options.never_inside, options.suppress_sequences)
-        requirements = self._requirements.get(key)
-        if requirements is None:  # kept for further texts
-            if len(self._requirements) >= _CACHED:
-                self._requirements.clear()
-            requirements = self._find_requirements(places.terms, options)
-            self._requirements[key] = requirements
-        unmet_in, known = places.unmet_in, None if words is None else places
-        return Required(requirements, self.boundaries, unmet_in, known)
-
-    def _find_requirements(
-        self, terms: _Counts, options: ResolvedOptions
-    ) -> tuple[Requirement, ...]:
-        """See ``required``."""
-        if len(terms) > MOST_REQUIRED:
+        if len(places.terms) > MOST_REQUIRED:
             raise InputError(
-                f"holds {len(terms)} different terms; at most {MOST_REQUIRED}: split the text"
+                f"holds {len(places.terms)} different terms; at most {MOST_REQUIRED}: split the "
+                "text"
             )
         problems = list[Message]()
         requirements = list[Requirement]()
-        for targets, count in terms:
-            usable, starting, wrong = self._find_usable(targets, options)
+        for targets, count in places.terms:
+            usable, starting, wrong = self._usable_of(targets, options)
             problems += wrong
             if usable:
                 requirements.append(Requirement(usable, starting, count, len(requirements)))
         if problems:
             raise InputError(join_problems("terms", problems))
-        return tuple(requirements)
+        unmet_in, known = places.unmet_in, None if words is None else places
+        return Required(tuple(requirements), self.boundaries, unmet_in, known)
+
+    def _usable_of(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Usable:
+        """The tokens of target phrases that options allow; kept for further texts."""
+        key = (targets, options.never_inside, options.suppress_sequences)
+        known = self._usable.get(key)
+        if known is None:
+            if len(self._usable) >= _CACHED:
+                self._usable.clear()
+            known = self._usable[key] = self._find_usable(targets, options)
+        return known
 
     def _find_usable(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Usable:
         problems = list[Message]()
