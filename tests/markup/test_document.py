@@ -175,6 +175,12 @@ def test_placeholders_are_found_as_a_whole(kept: str) -> None:
         assert Placeholders().find(text) == [(start, start + len(kept))]
 
 
+def test_placeholders_are_written_as_the_source_writes_them() -> None:
+    for text in ("{{ x < y && z }}", "{{ x &lt; y &amp;&amp; z }}"):
+        assert translate(f"<i>a {text}</i> b", HTML) == f"<i>A {text}</i> B"
+    assert translate("a {*} b", Markup("markdown")) == "A {*} B"
+
+
 def test_no_name_is_said_in_place_of_an_emoji() -> None:
     document = Markup("text").read("a \N{PARTY POPPER}, {x}!")
     document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))

@@ -169,7 +169,8 @@ def make_segment(run: Run, placeholders: Placeholders, escape: Callable[[str], s
     before = "".join(token.raw for token in run.tokens[:low])
     after = "".join(token.raw for token in run.tokens[high:])
     raw = "".join(token.raw for token in run.tokens)
-    builder.end(placeholders)
+    words = "".join(token.raw for token in run.tokens[low:high] if token.kind == "text")
+    builder.end(placeholders, words)
     return Segment(
         raw, before + builder.leading, builder.trailing + after, builder.text,
         builder.root.children, builder.kept, escape,
@@ -264,8 +265,13 @@ class _Builder:
             self._space = plain.endswith(" ")
             self.trailing = raw[len(raw.rstrip(_SPACES)) :]
 
-    def end(self, placeholders: Placeholders) -> None:
-        """Cut white space from the end, and find placeholders."""
+    def end(self, placeholders: Placeholders, raw: str) -> None:
+        """Cut white space from the end, and find placeholders.
+
+        Args:
+            placeholders: those that the text may contain.
+            raw: the text as it is written, in which placeholders may need no escape.
+        """
         stripped = "".join(self._parts).rstrip(" ")
         self.text = stripped
         for node in self._waiting:
@@ -277,7 +283,7 @@ class _Builder:
             raise InputError(f"a paragraph has more than {MOST_NODES} tags and placeholders")
         for start, end in found:
             if all(end <= first or last <= start for first, last in self.kept):
-                self._keep(stripped, start, end)
+                self._keep(stripped, start, end, raw)
         self.kept.sort()
         numbers = {start: number for number, (start, _) in enumerate(self.kept)}
         for node in _all(self.root.children):
@@ -287,7 +293,7 @@ class _Builder:
                 after = stripped[node.end : node.end + 1]
                 node.joined = (before.isalnum(), after.isalnum())
 
-    def _keep(self, text: str, start: int, end: int) -> None:
+    def _keep(self, text: str, start: int, end: int, raw: str) -> None:
         """Add a placeholder, unless a tag is within it."""
         parent: Node | None = self.root
         while parent is not None:
@@ -306,7 +312,9 @@ class _Builder:
         )
         number = len(self.kept)
         self.kept.append((start, end))
-        node = Node(start, end, self._escape(text[start:end]), kept=number, spaces=spaces)
+        literal = text[start:end]
+        written = literal if literal in raw else self._escape(literal)
+        node = Node(start, end, written, kept=number, spaces=spaces)
         index = sum(child.start < end for child in around.children)
         around.children.insert(index, node)
 
