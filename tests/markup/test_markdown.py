@@ -194,7 +194,7 @@ two
 
 {% include "one.md" %}
 
-one {% if two %}three{% endif %} {{< one "two" >}}
+one {% if two %}three{% else %}four{% endif %} five {{< one "two" >}}
 """
 SITE_MADE = """+++
 title = "one"
@@ -212,7 +212,7 @@ TWO
 
 {% include "one.md" %}
 
-ONE {% if two %}THREE{% endif %} {{< one "two" >}}
+ONE {% if two %}THREE{% else %}FOUR{% endif %} FIVE {{< one "two" >}}
 """
 
 

@@ -41,7 +41,8 @@ _OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a
 _FENCE = re.compile(r":::")  # around a block of Docusaurus, MyST or Pandoc
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _PARTS = re.compile(
-    r"(?P<note>\[\^[^\]\s]{1,100}\])"
+    r"(?P<statement>\{%[^{}\n]{1,300}%\})"
+    r"|(?P<note>\[\^[^\]\s]{1,100}\])"
     r"|(?P<sign>(?<![\w:]):(?=[0-9_+-]{0,40}[a-z])[a-z0-9_+-]{1,40}:(?![\w:]))"
     r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$])|\$\$[^$\n]{1,300}\$\$)"
 )
@@ -348,8 +349,11 @@ class _Walk:
             if part.start() > place:
                 yield self._words(content[place : part.start()])
             if self._text.startswith(part[0], self._place):
-                text = part["formula"] or ""
-                yield Token("kept", self._take(len(part[0])), "inline", "sup", text)
+                raw = self._take(len(part[0]))
+                if part["statement"]:
+                    yield Token("empty", raw, "block")
+                else:
+                    yield Token("kept", raw, "inline", "sup", part["formula"] or "")
                 place = part.end()
             else:
                 place = part.start()

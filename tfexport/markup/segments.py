@@ -178,8 +178,9 @@ def make_segment(run: Run, placeholders: Placeholders, escape: Callable[[str], s
 
 
 def _without_edges(run: Run) -> tuple[int, int]:
-    """The tokens between white space and tags that are around all words."""
+    """The tokens between white space and tags that are around, before or after all words."""
     low, high = 0, len(run.tokens)
+    starts = {end: start for start, end in run.ends.items()}
     while low < high:
         first, last = run.tokens[low], run.tokens[high - 1]
         if run.ends.get(low) == high - 1:
@@ -188,9 +189,17 @@ def _without_edges(run: Run) -> tuple[int, int]:
             low += 1
         elif _is_edge(last):
             high -= 1
+        elif low in run.ends and all(map(_is_empty, run.tokens[low : run.ends[low]])):
+            low = run.ends[low] + 1
+        elif high - 1 in starts and all(map(_is_empty, run.tokens[starts[high - 1] : high])):
+            high = starts[high - 1]
         else:
             break
     return low, high
+
+
+def _is_empty(token: Token) -> bool:
+    return token.kind in ("open", "close") or _is_edge(token)
 
 
 def _is_edge(token: Token) -> bool:
