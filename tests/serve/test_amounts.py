@@ -343,7 +343,7 @@ def test_clients_that_leave_a_stream_leave_nothing_in_the_log(
         server.wait_idle()
         assert server.end() == 0
         log = server.log.read_text()
-        assert '"level": "error"' not in log
+        assert '"level":"error"' not in log
         assert "destroyed" not in log
 
 
