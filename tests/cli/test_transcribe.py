@@ -68,7 +68,7 @@ def test_what_cannot_be_transcribed_is_named(bundle: Path, tmp_path: Path) -> No
     done = invoke("transcribe", bundle, good, bad, tmp_path / "missing.wav")
     assert len(done.stdout.splitlines()) == 1
     assert "b.wav: holds text, not sound" in done.stderr
-    assert "missing.wav" in done.stderr
+    assert f"\n{tmp_path}/missing.wav: No such file or directory\n" in done.stderr
     long = write_sound(tmp_path / "long.wav", 1.0)
     done = invoke("transcribe", bundle, long, "--no-timestamps")
     assert "1.00 s are more than a window of 0.24 s, and without --timestamps" in done.stderr
@@ -84,3 +84,6 @@ def test_what_cannot_be_transcribed_is_named(bundle: Path, tmp_path: Path) -> No
         assert (done.exit_code, message in done.stderr) == (2, True)
     done = invoke("transcribe", bundle, good, good, "--format", "srt")
     assert "several sounds need --output FOLDER" in done.stderr
+    done = invoke("transcribe", bundle, good, long, "--format", "srt", "-o", tmp_path / "both.srt")
+    assert "several sounds need a folder" in done.stderr
+    assert not (tmp_path / "both.srt").exists()

@@ -12,6 +12,7 @@ from tfexport.errors import ConfigError, InputError
 from tfexport.markup.document import Markup, escape
 from tfexport.markup.placeholders import Placeholders
 from tfexport.markup.tokens import TagRules
+from tfexport.runtime.text.sentences import split_text
 
 HTML = Markup("html")
 XML = Markup("xml")
@@ -157,10 +158,27 @@ def tokens_of(html: str) -> list[str]:
 
 def test_placeholders_that_were_left_out_are_no_part_of_a_word() -> None:
     def word(text: str) -> str:  # a model that knows neither them nor signs
-        return text if text in ("a", "b") else "x"
+        return text if text.strip(",") in ("a", "b") else "x"
 
-    assert translate("a %d, b", HTML, same, word) == "a %d x b"
+    assert translate("a %d, b", HTML, same, word) == "a %d, b"
     assert translate("a (%d b", HTML, same, word) == "a x %d b"
+
+
+@pytest.mark.parametrize("kept", [
+    "https://x.org/wiki/A_(b)", "www.x.org/a(b)c", "%%", "%1", "%L2", "%n", "{ name }", "$t(a.b)",
+    "\N{PARTY POPPER}", "\u2764\ufe0f", "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "1\ufe0f\u20e3",
+])  # fmt: skip
+def test_placeholders_are_found_as_a_whole(kept: str) -> None:
+    for text in (f"a {kept} b", f"a ({kept}).", f"{kept}, a", f"a {kept}"):
+        start = text.index(kept)
+        assert Placeholders().find(text) == [(start, start + len(kept))]
+
+
+def test_no_name_is_said_in_place_of_an_emoji() -> None:
+    document = Markup("text").read("a \N{PARTY POPPER}, {x}!")
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    assert document.sentences == ["a \N{PARTY POPPER}, {x}!", "a, Tom!", "a,!"]
 
 
 def test_placeholders_are_kept_once() -> None:

@@ -226,6 +226,31 @@ def test_long_subtitles_are_divided_outside_of_tags() -> None:
     assert " ".join(lines) == "<font color='x y z'>ONE</font> TWO THREE FOUR FIVE"
 
 
+def test_lines_of_a_subtitle_stay_where_sentences_end() -> None:
+    head = "1\r\n00:00:01,000 --> 00:00:02,000\r\n"
+    cue = f"{head}<i>One two three four, five.</i>\r\nSix?\r\n\r\n\r\n"  # two empty lines
+    assert there_and_back(cue, "srt") == (
+        f"{head}<i>ONE TWO THREE FOUR, FIVE.</i>\r\nSIX?\r\n\r\n\r\n"
+    )
+
+
+def test_times_within_a_subtitle_are_kept() -> None:
+    cue = "WEBVTT\n\n00:01.000 --> 00:03.000\none <00:01.500>two <00:00:02.000><c>three</c>\n"
+    shown = "ONE <00:01.500>TWO <00:00:02.000><c>THREE</c>"
+    assert there_and_back(cue, "vtt") == cue.replace(
+        "one <00:01.500>two <00:00:02.000><c>three</c>", shown
+    )
+
+
+def test_numbered_tags_and_lines_of_messages() -> None:
+    text = "one <1>two</1> <0/> three"
+    assert there_and_back(json.dumps([text]), "json-strings") == ('["ONE <1>TWO</1> <0/> THREE"]')
+    text = "<b>One.</b>\nTwo &amp;\nthree:\n\n- four"  # a line break within a sentence is a space
+    assert json.loads(there_and_back(json.dumps([text]), "json-strings")) == [
+        "<b>ONE.</b>\nTWO &amp; THREE:\n\n- FOUR"
+    ]
+
+
 def test_catalogs_of_messages() -> None:
     made = PO.replace('two\\n"\nmsgstr ""', 'two\\n"\nmsgstr "ONE %s & TWO\\n"')
     for number, text in enumerate(("%d <b>DAY</b>", "%d <b>DAYS</b>", "%d <b>DAYS</b>")):

@@ -153,7 +153,9 @@ def test_a_part_of_a_word_that_its_translation_lacks() -> None:
 
 
 def rules(**names: Any) -> Markup:
-    sets = {key: frozenset(value.split()) for key, value in names.items() if key != "outline"}
+    sets: dict[str, Any] = {
+        key: frozenset(value.split()) for key, value in names.items() if key != "outline"
+    }
     return Markup("xml", rules=TagRules(**sets, outline=names.get("outline", True)))
 
 

@@ -119,7 +119,9 @@ def _own(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[str,
     if draw.random() < 0.2:
         value["format"] = draw.choice(["html", "html", "xml", "text", "x"])
     if draw.random() < 0.1:
-        value["placeholders"] = draw.sample(["url", "printf", "braces", "icu", "number"], 3)
+        value["placeholders"] = draw.sample(
+            ["url", "printf", "braces", "icu", "emoji", "number"], 3
+        )
     if draw.random() < 0.15:
         value["terms"] = [_term(draw) for _ in range(draw.choice([1, 2, 5, 300]))]
     return "/v1/translate", _json(draw, headers, value)

@@ -26,7 +26,7 @@ from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import Examination, check_sizes
 from tfexport.export.modules.source_locations import export_failure
-from tfexport.export.parity.module import (
+from tfexport.export.parity.module_bundle import (
     CompareModule,
     compare_alignment,
     compare_memory,
@@ -141,7 +141,7 @@ def _export_alignment(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model
     assert build.decoder is not None
     of, found = build.decoder, build.found
     states = StatesEncoder(found, of.encoder)
-    module = AlignmentHeads(states, of.build(), build.alignment_heads)
+    module = AlignmentHeads(states, of.model, build.alignment_heads)
     return export_alignment(found, module, of.outputs[0].axes[1], build.opset)
 
 

@@ -15,7 +15,7 @@ FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "jso
 FILE_FORMATS: tuple[FileFormat, ...] = (
     "text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings",
 )  # fmt: skip
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);")
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|</?\d{1,4} ?/?>|&(?:\w+|#\w+);")
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
 _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
@@ -111,7 +111,14 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
 
 def _message(text: str, markup: Markup) -> Text:
     """A text of a program: HTML if it has tags or entities, else plain."""
-    return Text(text, replace(markup, format="html" if _TAG.search(text) else "text"))
+    if not _TAG.search(text):
+        return Text(text, replace(markup, format="text"))
+    return Text(text, _with_tags(markup))
+
+
+def _with_tags(markup: Markup) -> Markup:
+    """The markup of messages and subtitles."""
+    return replace(markup, format="html", rules=replace(markup.rules, program=True))
 
 
 def _srt(content: str, markup: Markup) -> TextFile:
@@ -143,7 +150,7 @@ def _subtitles(content: str, cues: Sequence[str], markup: Markup) -> TextFile:
     newline = "\r\n" if "\r\n" in content else "\n"
     pieces, texts, place = list[str](), list[Text](), 0
     shapes = list[list[tuple[str, int]]]()  # the start and the number of lines of each speech
-    for cue in cues:
+    for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
         begin = content.find("-->", place)
         begin = content.find(written, content.find("\n", begin) + 1) if begin >= 0 else -1
@@ -153,7 +160,7 @@ def _subtitles(content: str, cues: Sequence[str], markup: Markup) -> TextFile:
         place = begin + len(written)
         speeches = _speeches(cue)
         shapes.append([(start, text.count("\n") + 1) for start, text in speeches])
-        texts += [Text(text, replace(markup, format="html")) for _, text in speeches]
+        texts += [Text(text, _with_tags(markup)) for _, text in speeches]
 
     def write(made: Sequence[str]) -> str:
         found, written = iter(made), list[str]()
@@ -192,9 +199,23 @@ def _speeches(cue: str) -> list[tuple[str, str]]:
 
 
 def _wrapped(text: str, lines: int) -> list[str]:
+    """Divide a text into lines: those that it has, and the longest of them at spaces."""
+    made = text.split("\n")
+    while len(made) < lines:
+        place = max(range(len(made)), key=lambda number: len(_shown(made[number])))
+        again = _divided(made[place], 1 + lines - len(made) if len(made) == 1 else 2)
+        if len(again) == 1:
+            break
+        made[place : place + 1] = again
+    return made
+
+
+def _shown(line: str) -> str:
+    return re.sub(r"<[^<>]*>", "", line)
+
+
+def _divided(text: str, lines: int) -> list[str]:
     """Divide a text into lines of about the same length, at spaces outside of tags."""
-    if "\n" in text:  # it was not translated
-        return [text]
     shown = re.sub(r"<[^<>]*>", lambda tag: "\0" * len(tag[0]), text)
     seen = [0, *accumulate(character != "\0" for character in shown)]  # before each place
     spaces = [found.start() for found in re.finditer(" ", shown)]

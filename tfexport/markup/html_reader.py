@@ -7,6 +7,7 @@ from tfexport.errors import missing_dependency
 from tfexport.markup.tokens import (
     MOST_TAGS,
     Flow,
+    Kind,
     TagRules,
     Token,
     fold_kept,
@@ -52,6 +53,13 @@ _ENDED_BY = {
     "option": frozenset({"option", "optgroup"}), "optgroup": frozenset({"optgroup"}),
 }  # fmt: skip
 _LINE = re.compile(r"\r\n|\r|\n")
+_NUMBERED = re.compile(r"(</?\d{1,4}>|<\d{1,4} ?/>|<(?:\d{2,}:)?\d{2}:\d{2}\.\d{3}>)")
+# Line breaks of texts of programs that end a sentence; _AFTER_END: of a text after the end of one.
+_EMPTY_LINE = r"[ \t]*(?:\r\n|\r|\n)(?:[ \t]*(?:\r\n|\r|\n))+|(?<=[.!?:…])(?:\r\n|\r|\n)"
+_LATER = re.compile(f"({_EMPTY_LINE})")
+_AFTER_END = re.compile(rf"({_EMPTY_LINE}|\A(?:\r\n|\r|\n))")
+_ONE_LINE = re.compile(r"(\r\n|\r|\n)")
+_ENDS = frozenset(".!?:…")
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
 
 
@@ -70,7 +78,7 @@ def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
         MissingDependencyError: turbohtml is not installed.
     """
     tokens = list[Token]()
-    for token in _tokens(text, rules):
+    for token in _of_programs(text, rules) if rules.program else _tokens(text, rules):
         if len(tokens) > MOST_TAGS:
             raise too_many_tags()
         tokens.append(token)
@@ -137,6 +145,24 @@ def _is_note(inside: Sequence[Token], following: Sequence[Token]) -> bool:
     )
 
 
+def _of_programs(text: str, rules: TagRules) -> Iterator[Token]:
+    """Tokens of a text of a program; see ``TagRules.program``."""
+    last = ""
+    for place, part in enumerate(_NUMBERED.split(text)):
+        if place % 2:
+            name = part.strip("</>")
+            whole = part.endswith("/>") or ":" in part
+            kind: Kind = "empty" if whole else "close" if part.startswith("</") else "open"
+            yield Token(kind, part, "hidden" if ":" in part else "inline", name)
+            continue
+        for token in _tokens(part, rules):
+            if token.kind == "text" and token.text:
+                yield from _lines(token, _AFTER_END if last in _ENDS else _LATER)
+                last = token.text[-1]
+            else:
+                yield token
+
+
 def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
     pre, before = 0, ""
     for token in _raw_tokens(text, rules):
@@ -147,15 +173,15 @@ def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
             # The parser takes it for text, as a browser with scripts does.
             yield from _raw_tokens(token.raw, rules)
         elif pre > 0 and token.kind == "text" and "\n" in token.text:
-            yield from _lines(token)
+            yield from _lines(token, _ONE_LINE)
         else:
             yield token
 
 
-def _lines(token: Token) -> Iterator[Token]:
-    """The lines of preformatted text, each of which is a sentence or more."""
-    raws = re.split(r"(\r\n|\r|\n)", token.raw)
-    texts = re.split(r"(\n)", token.text)
+def _lines(token: Token, breaks: re.Pattern[str]) -> Iterator[Token]:
+    """The lines of a text, each of which is a sentence or more."""
+    raws = breaks.split(token.raw)
+    texts = breaks.split(token.text)
     if len(raws) != len(texts):  # a line break that is written as an entity
         yield token
         return

@@ -8,20 +8,32 @@ from typing import Literal
 
 from tfexport.errors import ConfigError, Message, Option, Problem, join_problems
 
-Kind = Literal["url", "email", "printf", "braces", "icu", "number"]
+Kind = Literal["url", "email", "printf", "braces", "icu", "emoji", "number"]
+# Characters of an address, other than parentheses, and those that it may end with.
+_URL = r"[^\s<>\"'{}|\\^`()]"
+_URL_END = r"[^\s<>\"'{}|\\^`()\[\].,;:!?]"
+_IN_PARENTHESES = rf"\({_URL}*\)"
+_ADDRESS = rf"(?:{_URL}|{_IN_PARENTHESES})*(?:{_URL_END}|{_IN_PARENTHESES})"
+# Pictures and signs, most of which models have no token for, and what joins and changes them.
+_PICTURE = (
+    r"(?:[\u2190-\u21ff\u231a\u231b\u23e9-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
+    r"|[0-9#*]\ufe0f?\u20e3)[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
+)
 # Kind to pattern; docs/markup.md has an example of each.
 PATTERNS: dict[Kind, str] = {
-    "url": r"(?:https?|ftp)://[^\s<>\"'{}|\\^`]*[^\s<>\"'{}|\\^`.,;:!?()\[\]]"
-    r"|\bwww\.[^\s<>\"'{}|\\^`]*[^\s<>\"'{}|\\^`.,;:!?()\[\]]",
+    "url": rf"(?:https?|ftp)://{_ADDRESS}|\bwww\.{_ADDRESS}",
     "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
     "printf": r"%(?:\d+\$)?(?:\([^()\s]{1,80}\))?[-+0#]{0,5}(?:\d+|\*)?(?:\.(?:\d+|\*))?"
-    r"(?:hh|h|ll|l|L|q|j|z|t)?[sdiuoxXfFeEgGaAcCp@](?![^\W_])",
-    "braces": r"\$?\{\{[^{}]{1,200}\}\}|[$#]\{[^{}]{1,200}\}|\{[^{}\s,]{0,80}\}|%\{[^{}]{1,200}\}",
+    r"(?:hh|h|ll|l|L|q|j|z|t)?[sdiuoxXfFeEgGaAcCp@](?![^\W_])"
+    r"|%%|%(?:n|L?\d{1,2})(?![\w%])",
+    "braces": r"\$?\{\{[^{}]{1,200}\}\}|[$#]\{[^{}]{1,200}\}|%\{[^{}]{1,200}\}"
+    r"|\{[^{}\s,]{0,80}\}|\{ [^{}\s,]{1,80} \}|\$t\([^()]{1,200}\)",
     "icu": "",  # nested braces, which no pattern describes: see ``_icu``
+    "emoji": rf"{_PICTURE}(?:\u200d?{_PICTURE})*",
     "number": r"(?<![\w.,:/+-])[-+]?\d+(?:[.,:/-]\d+)*%?(?![\w])",
 }
 KINDS: tuple[Kind, ...] = tuple(PATTERNS)
-USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu")
+USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu", "emoji")
 _ICU = re.compile(
     r"\{\s*[\w.]{1,80}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice)\b"
 )
@@ -119,6 +131,11 @@ def _bounded(literal: str) -> str:
     before = r"(?<!\w)" if literal[:1].isalnum() else ""
     after = r"(?!\w)" if literal[-1:].isalnum() else ""
     return before + re.escape(literal) + after
+
+
+def is_picture(literal: str) -> bool:
+    """Whether a placeholder is an emoji or a sign, in whose place no name would be said."""
+    return re.fullmatch(PATTERNS["emoji"], literal) is not None
 
 
 def stand_ins(text: str, count: int) -> list[str] | None:

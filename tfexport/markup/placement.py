@@ -155,7 +155,8 @@ class Placement:
                 owned.setdefault(number, []).append(place)
         free = bytearray(b"\x01") * (last - first)
         taken = list[tuple[int, int, int]]()  # start, end and the number of a node, in order
-        for number in sorted(owned, key=lambda n: (nodes[n].kept is None, -len(owned[n]), n)):
+        numbers = sorted(owned, key=lambda n: (nodes[n].kept is None, -len(owned[n]), n))
+        for number in [*numbers, *self._drawn(nodes, owners, owned, first)]:
             found = self._range(owned[number], number, owners, free, first)
             if found is not None:
                 start, end = found
@@ -185,6 +186,32 @@ class Placement:
                     number = None
             owners.append(number)
         return owners
+
+    def _drawn(
+        self,
+        nodes: Sequence[Node],
+        owners: list[int | None],
+        owned: dict[int, list[int]],
+        first: int,
+    ) -> list[int]:
+        """Give elements from which no word came the words that attend to theirs most.
+
+        Returns:
+            The numbers of these elements; ``owners`` and ``owned`` have their words.
+        """
+        waiting = [
+            number
+            for number, node in enumerate(nodes)
+            if number not in owned and node.kept is None and node.closing and node.end > node.start
+        ]
+        for number in waiting:
+            node = nodes[number]
+            for place, owner in enumerate(owners, first):
+                drawn = self.units[place].drawn
+                if owner is None and any(node.start <= one < node.end for one in drawn):
+                    owners[place - first] = number
+                    owned.setdefault(number, []).append(place)
+        return [number for number in waiting if number in owned]
 
     def _range(
         self,

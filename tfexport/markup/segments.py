@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tfexport.errors import InputError
-from tfexport.markup.placeholders import Placeholders, stand_ins
+from tfexport.markup.placeholders import Placeholders, is_picture, stand_ins
 from tfexport.markup.placement import Node
 from tfexport.markup.tokens import WHITE, Run, Token
 from tfexport.runtime.text.sentences import SplitText
 
 _SPACES = " \t\n\r\f"
 _LEADING = re.compile(r"[ \t\n\r\f]*")
+_MARK = re.compile(r"[.,;:!?…]")
 MOST_NODES = 2000  # of a paragraph
 MOST_LEVELS = 100  # of inline elements in one another
 
@@ -115,10 +116,11 @@ class Segment:
         found = [self._variant(start, end, literals)]
         if not numbers or not found[0].worded:
             return found
-        names = stand_ins(self.text[start:end], len(numbers))
-        if names is not None:
-            variant = self._variant(start, end, dict(zip(numbers, names, strict=True)))
-            found.append(replace(variant, optional=True))
+        named = [number for number in numbers if not is_picture(literals[number])]
+        names = stand_ins(self.text[start:end], len(named))
+        if named and names is not None:
+            written = {**dict.fromkeys(numbers, ""), **dict(zip(named, names, strict=True))}
+            found.append(replace(self._variant(start, end, written), optional=True))
         return [*found, self._variant(start, end, dict.fromkeys(numbers, ""))]
 
     def _variant(self, start: int, end: int, written: dict[int, str]) -> Variant:
@@ -133,6 +135,8 @@ class Segment:
             if number is None and (not text or text[-1].isspace()):
                 first += len(part) - len(part.lstrip())
                 part = part.lstrip()
+            if number is None and _MARK.match(part):
+                text = text.rstrip()  # of a placeholder that is left out
             if part:
                 starts.append(len(text))
                 sources.append(first)

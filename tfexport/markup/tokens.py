@@ -22,12 +22,16 @@ class TagRules:
         splitting: names of elements that end a sentence.
         inline: names of elements that never do.
         outline: whether elements of XML without text around them end a sentence.
+        program: whether the text is of a program or a subtitle: ``<1>``, ``</1>``, ``<1/>`` and the
+            times ``<00:01.500>`` are tags, and an empty line and a line break after the end of a
+            sentence end one.
     """
 
     ignored: frozenset[str] = frozenset()
     splitting: frozenset[str] = frozenset()
     inline: frozenset[str] = frozenset()
     outline: bool = True
+    program: bool = False
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The table of a bundle's parameters in its file of weights."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -10,10 +11,12 @@ from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.weight_table import read_weight_table
 
 
-def test_what_lies_behind_a_mask_of_bytes_is_stored_again(tmp_path: Path) -> None:
+def test_masks_of_bytes_leave_weights_aligned(tmp_path: Path) -> None:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 22}, name="g")
     wanted = {"v": np.arange(600, dtype=np.float32), "w": np.ones((40, 30), np.float32)}
-    for name, array in {"mask": np.ones((1, 2501), bool), **wanted}.items():
+    half = np.ones((3, 301), np.float16)
+    given = {"mask": np.ones((1, 2501), bool), "half": half, **wanted, "more": half[:1] > 0}
+    for name, array in given.items():
         add_initializer(graph, name, array)
     model = ir.Model(graph, ir_version=10)
     share_weights([model], tmp_path)
@@ -22,3 +25,6 @@ def test_what_lies_behind_a_mask_of_bytes_is_stored_again(tmp_path: Path) -> Non
     table = read_weight_table(tmp_path, file.size)  # which refuses what is not aligned
     for name, array in wanted.items():
         np.testing.assert_array_equal(table[name].values(file), array)
+    assert file.size == sum(array.nbytes for array in given.values())  # and none is there twice
+    stored: Any = graph.initializers["half"].const_value
+    assert stored.offset % 2 == 0

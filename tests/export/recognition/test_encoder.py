@@ -4,6 +4,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,7 @@ from tfexport.errors import BundleError
 from tfexport.export import verify
 from tfexport.export.artifacts import recognised_decoder as artifacts
 from tfexport.export.artifacts.module_source import read_module
+from tfexport.export.recognition import decoder
 from tfexport.export.recognition.decoder import RecognisedDecoder, recognise_decoder
 from tfexport.runtime import Translator
 
@@ -119,13 +121,21 @@ OTHERS = (
     made("sandwich", lambda: Encoded(lambda: Layers(sandwich=True))),
     made("convolutions", lambda: Encoded(lambda: nn.Linear(WIDTH, WIDTH))),
 )
+WHY = {
+    "norms": "keys and values of different tensors",
+    "hides": "1 sublayers are no layers of self, feed_forward",
+    "longer": r"mul at test_encoder.py:.* is no norm and no sublayer",
+    "sandwich": "a sublayer with 2 norms",
+    "convolutions": r"linear at test_encoder.py:.* is no norm and no sublayer",
+}
 
 
 def name_of(value: Any) -> str:
     return str(value.name)
 
 
-@pytest.mark.parametrize("style", KNOWN, ids=name_of)
+# The second has torch's layers as the third, and their order as the first.
+@pytest.mark.parametrize("style", few_of(KNOWN, KNOWN[0], KNOWN[2]), ids=name_of)
 def test_layers_compute_the_same(style: Any) -> None:
     found = recognise(style)
     assert found.layers is not None
@@ -145,7 +155,19 @@ def test_other_encoders_keep_their_own_code(style: Any) -> None:
     call = call_of(style)
     found = artifacts.recognised_decoder(call, read_module(call, "", {}).build.found)
     assert found.layers is None
+    assert re.search(WHY[style.name], found.why_no_layers)
     assert difference(style, found) <= 5e-5
+
+
+def test_errors_of_any_kind_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("of any kind")
+
+    monkeypatch.setattr(decoder, "recognise_encoder", fails)
+    given: Any = None
+    found, why = decoder._read_layers(given, given, [given], True)
+    assert found is None
+    assert why.startswith("its program could not be read: KeyError: 'of any kind'")
 
 
 def test_layers_that_differ_are_left_to_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +181,7 @@ def test_layers_that_differ_are_left_to_the_encoder(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(artifacts, "recognise_decoder", wrong)
     found = artifacts.recognised_decoder(call, read_module(call, "", {}).build.found)
     assert found.layers is None
+    assert found.why_no_layers.startswith("what was recognised differs from ")
 
 
 @pytest.mark.usefixtures("no_beam_graph", "few_shapes")

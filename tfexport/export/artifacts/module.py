@@ -61,10 +61,8 @@ from tfexport.export.module_forms import (
     export_module_forms,
 )
 from tfexport.export.modules.contract import in_eval
-from tfexport.export.parity.module import (
-    compare_module_bundle,
-    compare_module_file,
-)
+from tfexport.export.parity.module import compare_module_file
+from tfexport.export.parity.module_bundle import compare_module_bundle
 from tfexport.export.parity.plan import plan_bundle
 from tfexport.export.parity.text import add_expected
 from tfexport.export.passes.weights import record_weights, share_transposed, share_weights
@@ -133,13 +131,19 @@ def _with_recognised_decoder(
 ) -> ExportResult | str:
     """The bundle of found steps with the recognised decoder, or why there is none."""
     try:
-        return _write(_with_decoder(call, contents), output, real)
+        contents = _with_decoder(call, contents)
+        made = _write(contents, output, real)
     except NotRecognisedError as error:
         return f"nor is its decoder: {error}"
     except OutputExistsError:
         raise
     except TfexportError as error:  # the found steps are as good, or fail in the same way
         return f"its decoder is recognised, but {error}"
+    decoder = contents.build.decoder
+    if decoder is None or not decoder.why_no_layers:
+        return made
+    note = f"its encoder stays in onnxruntime: {decoder.why_no_layers}"
+    return replace(made, notes=(*made.notes, note))
 
 
 def _write(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:

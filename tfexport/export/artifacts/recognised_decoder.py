@@ -72,8 +72,13 @@ def _proven(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) ->
     if decoder.layers is not None:
         try:
             _prove(call, found, decoder)
-        except NotRecognisedError:
-            decoder = replace(decoder, layers=None)
+        except ModuleError:
+            raise
+        except NotRecognisedError as error:
+            decoder = replace(decoder, layers=None, why_no_layers=str(error))
+        except Exception as error:  # the embeddings may be of any form
+            why = f"its program could not be run: {one_line(error)}"
+            decoder = replace(decoder, layers=None, why_no_layers=why)
         else:
             return decoder
     _prove(call, found, decoder)
@@ -89,7 +94,7 @@ def _prove(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) -> 
     """
     own, ids, most = call.own, call.facts.special, call.facts.max_length
     assert own is not None
-    model, hides = decoder.build(), False
+    model, hides = decoder.model, False
     for number, (rows, needed) in enumerate(_cases(call, found)):
         given = as_tensors(found.inputs, stack_rows(rows))
         tokens = most if number == 0 else min(most, _LENGTHS[number % len(_LENGTHS)])

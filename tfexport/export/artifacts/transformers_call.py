@@ -94,6 +94,26 @@ class TransformersModel:
 
         return forward
 
+    def cross_attentions(self, model: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Weights of cross-attention, (B, H, T, S) for each layer, of inputs and target.
+
+        Raises:
+            ValueError: the class gives none.
+        """
+        *given, target = tensors
+        own = model.config._attn_implementation
+        model.set_attn_implementation("eager")  # others give no weights
+        try:
+            weights = model(
+                **self._named(given), decoder_input_ids=target, output_attentions=True,
+                return_dict=True,
+            ).cross_attentions  # fmt: skip
+        finally:
+            model.set_attn_implementation(own)
+        if not weights:
+            raise ValueError(f"{type(model).__name__} gives no weights of cross-attention")
+        return tuple(weights)
+
     def _named(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         """The inputs by their names."""
         return {

@@ -72,6 +72,19 @@ class OwnForward:
 
         return forward
 
+    def cross_attentions(self, inputs: Sequence[Tensor], target: Tensor) -> Sequence[Tensor]:
+        """Weights of cross-attention, (B, H, T, S) for each layer, by a call that gives them.
+
+        Raises:
+            ModuleError: the call has no method ``cross_attentions``, or the model gives none.
+        """
+        given = getattr(self.call, "cross_attentions", None)
+        if given is None:
+            raise self.wrong("gives no weights of cross-attention")
+        tensors = self._moved(*inputs, target)
+        weights: Sequence[Tensor] = call_users(lambda: given(self.model, *tensors), self.wrong)
+        return weights
+
     def _moved(self, *tensors: Tensor) -> list[Tensor]:
         """Inputs, and target ids if given, with their batch where the user's code has it."""
         return [

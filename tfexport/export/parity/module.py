@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport import graph_io
-from tfexport.bundle import WEIGHTS, Manifest, SpecialIds
+from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination
@@ -33,30 +33,17 @@ from tfexport.export.parity.eager_run import (
     Shape,
 )
 from tfexport.export.parity.plan import FULL, QUICK
-from tfexport.export.parity.search import STEPS, Scorer, Search, beam_size, compare_search
+from tfexport.export.parity.search import Scorer
 from tfexport.export.report import (
-    ALIGNMENT,
-    DECODER_OF_STATES,
     DRAWN,
     EXAMPLES,
-    NATIVE,
-    NATIVE_TOKENS,
-    TOKEN_STAGES,
     Comparison,
     ParityReport,
 )
 from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
-from tfexport.model_src.build import build_decoder, build_encoder
-from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import Array, shape_key, stack_rows
-from tfexport.runtime.model.native_decoder import NativeDecoder
-from tfexport.runtime.model.native_engine import why_not_native
-from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
-from tfexport.runtime.search import greedy
 from tfexport.typing import Progress
-from tfexport.weight_table import read_weight_table
 
 BATCHES = (1, 3)
 MOST_TOKENS = 256  # that one row decodes, up to ``max_length``
@@ -276,6 +263,15 @@ class EagerModule:
         logits: Floats = self.module.decode(torch.from_numpy(prefix)[None], memory)[0].numpy()
         return logits
 
+    def alignment(self, run: ModuleRun, heads: Sequence[Sequence[int]]) -> Floats:
+        """Cross-attention of heads, layer and number each, of the user's forward: (B, K, T, S)."""
+        own, found = self.module.own, []
+        assert own is not None
+        for row, tokens in zip(run.rows, run.prefix, strict=True):
+            weights = own.cross_attentions(self._tensors([row]), torch.from_numpy(tokens)[None])
+            found.append(np.stack([weights[layer][0, head].numpy() for layer, head in heads]))
+        return np.stack(found)
+
     def _encode(self, rows: Sequence[Mapping[str, Array]]) -> tuple[tuple[Tensor, ...], ...]:
         memory = self.module.encode(self._tensors(rows))
         return memory, self.module.start(memory)
@@ -334,131 +330,6 @@ class EagerModule:
             yield torch.stack(found)
 
 
-CompareModule = Callable[[EagerModule, ModuleRun, ModuleModel], Iterable[Comparison]]
-
-
-def compare_memory(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
-    """Compare the encoder's memory, for rows of one shape."""
-    if run.memory is None:
-        return
-    state = model.encode(run.rows)
-    tensors = zip(state.memory.values(), zip(*run.memory, strict=True), strict=True)
-    for (value, of_rows), noise in zip(tensors, run.noise.hidden, strict=True):
-        eager = torch.cat(of_rows).float().numpy()
-        yield compare_values("memory", run.shape, value.numpy().astype(np.float32), eager, noise)
-
-
-def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
-    """Compare the logits of every step, and the tokens of greedy search."""
-    state = model.encode(run.rows)
-    steps = [model.step(run.prefix[:, t : t + 1], state).copy() for t in range(run.steps)]
-    cached, noise = np.concatenate(steps, axis=1), run.noise.logits
-    yield compare_values("cached steps", run.shape, cached, run.logits, noise)
-    whole = model.step(run.prefix, model.encode(run.rows))
-    yield compare_values("full prefix", run.shape, whole, run.logits, noise)
-    found = greedy(model, run.rows, run.steps, run.special_ids.decoder_start, run.special_ids.eos)
-    yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
-
-
-def compare_states(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
-    """Compare what the weights of ``weights.json`` make of the states, in our own modules."""
-    states, kept = _states(run, model)
-    prefix = torch.from_numpy(run.prefix)
-    decoder = _stored_decoder(model)
-    made = decoder(states, kept, prefix, torch.ones_like(prefix))
-    yield _compare_log_probs(DECODER_OF_STATES, run, made)
-
-
-def _states(run: ModuleRun, model: ModuleModel) -> tuple[Tensor, Tensor]:
-    """What a recognised decoder attends to, (B, S, W), and which of it is kept, (B, S)."""
-    if model.manifest.embedded_encoder is not None:
-        states = _stored_layers(model)(torch.from_numpy(model.embeddings(run.rows)))
-        return states, torch.ones(states.shape[:2], dtype=torch.int64)
-    states, kept = map(torch.from_numpy, model.states(run.rows))
-    return states, kept.long()
-
-
-def compare_alignment(
-    _eager: EagerModule, run: ModuleRun, model: ModuleModel
-) -> Iterator[Comparison]:
-    """Compare attention of heads with that of the decoder of ``weights.json``."""
-    assert model.manifest.speech is not None
-    heads = model.manifest.speech.alignment_heads or ()
-    states, kept = _states(run, model)
-    ids = torch.from_numpy(run.prefix)
-    decoder = _stored_decoder(model)
-    past = decoder.decoder.empty_cache(states.new_zeros((len(states), 1, 1)))
-    cross = decoder.decoder.project_memory(states)
-    _, _, weights = decoder.step_attended(ids, past, cross, kept)
-    wanted = np.stack([weights[layer][:, head].numpy() for layer, head in heads], axis=1)
-    rows = zip(run.rows, run.prefix, strict=True)
-    made = np.stack([model.alignment(row, [*prefix], heads) for row, prefix in rows])
-    yield compare_values(ALIGNMENT, run.shape, made, wanted, run.noise.log_probs)
-
-
-def _compare_log_probs(stage: str, run: ModuleRun, logits: Tensor) -> Comparison:
-    """Compare logits (B, T, V) of which the user's may be log-probabilities."""
-    found, wanted = (log_probs(each).numpy() for each in (logits, torch.from_numpy(run.logits)))
-    return compare_values(stage, run.shape, found, wanted, run.noise.log_probs)
-
-
-def _compare_native(
-    eager: EagerModule, run: ModuleRun, model: NativeDecoder
-) -> Iterator[Comparison]:
-    """Compare the native engine: log-probabilities of every step, and a greedy search."""
-    state = model.encode(run.rows)
-    steps = [model.step(run.prefix[:, t : t + 1], state) for t in range(run.steps)]
-    yield _compare_log_probs(NATIVE, run, torch.from_numpy(np.concatenate(steps, axis=1)))
-    made = model.generate(run.rows, run.steps)
-    for each in compare_sequences(eager.decode_by_rules(run), made.sequences, made.scores):
-        yield replace(each, stage=NATIVE_TOKENS if each.stage in TOKEN_STAGES else NATIVE)
-
-
-def _stored_decoder(model: ModuleModel) -> Transformer:
-    """The recognised decoder of a bundle, as our own modules."""
-    config = TransformerConfig.from_dict(model.manifest.transformer or {})
-    decoder = build_decoder(config, int(model.manifest.states[0].axes[-1])).eval()
-    weights = _stored_weights(model.folder).items()
-    decoder.load_state_dict({name: each for name, each in weights if not _is_of_layers(name)})
-    return decoder
-
-
-def _stored_layers(model: ModuleModel) -> nn.Module:
-    """The layers of the recognised encoder of a bundle, as our own modules."""
-    assert model.manifest.embedded_encoder is not None
-    config, _ = model.manifest.embedded_encoder
-    layers = build_encoder(TransformerConfig.from_dict(config)).eval()
-    weights = _stored_weights(model.folder).items()
-    layers.load_state_dict({name: each for name, each in weights if _is_of_layers(name)})
-    return layers
-
-
-def _is_of_layers(name: str) -> bool:
-    return name.startswith("encoder.")
-
-
-def _stored_weights(folder: Path) -> dict[str, Tensor]:
-    file = np.memmap(folder / WEIGHTS, np.uint8, "r")
-    table = read_weight_table(folder, file.size)
-    return {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
-
-
-def compare_module_generate(
-    eager: EagerModule, run: ModuleRun, model: ModuleModel
-) -> Iterator[Comparison]:
-    """Compare tokens and scores of a greedy search, by the model's own rules."""
-    made = model.generate(run.rows, run.steps)
-    yield from compare_sequences(eager.decode_by_rules(run), made.sequences, made.scores)
-
-
-def compare_module_beam(
-    eager: EagerModule, run: ModuleRun, model: ModuleModel
-) -> Iterator[Comparison]:
-    """Compare a beam search."""
-    search, beams = Search(model, run.rows, min(STEPS, eager.steps)), beam_size(model)
-    yield from compare_search(search, run, eager.scorer(run.rows, beams), eager.rounding)
-
-
 def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Comparison]:
     """Compare ``step`` with ``decode`` over the full prefix, if a module has both."""
     model = eager.module.model
@@ -499,35 +370,6 @@ def compare_module(
     progress("comparing with your module", len(batches), len(batches))
     name = f"the code of {eager.module.name}"
     return ParityReport(name, found, measured_by=eager.rounding.by, level=eager.level)
-
-
-def compare_module_bundle(
-    eager: EagerModule,
-    bundle: tuple[Path, Manifest],
-    comparisons: Sequence[CompareModule],
-    examples: Sequence[Mapping[str, Array]],
-    progress: Progress,
-) -> ParityReport:
-    """``compare_module`` of the graphs of a bundle, each with its own comparison.
-
-    Args:
-        eager: the module.
-        bundle: the folder of the bundle and its manifest.
-        comparisons: the comparison of each graph.
-        examples: rows of real data.
-        progress: called after every batch.
-    """
-    model = ModuleModel(*bundle, THREADS)
-    runs_decoder = model.manifest.states and not why_not_native(model.manifest)
-    native = NativeDecoder(*bundle, THREADS) if runs_decoder else None
-
-    def compare(run: ModuleRun) -> Iterator[Comparison]:
-        for compare_graph in comparisons:
-            yield from compare_graph(eager, run, model)
-        if native is not None:
-            yield from _compare_native(eager, run, native)
-
-    return compare_module(eager, compare, examples, progress)
 
 
 def compare_module_file(

@@ -1,5 +1,6 @@
 """Weights of all graphs: placed for prepacking, stored once, listed as parameters."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,8 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
         key = content_key(tensor.numpy())
         unique.setdefault(key, tensor)
         places.append((value, key))
+    # Odd numbers of bytes, such as masks, come last: no float may lie unaligned behind them.
+    unique = dict(sorted(unique.items(), key=lambda each: -math.gcd(each[1].nbytes, 4)))
     # Aligned to pages, so that the file can be mapped tensor by tensor on every system.
     stored = ir.external_data.convert_tensors_to_external(
         [_WrittenTensor(t.numpy(), t.dtype, name=t.name) for t in unique.values()],
@@ -253,8 +256,6 @@ def _views(tensor: ir.ExternalTensor) -> Iterator[tuple[Array, int]]:
     if array.dtype not in (np.float32, np.int8) or array.ndim not in (1, 2) or not array.size:
         return
     width, first = array.shape[-1], tensor.offset or 0
-    if first % array.itemsize:  # behind a tensor of bytes, such as a mask: no engine can read it
-        return
     parts = _PACKED if width % _PACKED == 0 else 1
     whole = [(array, first)]
     if parts > 1:

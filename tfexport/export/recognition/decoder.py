@@ -24,6 +24,7 @@ from tfexport.export.incremental.program import (
     Program,
 )
 from tfexport.export.incremental.step_graphs import build_encoder
+from tfexport.export.named_code import one_line
 from tfexport.export.recognition.attention import MASKED, AllMaskedError, Attention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
@@ -80,6 +81,7 @@ class RecognisedDecoder:
             masks which positions are kept, (B, S).
         outputs: these as tensors of a graph.
         layers: of the encoder, if they are recognised too; nothing is masked then.
+        why_no_layers: why these are not recognised; "" if they are.
         parameters: of the module, to the weights; see ``Manifest``.
     """
 
@@ -88,13 +90,14 @@ class RecognisedDecoder:
     encoder: nn.Module
     outputs: tuple[TensorSpec, ...]
     layers: RecognisedEncoder | None = None
+    why_no_layers: str = ""
     parameters: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """Those of the decoder, and of the encoder's layers if they are recognised."""
         of_layers = {} if self.layers is None else self.layers.state_dict
-        return {**self.build().state_dict(), **of_layers}
+        return {**self.state_dict, **of_layers}
 
     def encode(self, inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """The memory, and which of its positions are kept: (B, S, W) and (B, S) of 0 and 1."""
@@ -106,10 +109,11 @@ class RecognisedDecoder:
             return memory, kept[0].long()
         return memory, torch.ones(memory.shape[:2], dtype=torch.int64)
 
-    def build(self) -> Transformer:
+    @functools.cached_property
+    def model(self) -> Transformer:
         """Our own modules with its weights; in place of source ids they take the memory."""
         model = build_decoder(self.config, int(self.outputs[0].axes[-1])).eval()
-        model.load_state_dict(self.state_dict)
+        model.load_state_dict(self.state_dict, assign=True)
         return model
 
 
@@ -145,25 +149,27 @@ def recognise_decoder(
         graph = build_encoder(program, [reader.memory, *masks], fused)
         encoder = _Encoder(graph, program.batch_axis(reader.memory) or 0, reader.mask)
         specs = reader.specs()
-        layers = _read_layers(program, reader.memory, specs, fused)
+        layers, why_not = _read_layers(program, reader.memory, specs, fused)
         weights = {
             name: tensor
             for name, tensor in found.state_dict.items()
             if not name.startswith(_OF_ENCODER)
         }
-        return RecognisedDecoder(found.config, weights, encoder, specs, layers)
+        return RecognisedDecoder(found.config, weights, encoder, specs, layers, why_not)
 
 
 def _read_layers(
     program: Program, memory: fx.Node, specs: Sequence[TensorSpec], fused: bool
-) -> RecognisedEncoder | None:
-    """The layers that give a memory; None if they are not known, or if some of it is masked."""
+) -> tuple[RecognisedEncoder | None, str]:
+    """The layers that give a memory, or None and why they are not known."""
     if len(specs) > 1:
-        return None
+        return None, "positions of its states are masked"
     try:
-        return recognise_encoder(program, memory, specs[0], fused)
-    except Exception:  # of any form; it runs as it is
-        return None
+        return recognise_encoder(program, memory, specs[0], fused), ""
+    except NotRecognisedError as error:
+        return None, str(error)
+    except Exception as error:  # it may be of any form, and runs as it is
+        return None, f"its program could not be read: {one_line(error)}"
 
 
 def _read(

@@ -42,16 +42,17 @@ class RecognisedEncoder:
     embed: nn.Module
     embeddings: TensorSpec
 
-    def build(self) -> nn.Module:
+    @functools.cached_property
+    def model(self) -> nn.Module:
         """Our own modules with its weights: (B, S, W) to the same."""
         layers = build_layers(self.config).eval()
-        layers.load_state_dict(self.state_dict)
+        layers.load_state_dict(self.state_dict, assign=True)
         return layers
 
     def encode(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """The states (B, S, W) of inputs."""
         (embeddings,) = self.embed(*inputs)
-        states: Tensor = self.build()(embeddings)
+        states: Tensor = self.model(embeddings)
         return states
 
 
@@ -93,7 +94,7 @@ def recognise_encoder(
 
 
 def _flow(program: Program, memory: fx.Node) -> Dataflow:
-    """What becomes of the input, for one row of it."""
+    """The dataflow of the encoder's input, for one row of it."""
     numbers = [node for node in program.inputs if program.dtypes[node] is torch.float32]
     if len(numbers) != 1:
         raise NotRecognisedError(f"the encoder takes {len(numbers)} inputs of numbers, not one")
