@@ -63,7 +63,7 @@ def as_ints(values: Sequence[int] | NDArray[Any]) -> Ints:
     found = np.asarray(values)
     if found.size and not np.issubdtype(found.dtype, np.integer):
         raise NativeError(f"{found.dtype} values where integers are expected")
-    return np.ascontiguousarray(np.minimum(np.maximum(found, -1), _LARGEST), np.int32)
+    return np.ascontiguousarray(np.clip(found, -1, _LARGEST), np.int32)
 
 
 def c_tensor(name: str, tensor: Tensor) -> CTensor:
