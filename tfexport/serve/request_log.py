@@ -150,10 +150,12 @@ _least = 0  # number of the lowest level that is written
 def _line(event: str, **values: Any) -> str:
     now = datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="milliseconds")
     line = {"time": now, "event": event, **values}
-    try:
-        return to_json(line, fallback=str).decode()
-    except ValueError:  # half of a surrogate pair
-        return json.dumps(line, default=str)
+    with contextlib.suppress(ValueError):  # half of a surrogate pair
+        made = to_json(line, fallback=str)
+        if made.isascii():
+            return made.decode()
+    # With escapes: characters of callers may end a line, or steer a terminal.
+    return json.dumps(line, default=str, separators=(",", ":"))
 
 
 class _Lines(logging.Handler):
