@@ -274,3 +274,5 @@ def test_texts_of_json() -> None:
 def test_a_subtitle_that_its_own_file_lacks_is_refused() -> None:
     with pytest.raises(InputError, match="not SubRip"):
         read_file("one\ntwo", "srt", Markup())
+    with pytest.raises(InputError, match="its first line does not begin with WEBVTT"):
+        read_file(SRT, "vtt", Markup())

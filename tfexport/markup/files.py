@@ -141,7 +141,9 @@ def _vtt(content: str, markup: Markup) -> TextFile:
     try:
         captions = webvtt.from_string(content.replace("\r\n", "\n")).captions
     except webvtt.errors.MalformedFileError as error:
-        raise InputError(f"not WebVTT: {str(error)[:200]}") from None
+        begins = content.startswith("WEBVTT")
+        reason = str(error)[:200] if begins else "its first line does not begin with WEBVTT"
+        raise InputError(f"not WebVTT: {reason}") from None
     return _subtitles(content, [cue.raw_text for cue in captions], markup)
 
 
