@@ -1,4 +1,4 @@
-"""The site: links, and its pages in a browser, on a phone too. ``make docs`` builds and tests it."""
+"""The site that ``make docs`` builds and tests: links, and pages in a browser, on a phone too."""
 
 import importlib.util
 import os
