@@ -10,7 +10,7 @@ from tfexport_native.library import CSources, CTensor, NativeError
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
-_LARGEST = 2**31 - 1
+_LARGEST = np.iinfo(np.int32).max
 # Ids for the encoder, or states (S, E) of an encoder elsewhere.
 Source: TypeAlias = Sequence[int] | Floats
 
@@ -61,11 +61,9 @@ def _joined(sources: Sequence[Source], state_size: int) -> Floats:
 def as_ints(values: Sequence[int] | NDArray[Any]) -> Ints:
     """As the engine takes them; what would wrap to other int32 values becomes the largest."""
     found = np.asarray(values)
-    if found.size and found.dtype.kind not in "iu":
+    if found.size and not np.issubdtype(found.dtype, np.integer):
         raise NativeError(f"{found.dtype} values where integers are expected")
-    # Of other integers only the function takes -1 and the largest.
-    clipped = found.clip(-1, _LARGEST) if found.dtype == np.int64 else np.clip(found, -1, _LARGEST)
-    return np.ascontiguousarray(clipped, np.int32)
+    return np.ascontiguousarray(np.clip(found, -1, _LARGEST), np.int32)
 
 
 def c_tensor(name: str, tensor: Tensor) -> CTensor:
