@@ -110,6 +110,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        # By Python's thresholds it takes a tenth of an export.
+        gc.set_threshold(20_000, 20, 50)
         gc.enable()
 
 
@@ -118,7 +120,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+def pytest_collectstart() -> None:
+    _go_where_it_is_idle()
+
+
 def pytest_runtest_setup() -> None:
+    _go_where_it_is_idle()
+
+
+def _go_where_it_is_idle() -> None:
     """Let a worker that has no core of its own go to the one that was idle for longest."""
     if not _CORES or int(WORKER.removeprefix("gw")) < len(_CORES) or sys.platform != "linux":
         return

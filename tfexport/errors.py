@@ -218,6 +218,12 @@ def shown(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def system_reason(error: OSError) -> str:
+    """An error of the system for users: the file and the reason, without its number."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
 def join_some(names: Sequence[str], limit: int = 8) -> str:
     """The first few names, and how many more there are."""
     listed = ", ".join(names[:limit])

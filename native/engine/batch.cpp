@@ -4,8 +4,9 @@
 
 namespace tfn {
 
-Batch::Batch(std::shared_ptr<Model> model)
-    : model_(std::move(model)), positions_(model_->config.num_decoder_layers * position_size()) {}
+Batch::Batch(std::shared_ptr<Model> model, Role role)
+    : model_(std::move(model)), role_(role),
+      positions_(model_->config.num_decoder_layers * position_size()) {}
 
 size_t Batch::position_size() const { return 2 * (size_t)model_->decoder_heads.width(); }
 
@@ -49,7 +50,7 @@ void Batch::select(const int32_t* rows, int count) {
 }
 
 Batch Batch::branch(const int32_t* rows, const int32_t* lengths, int count) const {
-    Batch made(model_);
+    Batch made(model_, role_);
     made.rows_.reserve(count);
     for (int i = 0; i < count; i++) {
         if (rows[i] < 0 || rows[i] >= this->rows())

@@ -66,7 +66,7 @@ void mean_of_heads(const float* weights, int count, int heads, int width, float*
 
 class Batch {
 public:
-    explicit Batch(std::shared_ptr<Model> model);
+    explicit Batch(std::shared_ptr<Model> model, Role role = Role::steps);
 
     int rows() const { return (int)rows_.size(); }
     int position(int row) const { return rows_[row].cache.length(); }
@@ -111,6 +111,7 @@ private:
     void compare(Workspace& w, int count, const Reading& reading) const;
 
     std::shared_ptr<Model> model_;
+    Role role_;
     size_t position_size() const;  // of a layer: its keys and values
     Positions positions_;
     std::vector<Row> rows_;

@@ -33,6 +33,19 @@ struct Hypothesis {
 };
 
 constexpr int SPARE = 8;  // candidates of a row for those that rules ban
+constexpr int MANY = 5;   // hypotheses of a row, from which tiles of floats gain on the whole
+
+// Best tokens of a row that are ranked where few logits are needed.
+int ranked_count(const BeamRules& rules, int size) {
+    return std::min(size, rules.candidates() + (rules.on_log_probs ? SPARE : 0));
+}
+
+// The search alone decides, and never how many rows there are.
+Role role_of(const Vocabulary& vocabulary, const BeamRules& rules) {
+    const bool ranks = rules.need_few_logits(0) &&
+                       vocabulary.ranks_by_integers(ranked_count(rules, vocabulary.size()));
+    return rules.beams >= MANY && ranks ? Role::beams : Role::steps;
+}
 
 // A sentence that is still searched.
 struct Sentence {
@@ -154,7 +167,7 @@ private:
     void rank_few(Workspace& w, int each, Candidate* found) {
         const std::vector<Place> rows = places();
         const int count = (int)rows.size();
-        const int some = std::min(size_, rules_.on_log_probs ? each + SPARE : each);
+        const int some = ranked_count(rules_, size_);
         std::vector<float> values((size_t)count * some), room(count * length());
         std::vector<int32_t> ids(values.size());
         std::vector<double> log_sums(count);
@@ -284,7 +297,7 @@ private:
 
 int beam(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, const BeamRules& rules,
          const BeamRecord& record) {
-    Batch batch(model);
+    Batch batch(model, role_of(model->vocabulary, rules));
     batch.enter(w, sources);
     const int forced = rules.first >= 0, steps = std::min(record.room, rules.most - forced);
     const size_t of_step = (size_t)sources.count * rules.candidates();

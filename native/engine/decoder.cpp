@@ -217,6 +217,7 @@ void Batch::advance(Workspace& w, const Tokens& tokens, const Wanted& wanted) {
 
 void Batch::advance(Workspace& w, Rows rows, const Tokens& tokens, const Wanted& wanted) const {
     const Step step = prepare(rows, tokens, wanted);
+    w.role = role_;
     model_->target_embedding.embed(w, step.ids, step.positions);
     for (int i = 0; i < model_->config.num_decoder_layers; i++) {
         const DecoderLayer& layer = model_->decoder_layer(i);

@@ -44,7 +44,7 @@ void Residual::leave(Workspace& w, int rows, const Linear& last, const float* fr
         return;
     }
     Epilogue out{w.x.data(), apart, nullptr, (int)apart, Then::add, Activation::none, scale_};
-    run_linear(w.kernels, w.team, last, from, ld, rows, w.quantized, out);
+    run_linear(w.kernels, w.team, last, w.role, from, ld, rows, w.quantized, out);
     if (placement_ == Placement::post) norm_.apply(w, w.x.data(), w.x.data(), rows);
 }
 
@@ -146,7 +146,7 @@ void FeedForward::run(Workspace& w, int rows) const {
 void project(Workspace& w, const Linear& linear, const float* x, size_t ld, int rows, float* y,
              size_t ld_out, Activation activation, Then then) {
     Epilogue out{y, ld_out, nullptr, (int)ld_out, then, activation, 1};
-    run_linear(w.kernels, w.team, linear, x, ld, rows, w.quantized, out);
+    run_linear(w.kernels, w.team, linear, w.role, x, ld, rows, w.quantized, out);
 }
 
 }  // namespace tfn

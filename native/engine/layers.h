@@ -22,6 +22,7 @@ struct Workspace {
     Buffer<uint16_t> split;
     Buffer<int32_t> candidates;
     Quantized quantized;
+    Role role = Role::steps;                        // of the rows that are computed
     std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, when threads share rows
 
     // Raises Cancelled once the caller has set its flag. Another thread may set it at any time.

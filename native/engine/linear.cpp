@@ -64,7 +64,28 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
     packed_ = {k, weights_.data(), integers_.data(), scales_.data(), sums_.data()};
     if (type != Half::none) packed_.floats = {halves_.data(), type};
     if (!all.store.filled()) fill(kernels, all, tensors, outputs, inputs);
-    if (int8) packed_.largest = *std::max_element(largest_.data(), largest_.data() + panels_);
+    if (!int8) return;
+    packed_.largest = *std::max_element(largest_.data(), largest_.data() + panels_);
+    if (kernels.pair_groups && k <= MOST_PAIRED) pair_groups(kernels, all.store, all.team);
+}
+
+void Linear::pair_groups(const Kernels& kernels, Store& store, Team& team) {
+    const int k = packed_.k, groups = k / PAIRED_GROUP;
+    const size_t each = order_size(k), of_panel = (size_t)kernels.panel * k;
+    order_ = store.take<uint16_t>(panels_ * each);
+    packed_.order = order_.data();
+    if (!store.filled())
+        return team.run(panels_, 2.0 * panels_ * of_panel, [&](int panel, int) {
+            kernels.pair_groups(integers_.data() + panel * of_panel, k, packed_.largest,
+                                order_.data() + panel * each);
+        });
+    // A product reads and multiplies at places of a file.
+    for (size_t panel = 0; panel < (size_t)panels_; panel++) {
+        const uint16_t* order = order_.data() + panel * each;
+        bool within = 2 * order[0] <= groups;
+        for (int i = 1; i <= groups; i++) within = within && order[i] < groups;
+        if (!within) store.refuse("has weights in an order of other places");
+    }
 }
 
 void Linear::fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
@@ -206,13 +227,13 @@ Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
     count = (panels + each - 1) / each;
 }
 
-void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const float* x, size_t ld,
-                int rows, Quantized& quantized, Epilogue out) {
+void run_linear(const Kernels& kernels, Team& team, const Linear& linear, Role role, const float* x,
+                size_t ld, int rows, Quantized& quantized, Epilogue out) {
     const int k = linear.inputs();
     Input input{x, ld};
     if (linear.quantized())
         input = quantized.make(kernels, team, x, ld, rows, k, linear.packed().largest);
-    else if (linear.role() == Role::sources)
+    else if (linear.role() != Role::steps || role != Role::steps)
         input = quantized.make_floats(kernels, team, x, ld, rows, k);
     out.bias = linear.bias();
     const double work = (double)rows * k * kernels.panel;

@@ -27,6 +27,7 @@ struct Source {        // of some output columns
 // instructions may have a product for each, but not one for many rows and one for few.
 enum class Role {
     steps,    // of a decoder: often one at a time, and the same values whenever they are many
+    beams,    // of a decoder that follows several hypotheses of each row
     sources,  // whole sources
 };
 
@@ -50,6 +51,7 @@ private:
               Heads outputs, Heads inputs);
     void fill(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
               Heads outputs, Heads inputs);
+    void pair_groups(const Kernels& kernels, Store& store, Team& team);
     bool pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task);
 
     Role role_ = Role::steps;
@@ -59,6 +61,7 @@ private:
     View<int8_t> integers_;
     View<int32_t> sums_;
     View<uint8_t> largest_;  // of the values of each panel, without their signs
+    View<uint16_t> order_;   // of each panel's groups, where a set pairs them
     Packed packed_;
 };
 
@@ -70,7 +73,7 @@ public:
     Input make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows, int k,
                int largest);
 
-    // Floats of whole sources: in parts where the set has those.
+    // Floats of many rows: in parts where the set has those.
     Input make_floats(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
                       int k);
 
@@ -101,7 +104,8 @@ struct Chunks {
     int last(int task) const { return first(task) + each < panels ? first(task) + each : panels; }
 };
 
-void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const float* x, size_t ld,
-                int rows, Quantized& quantized, Epilogue out);
+// Of rows of a role that only the caller knows, or of the matrix's own.
+void run_linear(const Kernels& kernels, Team& team, const Linear& linear, Role role, const float* x,
+                size_t ld, int rows, Quantized& quantized, Epilogue out);
 
 }  // namespace tfn

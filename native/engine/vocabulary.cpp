@@ -263,8 +263,12 @@ void Vocabulary::some_logits(const Kernels& kernels, const Input& input, int row
     kernels.linear(own, input, rows, 0, 1, {out, ld, of_columns, columns.count});
 }
 
+bool Vocabulary::ranks_by_integers(int count) const {
+    return rest_.int8 && count + BEYOND <= MOST_COMPUTED;
+}
+
 void Vocabulary::rank(Workspace& w, const float* x, int rows, const Ranked& ranked) const {
-    if (rest_.int8 && ranked.count + BEYOND <= MOST_COMPUTED) rank_integers(w, x, rows, ranked);
+    if (ranks_by_integers(ranked.count)) rank_integers(w, x, rows, ranked);
     else rank_floats(w, x, rows, ranked);
 }
 

@@ -82,6 +82,8 @@ public:
                    float* out, size_t ld) const;
     // The best logits of each row, and the log of the sum of all their exponentials.
     void rank(Workspace& w, const float* x, int rows, const Ranked& ranked) const;
+    // Whether so many of them come from products of integers.
+    bool ranks_by_integers(int count) const;
     // The token of the largest logit of each row among those that are not suppressed, nor barred.
     void best(Workspace& w, const float* x, int rows, int32_t* out,
               const Barred& barred = {}) const;

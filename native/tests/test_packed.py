@@ -214,6 +214,29 @@ def test_a_file_cannot_name_other_types(tmp_path: Path) -> None:
                 Model(engine_config(config), tensors, packed=file)
 
 
+@pytest.mark.skipif("avx2" not in instruction_sets(), reason="no other set pairs groups of weights")
+def test_a_file_cannot_name_other_places_of_weights(tmp_path: Path) -> None:
+    config, tensors = draw_weights(0, int8=True)
+    file = PackedFile(tmp_path / "packed", "digest")
+    Model(engine_config(config), tensors, 1, "avx2").save(file)
+    whole = file.path.read_bytes()
+    groups = -(-config.d_model // 4)
+
+    def is_order(place: int) -> bool:
+        pairs, *order = np.frombuffer(whole, np.uint16, 1 + groups, place).tolist()
+        return bool(2 * pairs <= groups and sorted(order) == list(range(groups)))
+
+    room = len(whole) - 2 * (1 + groups)
+    place = next(place for place in range(4096, room, 64) if is_order(place))
+    for word, value in ((0, groups // 2 + 1), (0, 65535), (1, groups), (groups, 65535)):
+        damaged = bytearray(whole)
+        damaged[place + 2 * word : place + 2 * word + 2] = np.uint16(value).tobytes()
+        damaged[24:32] = checksum(bytes(damaged[4096:])).to_bytes(8, "little")
+        file.path.write_bytes(damaged)
+        with pytest.raises(PackedFileError, match="order of other places"):
+            Model(engine_config(config), tensors, 1, "avx2", file)
+
+
 def checksum(data: bytes) -> int:
     """``Sum`` of engine/store.cpp."""
     odd, most = 0x9E3779B97F4A7C15, (1 << 64) - 1

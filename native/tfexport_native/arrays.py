@@ -10,6 +10,7 @@ from tfexport_native.library import CSources, CTensor, NativeError
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+_LARGEST = np.iinfo(np.int32).max
 # Ids for the encoder, or states (S, E) of an encoder elsewhere.
 Source: TypeAlias = Sequence[int] | Floats
 
@@ -62,8 +63,7 @@ def as_ints(values: Sequence[int] | NDArray[Any]) -> Ints:
     found = np.asarray(values)
     if found.size and not np.issubdtype(found.dtype, np.integer):
         raise NativeError(f"{found.dtype} values where integers are expected")
-    bounds = np.iinfo(np.int32)
-    return np.ascontiguousarray(np.clip(found, -1, bounds.max), np.int32)
+    return np.ascontiguousarray(np.clip(found, -1, _LARGEST), np.int32)
 
 
 def c_tensor(name: str, tensor: Tensor) -> CTensor:

@@ -210,6 +210,10 @@ _FUNCTIONS = {
     "tfn_batch_select": (ctypes.c_int, (_HANDLE, _ARRAY, Int, CError)),
 }  # fmt: skip
 
+# They return at once: to give the GIL away, and to wait for it behind another thread, would take
+# longer than the call.
+_AT_ONCE = ("tfn_batch_rows", "tfn_batch_longest_source")
+
 
 def _load() -> ctypes.CDLL:
     # A build of one's own, such as one with sanitizers, in place of the installed one.
@@ -220,12 +224,14 @@ def _load() -> ctypes.CDLL:
     if not paths:
         raise ImportError(f"{here}: the shared library is missing. Install tfexport-native again.")
     try:
-        library = ctypes.CDLL(str(paths[0]))
+        library, with_gil = ctypes.CDLL(str(paths[0])), ctypes.PyDLL(str(paths[0]))
         found = library.tfn_version()
     except (OSError, AttributeError) as error:
         raise ImportError(f"{paths[0]}: {error}") from None
     if found != _VERSION:
         raise ImportError(f"{paths[0]}: has interface {found}; this package needs {_VERSION}.")
+    for name in _AT_ONCE:
+        setattr(library, name, getattr(with_gil, name))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -1,17 +1,20 @@
 """Terms: their matching in source texts, and translations that meet them."""
 
+import random
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tfexport.runtime.terms as matching
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import Translator
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.scheduler import Scheduler
 from tfexport.runtime.term_tokens import WordBoundaries
-from tfexport.runtime.terms import Terms, split_words, words_of_tokens
+from tfexport.runtime.terms import Phrases, Terms, split_words, words_of_tokens
 
 DEMO = Path("examples/de-en.bundle")
 ROWS = [
@@ -121,7 +124,28 @@ def test_a_phrase_replaces_the_word_that_the_model_would_choose(
     ],
 )
 def test_tokens_belong_to_words(text: str, surfaces: list[str], words: list[int]) -> None:
-    assert words_of_tokens(split_words(text), surfaces) == words
+    assert words_of_tokens(split_words(text), surfaces, looked_for=True) == words
+
+
+def test_texts_of_plain_characters_are_split_as_any_other() -> None:
+    draw = random.Random(3)
+    plain = [chr(code) for code in range(0x3000) if matching._PLAIN.fullmatch(chr(code))]
+    alphabet = [*plain, *'ab1_ .!?\u2019"(' * 40]
+    for text in [*plain, *("".join(draw.choices(alphabet, k=9)) for _ in range(2000))]:
+        assert split_words(text) == matching._split(unicodedata.normalize("NFC", text)), text
+
+
+def test_phrases_are_found_without_splitting_where_words_have_them() -> None:
+    draw = random.Random(4)
+    known = set[bool]()
+    for _ in range(3000):
+        phrases = ["".join(draw.choices("aAb. _", k=draw.randint(1, 3))).strip() for _ in range(2)]
+        text = "".join(draw.choices("aAbB.  _é", [4, 2, 3, 1, 2, 3, 1, 1, 0.2], k=7))
+        found = Phrases.of((each, 0) for each in phrases if each)
+        if (has := found.is_in(text)) is not None:
+            known.add(has)
+            assert has == (found.count(split_words(text)) > 0), (phrases, text)
+    assert known == {True, False}
 
 
 def test_terms_that_a_translation_has_anyway_change_nothing(translator: Translator) -> None:

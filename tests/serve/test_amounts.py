@@ -272,6 +272,18 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
     assert (first["event"], first["lines"], second["event"]) == ("lost", 7, "a")
 
 
+@pytest.mark.no_model
+@pytest.mark.parametrize("text", ["é\u2028\x85", "\x9b2J", "\ud800", "a\nb"])
+def test_callers_can_neither_end_a_line_nor_steer_a_terminal(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    request_log.write("refused", problem=text, path=Path("x"))
+    written = capsys.readouterr().err
+    assert written.isascii()
+    (line,) = written.splitlines()
+    assert (json.loads(line)["problem"], json.loads(line)["path"]) == (text, "x")
+
+
 def test_lines_are_written_together_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several processes may share a pipe, which takes 4,096 bytes of one without another's."""
     lines = [json.dumps({"number": place, "text": "x" * (place * 7)}) for place in range(99)]
@@ -343,7 +355,7 @@ def test_clients_that_leave_a_stream_leave_nothing_in_the_log(
         server.wait_idle()
         assert server.end() == 0
         log = server.log.read_text()
-        assert '"level": "error"' not in log
+        assert '"level":"error"' not in log
         assert "destroyed" not in log
 
 

@@ -80,7 +80,7 @@ def test_a_fault_of_a_path_has_the_form_of_its_protocol(
     monkeypatch.setattr(service.models, "get", lambda name: 1 / 0)
     status, body = asyncio.run(ask(make_app(service), "/v2/models/tiny/infer"))
     assert (status, list(body)) == (500, ["error"])
-    assert '"event": "fault"' in capsys.readouterr().err
+    assert '"event":"fault"' in capsys.readouterr().err
 
 
 def test_what_a_call_holds_is_let_go_when_its_client_leaves(

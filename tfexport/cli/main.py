@@ -16,7 +16,7 @@ import click
 from tfexport.atomic import naming
 from tfexport.cli import INTERRUPTED
 from tfexport.cli.console import spell
-from tfexport.errors import ConfigError, TfexportError
+from tfexport.errors import ConfigError, TfexportError, system_reason
 
 
 def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -77,8 +77,7 @@ class _Group(click.Group):
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
             ctx.exit(CLOSED_PIPE)
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(f"{where}{error.strerror or error}") from error
+            raise click.ClickException(system_reason(error)) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)

@@ -86,6 +86,10 @@ def transcribe(ctx: click.Context, /, bundle: str, sounds: tuple[str, ...], **va
     apart = kind in ("srt", "vtt") and len(sounds) > 1
     if apart and output == "-":
         raise ConfigError(f"--format {kind}: several sounds need --output FOLDER")
+    if apart and output.endswith(f".{kind}") and not Path(output).is_dir():
+        raise ConfigError(
+            f"--output {output}: several sounds need a folder; this is named as a file"
+        )
     opened = Engine(bundle, ThreadLayout(threads=threads), engine=engine)
     transcriber = Transcriber(opened, options, most)
     writer = _Writer(sounds, kind, force)

@@ -119,7 +119,8 @@ class _Call:
               "as it is.")  # fmt: skip
 @click.option("--placeholders", metavar="KIND,...",
               help="With --format: what stays letter for letter, of url, email, printf, braces, "
-              "icu, emoji, number; an empty text for nothing.  [default: all but number]")  # fmt: skip
+              "icu, emoji, number; an empty text for nothing.  "
+              "[default: all but number]")  # fmt: skip
 @click.option("--placeholder-pattern", metavar="REGEX", multiple=True,
               help="With --format: a regular expression of what stays too.")  # fmt: skip
 @terms_options

@@ -3,7 +3,7 @@
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -13,6 +13,7 @@ from tfexport.runtime.text.sentences import UNSPACED
 
 _IN_WORDS = "'’-‑·_"
 _LOOKED_AHEAD = 80  # characters in which the text of a token is looked for
+_DRAWN = 0.2  # the least attention for ``Unit.drawn``
 _NAME = 3  # letters of a capitalised word that is the same in both languages
 
 
@@ -25,12 +26,15 @@ class Unit:
         end: after its last character.
         source: the place in the source that it was translated from; None if unknown.
         kept: the number of the placeholder that it is; None for other words.
+        drawn: places of source words that no word was translated from, to which it attends more
+            than other words do.
     """
 
     start: int
     end: int
     source: int | None = None
     kept: int | None = None
+    drawn: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,8 @@ def align(
     target_spans = _target_spans(target, tokens)
     words = split_words(source, (), [start for start, end in source_spans if end > start])
     found = split_words(target, fixed, [start for start, _ in target_spans])
-    attended = _attended(source, words, source_spans, target_spans, tokens.attention, found)
+    weights = _weights(source, words, source_spans, target_spans, tokens.attention, found)
+    attended = [int(row.argmax()) if row.any() else None for row in weights]
     marks = {place for place, (start, end) in enumerate(found) if _is_pointed(target[start:end])}
     best = [None if place in marks else one for place, one in enumerate(attended)]
     for place, pair in _pair_names(source, words, target, found).items():
@@ -121,10 +126,16 @@ def align(
     for place, pair in _pair_marks(source, words, target, found, best).items():
         best[place] = pair
     parts = set(fixed)
-    return [
+    units = [
         Unit(start, end, None if pair is None or (start, end) in parts else words[pair][0])
         for (start, end), pair in zip(found, best, strict=True)
     ]
+    taken = {place for place, span in enumerate(found) if place in marks or span in parts}
+    for word in {*range(len(words))} - {*best}:
+        place = int(weights[:, word].argmax()) if units else 0
+        if units and place not in taken and weights[place, word] >= _DRAWN:
+            units[place] = replace(units[place], drawn=(*units[place].drawn, words[word][0]))
+    return units
 
 
 def _only_marks(text: str) -> bool:
@@ -172,24 +183,24 @@ def _common(one: str, other: str) -> int:
     return count
 
 
-def _attended(
+def _weights(
     source: str,
     words: Sequence[tuple[int, int]],
     source_spans: Sequence[tuple[int, int]],
     target_spans: Sequence[tuple[int, int]],
     attention: NDArray[np.float32],
     found: Sequence[tuple[int, int]],
-) -> list[int | None]:
-    """The source word to which each target word attends most."""
+) -> NDArray[np.float64]:
+    """How much each target word attends to each source word: the sum over its tokens."""
+    made = np.zeros((len(found), len(words)))
     if not words:
-        return [None] * len(found)
+        return made
     columns = min(attention.shape[1], len(source_spans))
     homes = _homes(source, source_spans[:columns], words)
     pooled = np.zeros((len(attention), len(words)))
     np.add.at(pooled.T, homes, attention[:, :columns].T)
-    best = list[int | None]()
     token = 0
-    for start, end in found:
+    for place, (start, end) in enumerate(found):
         while token < len(target_spans) and target_spans[token][1] <= start:
             token += 1
         rows = []
@@ -197,8 +208,8 @@ def _attended(
         while following < len(target_spans) and target_spans[following][0] < end:
             rows.append(following)
             following += 1
-        best.append(int(pooled[rows].sum(0).argmax()) if rows else None)
-    return best
+        made[place] = pooled[rows].sum(0)
+    return made
 
 
 def _homes(

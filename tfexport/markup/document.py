@@ -235,9 +235,9 @@ def _placed(variant: Variant, unit: Unit, numbers: dict[tuple[int, int], int]) -
     if number is not None:
         part = variant.keeps.index(number)
         return replace(unit, source=variant.sources[part], kept=number)
-    if unit.source is None:
-        return unit
-    return replace(unit, source=variant.source(unit.source))
+    drawn = tuple(map(variant.source, unit.drawn))
+    source = None if unit.source is None else variant.source(unit.source)
+    return replace(unit, source=source, drawn=drawn)
 
 
 def read_row(

@@ -13,6 +13,7 @@ from tfexport.runtime.text.sentences import UNSPACED
 # What a word adds to the range of an element: one of its own, of another element, and of none.
 _OWN, _OTHER, _NEUTRAL = 2, -4, -1
 _LONGEST_WORD = 100  # characters, of words that are divided
+_ICON = re.compile(r"\sclass\s*=", re.IGNORECASE)  # of an empty element, which shows a picture
 _RAISED = re.compile(r"<su[bp]\b", re.IGNORECASE)
 
 
@@ -45,7 +46,11 @@ class Node:
     @property
     def shown(self) -> bool:
         """Whether a reader sees something where it is, without its words."""
-        return any(child.shown for child in self.children) if self.closing else self.seen
+        if not self.closing:
+            return self.seen
+        if self.start == self.end and _ICON.search(self.opening):
+            return True
+        return any(child.shown for child in self.children)
 
     def as_it_is(self) -> str:
         """Its markup without words."""
@@ -155,7 +160,8 @@ class Placement:
                 owned.setdefault(number, []).append(place)
         free = bytearray(b"\x01") * (last - first)
         taken = list[tuple[int, int, int]]()  # start, end and the number of a node, in order
-        for number in sorted(owned, key=lambda n: (nodes[n].kept is None, -len(owned[n]), n)):
+        numbers = sorted(owned, key=lambda n: (nodes[n].kept is None, -len(owned[n]), n))
+        for number in [*numbers, *self._drawn(nodes, owners, owned, first)]:
             found = self._range(owned[number], number, owners, free, first)
             if found is not None:
                 start, end = found
@@ -185,6 +191,32 @@ class Placement:
                     number = None
             owners.append(number)
         return owners
+
+    def _drawn(
+        self,
+        nodes: Sequence[Node],
+        owners: list[int | None],
+        owned: dict[int, list[int]],
+        first: int,
+    ) -> list[int]:
+        """Give elements from which no word came the words that attend to theirs most.
+
+        Returns:
+            The numbers of these elements; ``owners`` and ``owned`` have their words.
+        """
+        waiting = [
+            number
+            for number, node in enumerate(nodes)
+            if number not in owned and node.kept is None and node.closing and node.end > node.start
+        ]
+        for number in waiting:
+            node = nodes[number]
+            for place, owner in enumerate(owners, first):
+                drawn = self.units[place].drawn
+                if owner is None and any(node.start <= one < node.end for one in drawn):
+                    owners[place - first] = number
+                    owned.setdefault(number, []).append(place)
+        return [number for number in waiting if number in owned]
 
     def _range(
         self,

@@ -205,20 +205,23 @@ class Engine:
             text = ", and would be cut; terms need the whole text"
             raise InputError(Message(error.message, text)) from None
         assert words is not None
-        of_ids = partial(self._words_of_ids, source, words, len(ids), framing)
+        of_ids = partial(self._words_of_ids, source, words, ids, framing)
         # Only a bundle with attention can place phrases.
         return ids, self.term_tokens.required(found, options, None if self._io else of_ids)
 
     def _words_of_ids(
-        self, source: str, words: Words, count: int, framing: Framing
+        self, source: str, words: Words, ids: Sequence[int], framing: Framing
     ) -> tuple[int, ...]:
-        """The word of each of so many ids of a text, -1 for special tokens."""
+        """The word of each id of a text, -1 for special tokens."""
         from tfexport.runtime.terms import words_of_tokens  # noqa: PLC0415
 
-        of_text = words_of_tokens(words, self.texts.surfaces(source))
-        after = self.texts.num_special_tokens(framing)[1]
-        before = count - len(of_text) - after
-        return (*[-1] * before, *of_text, *[-1] * after) if before >= 0 else (-1,) * count
+        before, after = self.texts.num_special_tokens(framing)
+        of_text = words_of_tokens(words, self.texts.pieces(ids[before : len(ids) - after]))
+        if of_text is None:  # pieces are not as they are in the text
+            of_text = words_of_tokens(words, self.texts.surfaces(source), looked_for=True)
+        assert of_text is not None
+        before = len(ids) - len(of_text) - after
+        return (*[-1] * before, *of_text, *[-1] * after) if before >= 0 else (-1,) * len(ids)
 
     def request_from(
         self, row: Any, number: int, prefix: tuple[int, ...], options: ResolvedOptions

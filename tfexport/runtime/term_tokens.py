@@ -15,13 +15,14 @@ from tfexport.runtime.terms import Occurrence, Phrases, joins, split_words
 from tfexport.runtime.text.codec import TextCodec, check_ids, check_rows
 from tfexport.runtime.text.tokenizer import Tokenizer
 
-_CACHED, _TEXTS = 10_000, 1000  # phrases, and translations
+_CACHED = 10_000  # phrases
 # Words before a phrase, to see how it is written inside a sentence; the first that the vocabulary
 # has is taken.
 _ANCHORS = ("a", "e", "и", "α", "ا", "の", "的", "1", ",")
 _AFTER = (".", ",", "?", "!", ":", ";", '"', "'", ")", "。", "、", "，")
 _UNDECIDED = "\ufffd"  # written by tokenizers for incomplete UTF-8 bytes
 MOST_REQUIRED = 64  # requirements of a row
+_Counts = tuple[tuple[tuple[str, ...], int], ...]  # target phrases, and how often they are needed
 
 
 class _Written(NamedTuple):
@@ -60,10 +61,12 @@ class TermTokens:
         self._unk, self._size = manifest.special_ids.unk, manifest.limits.target_vocab_size
         self._written = lru_cache(_CACHED)(self._write)
         self._phrases = lru_cache(_CACHED)(self._find_phrases)
-        self._missing = lru_cache(_TEXTS)(self._find_missing)
         self._usable: dict[tuple[object, ...], _Usable] = {}
-        self.forms = lru_cache(_CACHED)(self._forms)
+        self._forms_of: dict[tuple[object, ...], tuple[tuple[int, ...], ...]] = {}
+        self.decode = texts.decode
         self.written_as = lru_cache(_CACHED)(self._written_as)
+        self.is_sign = lru_cache(_CACHED)(self._is_sign)
+        self.sign_after = lru_cache(_CACHED)(self._sign_after)
 
     def required(
         self,
@@ -82,27 +85,23 @@ class TermTokens:
         Raises:
             InputError: naming target phrases that the vocabulary lacks, or that options ban.
         """
-        counts = _counted(each.term for each in found)
-        if len(counts) > MOST_REQUIRED:
+        places = TermPlaces(self, found, words, options)
+        if len(places.terms) > MOST_REQUIRED:
             raise InputError(
-                f"holds {len(counts)} different terms; at most {MOST_REQUIRED}: split the text"
+                f"holds {len(places.terms)} different terms; at most {MOST_REQUIRED}: split the "
+                "text"
             )
         problems = list[Message]()
         requirements = list[Requirement]()
-        for targets, count in counts.items():
+        for targets, count in places.terms:
             usable, starting, wrong = self._usable_of(targets, options)
             problems += wrong
             if usable:
                 requirements.append(Requirement(usable, starting, count, len(requirements)))
         if problems:
             raise InputError(join_problems("terms", problems))
-        terms = tuple(counts.items())
-
-        def unmet_in(tokens: Sequence[int]) -> tuple[int, ...]:
-            return self._missing(terms, self._texts.decode(tokens))
-
-        places = None if words is None else TermPlaces(self, found, words, options)
-        return Required(tuple(requirements), self.boundaries, unmet_in, places)
+        unmet_in, known = places.unmet_in, None if words is None else places
+        return Required(tuple(requirements), self.boundaries, unmet_in, known)
 
     def _usable_of(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Usable:
         """The tokens of target phrases that options allow; kept for further texts."""
@@ -134,18 +133,20 @@ class TermTokens:
         """The terms, of those found in a source, that its translation does not meet."""
         counts = _counted(found)
         firsts = {term.targets: term for term in reversed(found)}
-        missing = self._missing(tuple(counts.items()), text)
-        return tuple(firsts[targets] for place, targets in enumerate(counts) if place in missing)
+        return tuple(firsts[counts[place][0]] for place in self.missing(counts, text))
 
-    def _find_missing(
-        self, counts: tuple[tuple[tuple[str, ...], int], ...], text: str
-    ) -> tuple[int, ...]:
-        words = split_words(text)
-        return tuple(
-            place
-            for place, (targets, count) in enumerate(counts)
-            if self._phrases(targets).count(words) < count
-        )
+    def missing(self, terms: _Counts, text: str) -> tuple[int, ...]:
+        """Which terms a translation does not meet."""
+        words, missing = None, list[int]()
+        for place, (targets, count) in enumerate(terms):
+            phrases = self._phrases(targets)
+            known = phrases.is_in(text)
+            if known is None or (known and count > 1):
+                words = words or split_words(text)
+                known = phrases.count(words) >= count
+            if not known:
+                missing.append(place)
+        return tuple(missing)
 
     def _find_phrases(self, targets: tuple[str, ...]) -> Phrases:
         texts = [text for target in targets for text in self._written(target).texts]
@@ -209,7 +210,27 @@ class TermTokens:
 
     def holds(self, targets: tuple[str, ...], tokens: Sequence[int]) -> bool:
         """Whether tokens have one of several target phrases."""
-        return self._phrases(targets).count(split_words(self._texts.decode(tokens))) > 0
+        return not self.missing(((targets, 1),), self._texts.decode(tokens))
+
+    def allowed_forms(
+        self,
+        targets: tuple[str, ...],
+        sign: str,
+        first: bool,
+        upper: bool,
+        options: ResolvedOptions,
+    ) -> tuple[tuple[int, ...], ...]:
+        """Ways of writing target phrases that options allow; see ``required.Places``."""
+        key = (targets, sign, first, upper, options.never_inside, options.suppress_sequences)
+        found = self._forms_of.get(key)
+        if found is None:
+            if len(self._forms_of) >= _CACHED:
+                self._forms_of.clear()
+            written = [_capital(target) if upper else target for target in targets]
+            of_each = [self._forms(each, sign, first) for each in written]
+            found = _allowed((form for forms in of_each for form in forms), options)
+            self._forms_of[key] = found
+        return found
 
     def _forms(self, phrase: str, sign: str, first: bool) -> tuple[tuple[int, ...], ...]:
         """The tokens of a phrase and a sign, inside a sentence or at the start of a text."""
@@ -225,6 +246,17 @@ class TermTokens:
     def _written_as(self, token: int) -> str:
         """The text of a token; what is a part of a character counts as a letter."""
         return self._texts.decode([token]).strip().replace(_UNDECIDED, "a")
+
+    def _is_sign(self, token: int) -> bool:
+        """Whether a token has neither letters nor digits, but is written."""
+        written = self.written_as(token)
+        return bool(written) and not any(map(str.isalnum, written))
+
+    def _sign_after(self, token: int) -> str:
+        """The signs with which a token ends that is none itself; empty for none."""
+        written = self.written_as(token)
+        word = written.rstrip("".join(_AFTER))
+        return written[len(word) :] if word else ""
 
     def _starting(self, phrases: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
         """The phrases that begin a word after another word; all if none does."""
@@ -279,55 +311,56 @@ class WordBoundaries:
 
 
 class TermPlaces:
-    """See ``required.Places``."""
+    """See ``required.Places``.
+
+    Attributes:
+        terms: the target phrases of terms, in the order of their requirements.
+    """
+
+    __slots__ = ("_find_words", "_found", "_options", "_tokens", "_words", "terms")
 
     def __init__(
         self,
         tokens: TermTokens,
         found: Sequence[Occurrence],
-        words: Callable[[], tuple[int, ...]],
+        words: Callable[[], tuple[int, ...]] | None,
         options: ResolvedOptions,
     ) -> None:
         """Take the occurrences of terms; see ``TermTokens.required``."""
-        self._tokens, self._options, self._words = tokens, options, words
+        self._tokens, self._options, self._find_words = tokens, options, words
         self._found = found
+        self._words: tuple[int, ...] | None = None
+        self.terms = _counted([each.term for each in found])
 
-    @cached_property
+    def unmet_in(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """See ``Required``."""
+        return self._tokens.missing(self.terms, self._tokens.decode(tokens))
+
+    @property
     def words(self) -> tuple[int, ...]:
         """See ``Places``."""
-        return self._words()
+        if self._words is None:
+            self._words = self._find_words() if self._find_words is not None else ()
+        return self._words
 
     def sources(self, number: int) -> Sequence[tuple[int, int]]:
         """See ``Places``."""
-        return self._sources[self._targets[number]]
-
-    @cached_property
-    def _sources(self) -> dict[tuple[str, ...], list[tuple[int, int]]]:
-        places: dict[tuple[str, ...], list[tuple[int, int]]] = {}
-        for term, start, end in self._found:
-            places.setdefault(term.targets, []).append((start, end))
-        return places
-
-    @cached_property
-    def _targets(self) -> list[tuple[str, ...]]:
-        return list(self._sources)
+        targets = self.terms[number][0]
+        return [(start, end) for term, start, end in self._found if term.targets == targets]
 
     def forms(self, number: int, sign: str, first: bool, upper: bool) -> Sequence[tuple[int, ...]]:
         """See ``Places``."""
-        of_each = (
-            self._tokens.forms(_capital(target) if first and upper else target, sign, first)
-            for target in self._targets[number]
+        return self._tokens.allowed_forms(
+            self.terms[number][0], sign, first, first and upper, self._options
         )
-        return _allowed((form for forms in of_each for form in forms), self._options)
 
     def holds(self, number: int, tokens: Sequence[int]) -> bool:
         """See ``Places``."""
-        return self._tokens.holds(self._targets[number], tokens)
+        return self._tokens.holds(self.terms[number][0], tokens)
 
     def is_sign(self, token: int) -> bool:
         """See ``Places``."""
-        written = self._tokens.written_as(token)
-        return bool(written) and not any(map(str.isalnum, written))
+        return self._tokens.is_sign(token)
 
     def is_upper(self, token: int) -> bool:
         """See ``Places``."""
@@ -335,16 +368,15 @@ class TermPlaces:
 
     def sign_after(self, token: int) -> str:
         """See ``Places``."""
-        written = self._tokens.written_as(token)
-        word = written.rstrip("".join(_AFTER))
-        return written[len(word) :] if word else ""
+        return self._tokens.sign_after(token)
 
 
-def _counted(found: Iterable[Term]) -> dict[tuple[str, ...], int]:
+def _counted(found: Sequence[Term]) -> _Counts:
+    """The target phrases of terms, and how often each occurs."""
     counts: dict[tuple[str, ...], int] = {}  # a Counter takes several times as long
     for term in found:
         counts[term.targets] = counts.get(term.targets, 0) + 1
-    return counts
+    return tuple(counts.items())
 
 
 def _capital(phrase: str) -> str:

@@ -3,10 +3,11 @@
 docs/terms.md has the rules of matching.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from tfexport.errors import InputError, join_problems, shown
@@ -20,7 +21,6 @@ MOST_ALTERNATIVES = 32  # of a term
 _SHOWN = 5  # problems that are listed
 _LOOKED_AHEAD = 8  # characters in which the text of a token is looked for
 _ENDS = frozenset(".!?…。！？")  # of sentences
-_SHORT = 500  # characters
 _JOINERS = frozenset("\u200c\u200d_")  # inside words, besides letters, marks and digits
 # Blocks of scripts that are written without spaces between words: each character counts as a word.
 _SPACELESS = (
@@ -55,6 +55,12 @@ def joins(before: str, after: str) -> bool:
 
 
 _JOINED = {("word", "word"), ("mark", "word")}
+# Texts of these characters alone are in form NFC, or have no form of their own; they have no marks,
+# no joiner but "_", no script without spaces, and no white space but " ": Latin, Greek, Cyrillic.
+_PLAIN = re.compile(
+    "[ -~\xa1-\u02ff\u0370-\u0482\u048a-\u0590\u1e00-\u1fff\u2010-\u2027\u2030-\u205e]*"
+)
+_UNITS = re.compile(r" ?(?:\w+|[^\w ])")
 
 
 class Words(NamedTuple):
@@ -72,13 +78,24 @@ class Words(NamedTuple):
 
 def split_words(text: str) -> Words:
     """Split a text; white space is one space, whatever it is."""
-    return _split_short(text) if len(text) <= _SHORT else _split(text)
+    text = unicodedata.normalize("NFC", text)
+    if not _PLAIN.fullmatch(text):
+        return _split(text)
+    words = _UNITS.findall(text)
+    begins, first = [False] * len(words), True
+    for place, word in enumerate(words):
+        if first:
+            begins[place] = True
+        written = word[-1]
+        first = written in _ENDS or (first and not (written.isalnum() or written == "_"))
+    return Words(tuple(words), tuple(begins))
 
 
 def _split(text: str) -> Words:
+    """Split any text in form NFC."""
     words, begins = list[str](), list[bool]()
     space, first = "", True
-    for character in unicodedata.normalize("NFC", text):
+    for character in text:
         kind = _kind(character)
         if kind == "space":
             space = " "
@@ -94,23 +111,28 @@ def _split(text: str) -> Words:
     return Words(tuple(words), tuple(begins))
 
 
-_split_short = lru_cache(4096)(_split)  # texts are looked at several times
-
-
-def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
-    """The word of each token of a text.
+def words_of_tokens(
+    words: Words, surfaces: Sequence[str], *, looked_for: bool = False
+) -> list[int] | None:
+    """The word of each token of a text; None if the tokens are not exactly the text.
 
     Args:
         words: of the text.
-        surfaces: the part of the text that each token is; see ``TextCodec.surfaces``.
+        surfaces: the part of the text that each token is, without white space; or as
+            ``TextCodec.surfaces`` gives it.
+        looked_for: whether surfaces may differ from the text: each is looked for nearby.
     """
     written = [word.lstrip(" ") for word in words.words]
     text = "".join(written)
+    if looked_for:
+        surfaces = [_without_space(surface) for surface in surfaces]
+    if "".join(surfaces) != text and not looked_for:
+        return None
     word_at = [number for number, word in enumerate(written) for _ in word]
     found, place, before = list[int](), 0, ""
-    for surface in surfaces:
-        piece, start = _without_space(surface), place
-        if not text.startswith(piece, place):
+    for piece in surfaces:
+        start = place
+        if looked_for and not text.startswith(piece, place):
             if piece == before and found:  # one of several tokens of a character
                 found.append(found[-1])
                 continue
@@ -125,6 +147,11 @@ def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
         found.append(word)
         before = piece
     return found
+
+
+def _in_word(character: str) -> bool:
+    """Of ASCII whether a word has it."""
+    return character.isalnum() or character == "_"
 
 
 @lru_cache(4096)
@@ -153,6 +180,17 @@ class Phrases:
     numbers: Mapping[tuple[str, ...], int]
     lengths: Mapping[str, tuple[int, ...]]
 
+    @cached_property
+    def _written(self) -> tuple[tuple[str, bool, bool], ...]:
+        """Each phrase as one text, and whether it begins and ends with a word."""
+        texts = ["".join(words) for words in self.numbers]
+        return tuple((text, _in_word(text[0]), _in_word(text[-1])) for text in texts)
+
+    @cached_property
+    def _tails(self) -> tuple[str, ...]:
+        """The first word of each phrase without its first letter."""
+        return tuple(word[1:] for word in self.lengths)
+
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, int]]) -> "Phrases":
         """Phrases with their numbers; each has a word or a sign."""
@@ -171,12 +209,9 @@ class Phrases:
         Returns:
             Its number, its first word, and the word after it.
         """
-        found, free, known = list[tuple[int, int, int]](), 0, self.lengths
-        for place, word in enumerate(text.words):
-            written = word.lstrip(" ")
-            if place < free or (
-                written not in known and not (text.begins[place] and _lower_first(written) in known)
-            ):
+        found, free = list[tuple[int, int, int]](), 0
+        for place in self._starts(text):
+            if place < free:
                 continue
             number, length = self._at(text, place)
             if length:
@@ -184,12 +219,44 @@ class Phrases:
                 found.append((number, place, free))
         return found
 
+    def _starts(self, text: Words) -> list[int]:
+        """The words with which a phrase may begin."""
+        known, begins = self.lengths, text.begins
+        return [
+            place
+            for place, word in enumerate(text.words)
+            if (written := word.lstrip(" ")) in known
+            or (begins[place] and _lower_first(written) in known)
+        ]
+
+    def is_in(self, text: str) -> bool | None:
+        """Whether some phrase occurs in a text; None if that needs a closer look.
+
+        For few phrases, as each is looked for.
+        """
+        if not text.isascii():
+            return None
+        for written, begins, ends in self._written:
+            start = text.find(written)
+            if start >= 0:
+                end = start + len(written)
+                if not (begins and start and _in_word(text[start - 1])) and not (
+                    ends and end < len(text) and _in_word(text[end])
+                ):
+                    return True
+        # Without the first letter, which may be a capital; in ASCII a letter stays one.
+        for tail in self._tails:
+            if tail in text:
+                return None
+        return False
+
     def count(self, text: Words) -> int:
         """The most occurrences of any of the phrases that do not overlap."""
         ends = list[tuple[int, int]]()
-        for start, (word, begins) in enumerate(zip(text.words, text.begins, strict=True)):
-            written = word.lstrip(" ")
-            for first in (written, _lower_first(written)) if begins else (written,):
+        for start in self._starts(text):
+            written = text.words[start].lstrip(" ")
+            lower = _lower_first(written) if text.begins[start] else written
+            for first in (written, lower) if lower != written else (written,):
                 for length in self.lengths.get(first, ()):
                     if (first, *text.words[start + 1 : start + length]) in self.numbers:
                         ends.append((start + length, start))

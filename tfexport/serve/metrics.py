@@ -1,6 +1,7 @@
 """Metrics of a server, in the text format of Prometheus."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from prometheus_client import (
     CollectorRegistry,
@@ -48,6 +49,11 @@ class Metrics:
             "From a request's arrival to the end of its response.",
             ["route"], buckets=_SECONDS, registry=registry,
         )  # fmt: skip
+        # prometheus_client looks a series up more slowly: it makes texts of labels, with a lock.
+        self._request_count = cache(
+            lambda route, code, model: self._requests.labels(route, str(code), model)
+        )
+        self._request_seconds = cache(self._seconds.labels)
         self.active = Gauge(
             "tfexport_active_requests", "Requests that are being answered.", registry=registry
         )
@@ -59,8 +65,8 @@ class Metrics:
 
     def answered(self, route: str, code: int, model: str, seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(route, str(code), model).inc()
-        self._seconds.labels(route).observe(seconds)
+        self._request_count(route, code, model).inc()
+        self._request_seconds(route).observe(seconds)
 
     def text(self) -> bytes:
         """All metrics, in the text format of Prometheus."""

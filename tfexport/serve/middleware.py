@@ -8,10 +8,12 @@ from typing import Any
 
 import anyio
 
+from tfexport.errors import TfexportError
 from tfexport.serve import request_log
 from tfexport.serve.access import check_host, check_origin
+from tfexport.serve.bodies import FREE
 from tfexport.serve.call import SCOPE_KEY, Call, seen
-from tfexport.serve.failures import RequestError, busy, late
+from tfexport.serve.failures import RequestError, as_failure, busy, late
 from tfexport.serve.service import Service
 
 Scope = MutableMapping[str, Any]
@@ -106,13 +108,18 @@ class RequestMiddleware:
             await answer.fail(RequestError(400, "the body cannot be read", dict(_CLOSE)))
             answer.status = CLIENT_GONE
         except RequestError as failure:
-            call.problem = failure.logged
-            await answer.fail(failure)
+            await self._refuse(call, answer, failure)
         except Exception as error:
-            # A fault of this program: only this request fails.
-            call.problem = FAULT
-            request_log.write_fault("fault", error, request_id=call.id)
-            await answer.fail(RequestError(500, FAULT))
+            found = as_failure(error) if isinstance(error, TfexportError) else None
+            if found is None:
+                # A fault of this program: only this request fails.
+                request_log.write_fault("fault", error, request_id=call.id)
+                found = RequestError(500, FAULT)
+            await self._refuse(call, answer, found)
+
+    async def _refuse(self, call: Call, answer: "_Answer", failure: RequestError) -> None:
+        call.problem = failure.logged
+        await answer.fail(failure)
 
     def _overloaded(self) -> RequestError:
         return busy(CROWDED, self._service.seconds_to_clear())
@@ -137,7 +144,7 @@ class RequestMiddleware:
         length = call.headers.get(b"content-length", b"")
         size = int(length[:18]) if length.isdigit() else 0
         call.exits.callback(call.memory.close)
-        body, hold = bytearray(), call.memory.enter_context(self._service.bodies.held())
+        body, hold = bytearray(), None
         while size <= self._max_body:
             with anyio.move_on_after(max(call.left, 0.001)) as scope_of_time:
                 message = await receive()
@@ -150,7 +157,9 @@ class RequestMiddleware:
             size = len(body)
             if size > self._max_body:
                 break
-            if not hold(size):
+            if size > FREE and hold is None:
+                hold = call.memory.enter_context(self._service.bodies.held())
+            if hold is not None and not hold(size):
                 raise _closing(busy("too many long bodies are being received", 1.0))
             if not message.get("more_body", False):
                 return bytes(body)

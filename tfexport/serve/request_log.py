@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
+from pydantic_core import to_json
+
 LEVELS = ("info", "warning", "error")
 _MOST_WAITING = 10_000  # lines
 # Lines that come together are written together: a thread that wakes takes the GIL from the others.
@@ -147,7 +149,13 @@ _least = 0  # number of the lowest level that is written
 
 def _line(event: str, **values: Any) -> str:
     now = datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="milliseconds")
-    return json.dumps({"time": now, "event": event, **values}, default=str)
+    line = {"time": now, "event": event, **values}
+    with contextlib.suppress(ValueError):  # half of a surrogate pair
+        made = to_json(line, fallback=str)
+        if made.isascii():
+            return made.decode()
+    # With escapes: characters of callers may end a line, or steer a terminal.
+    return json.dumps(line, default=str, separators=(",", ":"))
 
 
 class _Lines(logging.Handler):

@@ -1,5 +1,5 @@
 // x86-64 with AMX: tiles of int8 where rows are several, and of bfloat16 for floats of whole
-// sources; everything else is AVX-512's.
+// sources and of beams; everything else is AVX-512's.
 #include "avx512_vnni.h"
 #include "cpu.h"
 

@@ -44,14 +44,15 @@ struct Table {
 
 // Weights of a product, packed.
 struct Packed {
-    int k = 0;                      // K, for int8 padded with zeros to whole groups
-    Values floats = {};             // either these
-    const int8_t* int8 = nullptr;   // or these, -127 to 127
-    const float* scales = nullptr;  // int8: of each column, padded to whole panels
-    const int32_t* sums = nullptr;  // int8: of each column's values, padded as well
-    int largest = 127;              // int8: no value, without its sign, is above it
-    Table table = {};               // or these, not packed
-    const Packed* rest = nullptr;   // int8: what these integers leave out, as integers again
+    int k = 0;                        // K, for int8 padded with zeros to whole groups
+    Values floats = {};               // either these
+    const int8_t* int8 = nullptr;     // or these, -127 to 127
+    const float* scales = nullptr;    // int8: of each column, padded to whole panels
+    const int32_t* sums = nullptr;    // int8: of each column's values, padded as well
+    int largest = 127;                // int8: no value, without its sign, is above it
+    const uint16_t* order = nullptr;  // int8: of each panel, as `pair_groups` leaves it, or null
+    Table table = {};                 // or these, not packed
+    const Packed* rest = nullptr;     // int8: what these integers leave out, as integers again
 };
 
 // An integer q of a row stands for scale * (q - zero).
@@ -68,7 +69,7 @@ struct Input {
     size_t ldq = 0;  // in values
     const Quantization* rows = nullptr;
     const float* turned = nullptr;    // for a table; see `turn`
-    const uint16_t* parts = nullptr;  // floats of a whole source, where a set has `split`
+    const uint16_t* parts = nullptr;  // floats of many rows, where a set has `split`
     size_t ldp = 0;                   // from SPLIT_ROWS of them to the next
 };
 
@@ -185,6 +186,10 @@ struct Kernels {
     void (*split)(const float* x, size_t ld, int rows, int k, uint16_t* parts);
     // Sums in the order of one chain of vectors, whatever M and N are.
     void (*dots)(const Dots& d);
+    // Groups of a panel's K whose products may be added in 16 bits, for weights up to `largest` in
+    // all panels; null in sets without such sums. order (order_size(k),): how many pairs there are,
+    // the groups of each, and the groups that are in none.
+    void (*pair_groups)(const int8_t* panel, int k, int largest, uint16_t* order);
     // A row to integers, for weights up to `largest`; those behind k are set to 0 up to `padded`,
     // where weights are 0 as well.
     Quantization (*quantize)(const float* x, int k, int padded, int largest, void* quantized);
@@ -210,6 +215,10 @@ struct Kernels {
     // Natural log of the sum of exponentials, chunk by chunk.
     double (*log_sum_exp)(const float* x, int n);
 };
+
+// Of weights that a set with `pair_groups` multiplies; the order of a longer K has no room.
+constexpr int PAIRED_GROUP = 4, MOST_PAIRED = 65535 * PAIRED_GROUP;
+inline size_t order_size(int k) { return 1 + (size_t)k / PAIRED_GROUP; }
 
 // Sets with `split` multiply floats as three parts of 16 bits, SPLIT values of K at a time.
 constexpr int SPLIT = 32, SPLIT_ROWS = 16;

@@ -6,6 +6,7 @@
 //   SUMS_OF_PAIRS      two products are added in 16 bits, where they have to fit
 //   SLOW_SUMS          sums follow one another so slowly that few rows need several panels at once
 //   Weights, load_weights, multiply_add, store_values
+// with HAS_PAIRED_GROUPS multiply_add_both: of two groups whose sums 16 bits hold;
 // and, with HAS_FLOAT16, load_float16: a vector of float16 by its own instruction.
 
 namespace tfn {
@@ -169,6 +170,12 @@ __attribute__((noinline)) void block_int8(const Packed& w, const Input& input, i
         }
 }
 
+#ifdef HAS_PAIRED_GROUPS
+#include "pairs.inl"
+#else
+constexpr void (*pair_groups)(const int8_t* panel, int k, int largest, uint16_t* order) = nullptr;
+#endif
+
 // Few rows take several panels at once, or their few sums would wait for one another.
 constexpr int panels_at_once(int rows) {
     return rows == 1 ? WIDE : rows <= 3 && VECTORS <= 2 ? 2 : 1;
@@ -182,6 +189,10 @@ struct Blocks {  // of so many rows: of several panels at once, and of the last 
 template <int ROWS>
 INLINE Blocks blocks_of(const Packed& w) {
     constexpr int MANY = panels_at_once(ROWS), INTEGERS = SLOW_SUMS ? MANY : 1;
+#ifdef HAS_PAIRED_GROUPS
+    if constexpr (ROWS >= FEWEST_PAIRED && ROWS <= MOST_PAIRED_ROWS)
+        if (w.int8 && w.order) return {1, block_paired<ROWS>, block_paired<ROWS>};
+#endif
     if (w.int8) return {INTEGERS, block_int8<ROWS, INTEGERS>, block_int8<ROWS, 1>};
     switch (w.floats.type()) {
         case Half::none: break;
@@ -389,9 +400,14 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
     const int group = w.int8 ? GROUP : 1, at_step = PANEL * group * (int)size;  // bytes of a panel
     const size_t of_panel = (size_t)w.k * PANEL * size;
     const char* weights = w.int8 ? (const char*)w.int8 : w.floats.as<char>();
+#ifdef HAS_PAIRED_GROUPS
+    const int most = w.int8 && w.order ? MOST_PAIRED_ROWS : MOST_ROWS;
+#else
+    constexpr int most = MOST_ROWS;
+#endif
     for (int from = 0; from < rows; from += ROWS_AT_ONCE) {
         const int to = from + ROWS_AT_ONCE < rows ? from + ROWS_AT_ONCE : rows;
-        const int passes = (to - from + MOST_ROWS - 1) / MOST_ROWS, least = (to - from) / passes;
+        const int passes = (to - from + most - 1) / most, least = (to - from) / passes;
         const Blocks of_counts[] = {blocks_of(least, w), blocks_of(least + 1, w)};
         // One panel after another for many rows: it is read once from memory, then from the cache,
         // and all passes over it together fetch the next one.
@@ -424,6 +440,18 @@ INLINE void product(const Packed& w, const Input& x, int rows, int first, int la
 // columns lie on pages of their own.
 template <class Finish>
 INLINE void finish_rows(const Epilogue& out, const Sums& sums, Finish&& f) {
+    if (sums.columns == PANEL && out.columns - sums.column >= PANEL) {  // as nearly always
+        F bias[VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; v++) bias[v] = load(out.bias + sums.column + v * LANES);
+        const float* values = sums.values;
+        float* y = out.y + sums.row * out.ld + sums.column;
+        for (int r = 0; r < sums.count; r++, values += sums.ld, y += out.ld)
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; v++)
+                store(y + v * LANES, f(load(values + v * LANES) + bias[v], y + v * LANES));
+        return;
+    }
     for (int r = 0; r < sums.count; r++)
         for (int i = 0; i < sums.columns; i += LANES) {
             const int column = sums.column + i, count = out.columns - column;

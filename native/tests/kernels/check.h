@@ -57,7 +57,7 @@ struct Weights {
     tfn::Buffer<float> packed, scales, bias;
     tfn::Buffer<int8_t> integers;
     tfn::Buffer<int32_t> sums;
-    tfn::Buffer<uint16_t> halves;
+    tfn::Buffer<uint16_t> halves, order;
     tfn::Packed form;
 };
 Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, bool int8,

@@ -82,7 +82,7 @@ Weights make_wide(const Kernels& kernels, Random& random, int n, int k, Half typ
 }
 
 Weights as_halves(const Kernels& kernels, const Weights& wide, Half type) {
-    Weights w{wide.n, wide.k, wide.panels, wide.values, {}, {}, {}, {}, {}, {}, {}};
+    Weights w{wide.n, wide.k, wide.panels, wide.values, {}, {}, {}, {}, {}, {}, {}, {}};
     w.halves.reserve((size_t)w.panels * kernels.panel * w.k);
     w.bias.reserve((size_t)w.panels * kernels.panel);
     std::copy_n(wide.bias.data(), w.n, w.bias.data());

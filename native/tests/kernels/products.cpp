@@ -7,7 +7,7 @@
 using namespace tfn;
 
 Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool int8, int largest) {
-    Weights w{n, k, (n + kernels.panel - 1) / kernels.panel, {}, {}, {}, {}, {}, {}, {}, {}};
+    Weights w{n, k, (n + kernels.panel - 1) / kernels.panel, {}, {}, {}, {}, {}, {}, {}, {}, {}};
     const int padded = (int)round_up(k, int8 ? kernels.depth : 1);
     const size_t columns = (size_t)w.panels * kernels.panel;
     w.packed.reserve(int8 ? 0 : columns * padded);
@@ -38,6 +38,14 @@ Weights make_weights(const Kernels& kernels, Random& random, int n, int k, bool 
               w.scales.data(),
               w.sums.data(),
               largest};
+    if (int8 && kernels.pair_groups) {
+        const size_t each = order_size(padded);
+        w.order.reserve(w.panels * each);
+        for (int panel = 0; panel < w.panels; panel++)
+            kernels.pair_groups(w.form.int8 + (size_t)panel * padded * kernels.panel, padded,
+                                largest, w.order.data() + panel * each);
+        w.form.order = w.order.data();
+    }
     return w;
 }
 
@@ -249,6 +257,40 @@ void check_not_finite(const Kernels& kernels, Checks& checks, Random& random) {
     }
 }
 
+// Every group is there once, and the four products of a pair's column fit into 16 bits for all that
+// a row may have.
+void check_pairs(const Kernels& kernels, Checks& checks, Random& random) {
+    for (int largest : {1, 63, 64, 65, 127})
+        for (int k : {4, 8, 60, 256, 700}) {
+            const Weights w = make_weights(kernels, random, kernels.panel, k, true, largest);
+            const int groups = k / PAIRED_GROUP, steps = std::min(255, 32767 / (2 * largest));
+            const uint16_t* order = w.order.data();
+            const std::vector<int> found(order + 1, order + 1 + groups);
+            std::vector<int> sorted = found;
+            std::sort(sorted.begin(), sorted.end());
+            bool good = 2 * order[0] <= groups;
+            for (int i = 0; i < groups; i++) good = good && sorted[i] == i;
+            int highest = 0, lowest = 0;
+            for (int pair = 0; good && pair < order[0]; pair++)
+                for (int column = 0; column < kernels.panel; column++)
+                    for (int half = 0; half < 2; half++) {
+                        int most = 0, least = 0;
+                        for (int i = 0; i < 4; i++) {
+                            const int group = found[2 * pair + i / 2],
+                                      at = group * PAIRED_GROUP + 2 * half + i % 2;
+                            const int value =
+                                w.integers[packed_at(kernels, true, k, column, at)] * steps;
+                            (value > 0 ? most : least) += value;
+                        }
+                        highest = std::max(highest, most);
+                        lowest = std::min(lowest, least);
+                    }
+            const bool fits = highest <= 32767 && lowest >= -32768;
+            checks.hold(good && fits, "pairs of groups, K " + std::to_string(k));
+            checks.hold(largest > 32 || order[0] == groups / 2, "pairs of small weights");
+        }
+}
+
 }  // namespace
 
 void check_products(const Kernels& kernels, Checks& checks) {
@@ -263,6 +305,7 @@ void check_products(const Kernels& kernels, Checks& checks) {
         check_product(kernels, checks, random, 5, 33, 2048, form);
         check_product(kernels, checks, random, 2, 5, 9000, form);  // nearer to 32 bits
     }
+    if (kernels.pair_groups) check_pairs(kernels, checks, random);
     if (!kernels.split) return;
     for (int k : {40, 256, 512, 1500}) check_error(kernels, checks, random, 40, 70, k);
     check_not_finite(kernels, checks, random);

@@ -76,6 +76,8 @@ def with_nan() -> bytes:
     [
         (b"", "is empty"),
         (b"This is no sound, but a note about one.", "holds text, not sound"),
+        (b"Lines of text\n" * 9, "holds text, not sound"),
+        ((tone(0.1) * 32768, RATE), "holds values up to 13,1.*Divide.*by 32,768"),
         (b"\x89PNG\r\n\x1a\n" + bytes(90), "is a PNG picture"),
         (b"\0\0\0\x20ftypM4A " + bytes(90), "is an MP4 or M4A file"),
         (bytes(range(256)), "not a sound that libsndfile reads"),

@@ -68,6 +68,7 @@ def test_one_call_gives_what_steps_give(
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("no_search_graphs")
 def test_tokens_are_those_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="make optional installs it")
     model, lengths = make_model("marian", 8), set()

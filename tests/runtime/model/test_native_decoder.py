@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import Once, leave_out_beam_graph
+from tests.conftest import Once, compare_few_shapes, leave_out_beam_graph
 from tests.export.incremental.own_case import draw_inputs, greedy
 from tests.export.recognition.styles import Style
 from tests.export.recognition.test_recognition import LONGEST, arguments, named
@@ -48,6 +48,7 @@ def bundle_of(style: Style, once: Once) -> Path:
     def write(path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             leave_out_beam_graph(patch)
+            compare_few_shapes(patch)
             export(style.build(), path, **arguments(style), pad_id=style.pad_id,
                    bos_id=style.bos_id, eos_id=style.eos_id, max_length=LONGEST,
                    verify="quick")  # fmt: skip

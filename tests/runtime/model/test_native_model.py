@@ -129,7 +129,7 @@ def test_packed_weights_give_the_same_results(copy: Path) -> None:
     assert pack_weights(copy, force=True) == path
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "no_search_graphs")
 @pytest.mark.parametrize("dtype", few_of(HALVES, "bfloat16"))
 def test_a_checkpoint_in_half_precision_is_packed_as_it_is(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

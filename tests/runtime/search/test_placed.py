@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from tests.support.table_model import TableModel
@@ -11,13 +10,8 @@ from tests.support.table_search import BOS, EOS, log_probs, search
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.search.placed import (
-    Draft,
-    ModelReader,
-    Reading,
-    continue_drafts,
-    place_phrases,
-)
+from tfexport.runtime.search.drafts import Draft
+from tfexport.runtime.search.placed import ModelReader, Reading, continue_drafts, place_phrases
 from tfexport.runtime.search.required import Required, Requirement, Tokens
 
 pytestmark = pytest.mark.no_model
@@ -97,7 +91,7 @@ def test_what_follows_forced_tokens_is_that_of_a_greedy_search_with_a_prefix(bea
         row = Request([number, 3])
         tokens = tuple(draw.choices(range(2, SIZE), k=1 + number % 4))
         known = [log_probs(model, row, tokens[:i])[token] for i, token in enumerate(tokens)]
-        drafts.append((Draft(row, tokens, False), Reading(np.array(known), None, len(tokens), EOS)))
+        drafts.append((Draft(row, tokens, False), Reading(known, None, len(tokens), EOS)))
     found = continue_drafts(model, drafts, options)  # type: ignore[arg-type]
     for (draft, _), made in zip(drafts, found, strict=True):
         row = Request(draft.request.ids, prefix=draft.tokens)

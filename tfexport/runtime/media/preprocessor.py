@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from tfexport.errors import InputError, Message, shown
+from tfexport.errors import InputError, Message, shown, system_reason
 from tfexport.preprocessing import MEDIA
 from tfexport.runtime.media.limits import MediaLimits
 
@@ -97,7 +97,7 @@ class Files:
         try:
             made = self.preprocessor.inputs(row[given[0]])
         except OSError as error:
-            raise InputError(f"{given[0]!r}: {error}") from None
+            raise InputError(system_reason(error)) from None
         if twice := sorted({*made} & {*others}):
             raise InputError(f"{given[0]!r} gives {twice[0]!r}, which the row has too")
         return {**others, **made}

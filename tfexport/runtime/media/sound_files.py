@@ -22,6 +22,7 @@ Samples = NDArray[np.float32]
 _BLOCK = 1 << 18  # values that are read at a time
 RATES = range(1_000, 384_001)  # samples of a second
 _MOST_CHANNELS = 64
+_LOUDEST = 100  # of what should be from -1 to 1; music of some files exceeds it a little
 # Beginnings of files of other libraries, by which users know them.
 _OTHERS = {
     b"\x1aE\xdf\xa3": "a WebM or Matroska file",
@@ -118,7 +119,7 @@ def _reason(head: bytes, error: Exception) -> str:
     if head[4:8] == b"ftyp":
         return f"is an MP4 or M4A file, which libsndfile does not read. {_CONVERT}"
     try:
-        if head[:-3].decode().isprintable() and b"RIFF" not in head:
+        if "".join(head[:-3].decode().split()).isprintable() and b"RIFF" not in head:
             return "holds text, not sound"
     except UnicodeDecodeError:
         pass
@@ -145,7 +146,9 @@ def _blocks(name: str, opened: Any) -> Iterator[Samples]:
 def _checked_array(array: Any, rate: Any) -> tuple[NDArray[Any], int]:
     """An array (samples, channels) and its rate."""
     if not isinstance(rate, Integral) or isinstance(rate, bool):
-        raise InputError(f"the rate of a sound is {shown(rate)}, not samples of a second.")
+        raise InputError(
+            f"the rate of a sound is {shown(rate)}; it has to be an integer, of samples a second."
+        )
     _check_rate("the sound", int(rate))
     try:
         found = np.asarray(array)
@@ -181,25 +184,29 @@ def _joined(
     name: str, blocks: Iterable[Samples], own_rate: int, rate: int, most_seconds: float
 ) -> Samples:
     """Blocks (samples, channels) as one channel at another rate."""
-    made, count, resampler = list[Samples](), 0, _resampler(name, own_rate, rate)
+    # Grown in place: a list of blocks would need the samples' memory twice.
+    made, count, resampler = bytearray(), 0, _resampler(name, own_rate, rate)
     for block in blocks:
         if not np.isfinite(block).all():
             at = count + int(np.argmin(np.isfinite(block).all(axis=1)))
             raise InputError(f"{name}: holds NaN or infinity, first at {at / own_rate:.3f} s.")
+        if (loudest := float(np.abs(block).max(initial=0))) > _LOUDEST:
+            raise InputError(
+                f"{name}: holds values up to {loudest:,.0f}; samples that are floats have to be "
+                "from -1 to 1. Divide those that were 16-bit integers by 32,768."
+            )
         count += len(block)
         _check_length(name, count / own_rate, most_seconds)
         mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
-        made.append(mono if resampler is None else resampler.resample_chunk(mono))
+        made += (mono if resampler is None else resampler.resample_chunk(mono)).tobytes()
     if not count:
         raise InputError(f"{name}: holds no samples.")
-    if resampler is None:
-        return np.ascontiguousarray(np.concatenate(made))
-    made.append(resampler.resample_chunk(np.empty(0, np.float32), last=True))
-    wanted = math.ceil(count * rate / own_rate)
-    found = np.zeros(wanted, np.float32)
-    joined = np.concatenate(made)[:wanted]
-    found[: len(joined)] = joined
-    return found
+    if resampler is not None:
+        made += resampler.resample_chunk(np.empty(0, np.float32), last=True).tobytes()
+        wanted = math.ceil(count * rate / own_rate) * np.dtype(np.float32).itemsize
+        made += bytes(max(0, wanted - len(made)))
+        del made[wanted:]
+    return np.frombuffer(made, np.float32)
 
 
 def _resampler(name: str, own_rate: int, rate: int) -> Any:

@@ -183,10 +183,9 @@ class Slots:
         self.rows, self.capacity = 0, capacity
         self._past = _Buffers(self._cache, "decoder", capacity)
         self._cross = _Buffers(self._cache, "encoder", capacity)
-        inner = self._cache.num_heads * graph_io.slot_width(self._cache.head_dim)
-        self._last = {
-            name: np.zeros((capacity, 1, inner), np.float32) for name in self._cross.names
-        }
+        heads, width = self._cache.num_heads, graph_io.slot_width(self._cache.head_dim)
+        # Keys and values (2L, N, H, D') of the last position of each source.
+        self._last = np.zeros((len(self._cross.names), capacity, heads, width), np.float32)
         # Inputs and outputs of a step; their memory is bound once.
         self._tokens = np.zeros((capacity, 1), np.int64)
         self._best = np.zeros((capacity, 1), np.int64)
@@ -219,15 +218,17 @@ class Slots:
         self.rows = last
 
     def _encode(self, sources: Sequence[Source], places: Sequence[int]) -> None:
-        """Encode sources together, and put the result into rows of the buffers."""
-        state = self._model.encode(sources)
-        for name, buffer in zip(self._cross.names, self._cross.arrays, strict=True):
-            memory, newest = state.memory[f"past_key_values.{name}"].numpy(), self._last[name]
-            heads, width = memory.shape[1], memory.shape[-1]
-            for row, (place, source) in enumerate(zip(places, sources, strict=True)):
-                length = len(source)
-                buffer[place, :, :length, :width] = memory[row, :, :length]
-                newest[place].reshape(heads, -1)[:, :width] = memory[row, :, length - 1]
+        """Encode sources together, and put the result into rows of the buffers.
+
+        What the encoder makes of padding comes along: no step reads behind the end of a source.
+        """
+        state, rows, to = self._model.encode(sources), np.arange(len(sources)), np.array(places)
+        ends = np.array([len(source) for source in sources]) - 1
+        for layer, name in enumerate(self._cross.names):
+            memory = state.memory[f"past_key_values.{name}"].numpy()
+            longest, width = memory.shape[2:]
+            self._cross.arrays[layer][to, :, :longest, :width] = memory
+            self._last[layer][to, :, :width] = memory[rows, :, ends]
 
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
         """Give each row its next token, the first of them the start token.
@@ -291,8 +292,7 @@ class Slots:
             if others.any():
                 length = int(self._source_lengths[taken[others]].max())
                 self._cross.move(moved[others], taken[others], length)
-                for newest in self._last.values():
-                    newest[moved[others]] = newest[taken[others]]
+                self._last[:, moved[others]] = self._last[:, taken[others]]
             for values in (self._positions, self._source_lengths, self._sources):
                 values[moved] = values[taken]
         self.rows = len(rows)
@@ -338,7 +338,10 @@ class Slots:
             graph_io.RETURN_LOGITS: np.array(return_logits),
             **self._cross.inputs(rows),
             **self._past.inputs(rows),
-            **{f"last.{name}": array[:rows] for name, array in self._last.items()},
+            **{
+                f"last.{name}": array[:rows].reshape(rows, 1, -1)
+                for name, array in zip(self._cross.names, self._last, strict=True)
+            },
         }
         outputs: dict[str, NDArray[Any]] = {
             graph_io.BEST: self._best[:rows],
@@ -352,9 +355,12 @@ class Slots:
 class _Buffers:
     """Keys and values of all layers.
 
+    They are one array (2L, N, H, M, D'), so that a row moves in one copy. numpy gives the GIL away
+    during each copy, and a thread that decodes waits for it again.
+
     Attributes:
         names: of the tensors, as in the graph's names of inputs and outputs.
-        arrays: (N, H, M, D') each.
+        arrays: (N, H, M, D') each, parts of the one array.
         positions: M.
     """
 
@@ -404,15 +410,14 @@ class _Buffers:
         the last rows take the places of those that leave.
         """
         places, sources = to.tolist(), rows.tolist()
-        apart = set(places).isdisjoint(sources)
-        for array in self.arrays:
-            if not apart:
-                array[to, :, :length] = array[rows, :, :length]
-                continue
-            for place, source in zip(places, sources, strict=True):
-                array[place, :, :length] = array[source, :, :length]
+        if not set(places).isdisjoint(sources):
+            self._all[:, to, :, :length] = self._all[:, rows, :, :length]
+            return
+        for place, source in zip(places, sources, strict=True):
+            self._all[:, place, :, :length] = self._all[:, source, :, :length]
 
     def _allocate(self, positions: int) -> None:
         # Zeros: the padding of a head has to be zero, and untouched pages take no memory.
         self.positions, shape = positions, (*self._shape[:2], positions, self._shape[3])
-        self.arrays = [np.zeros(shape, np.float32) for _ in self.names]
+        self._all = np.zeros((len(self.names), *shape), np.float32)
+        self.arrays = [*self._all]

@@ -416,8 +416,13 @@ class NativeRunningRows:
             run.end, first, last, run.steps, run.enough, run.seconds, run.wake, run.owed
         )
         chosen, counts = self._batch.run(tokens, run.left, how)
-        ended = (chosen[np.arange(len(counts)), counts - 1] == run.end) | (counts == run.left)
-        return Ran(chosen, counts, np.flatnonzero(~ended))
+        # Value by value: to pick them at once, numpy would give the GIL away and wait for it.
+        kept = [
+            row
+            for row, (count, left) in enumerate(zip(counts.tolist(), run.left, strict=True))
+            if count < left and chosen[row, count - 1] != run.end
+        ]
+        return Ran(chosen, counts, np.array(kept, np.intp))
 
     @reporting
     def select(self, rows: Places) -> None:

@@ -170,6 +170,10 @@ def _placed_alike(
 
 def unsupported(options: ResolvedOptions) -> list[Problem]:
     """The problems of options that have no meaning for rows with required phrases."""
+    # Rows are many, and wrong ones few.
+    if not (options.sampling or options.return_alternatives or options.beam_groups > 1
+            or options.callback is not None):  # fmt: skip
+        return []
     names = [
         name
         for name, used in (
@@ -209,7 +213,11 @@ def why_banned(phrase: Sequence[int], options: ResolvedOptions) -> Message | Non
 
 def _checked(made: Hypothesis, required: Required) -> Hypothesis:
     unmet = required.unmet(made.tokens)
-    return made if unmet == made.unmet else dataclasses.replace(made, unmet=unmet)
+    if unmet == made.unmet:
+        return made
+    return Hypothesis(
+        made.tokens, made.score, made.attention, made.token_scores, made.finished, unmet
+    )
 
 
 def _fewest_unmet(

@@ -3,11 +3,10 @@
 A phrase replaces the words that were translated from its source. If the model would clearly go on
 in another way after the last phrase, that is decoded too, and taken if it is clearly better.
 
-Axes: R rows, T tokens, S source, V vocabulary, W words of the source.
+Axes: R rows, T tokens, S source, V vocabulary.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -19,55 +18,20 @@ from tfexport.runtime.model.interface import Floats, Ids, Model, Rows
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch import BatchSteps, Prefilled, advance, prefill, run
 from tfexport.runtime.search.beam import BeamChoice, Beams
+from tfexport.runtime.search.drafts import Draft, with_phrases
 from tfexport.runtime.search.logits import LOGITS_AT_ONCE, LogitFilters, log_normalizer
 from tfexport.runtime.search.ranking import make_hypothesis
 from tfexport.runtime.search.request import Request, ResolvedOptions
-from tfexport.runtime.search.required import Boundaries, Places, Required, Tokens
+from tfexport.runtime.search.required import Tokens
 from tfexport.runtime.search.stepwise import StepwiseChoice
 
 Doubles = NDArray[np.float64]
-Span = tuple[int, int]  # the first token, or word, and the one after the last
 # A token is clearly likelier than another by so much log-probability: 55 times.
 _CLEARLY = 4.0
 # By so much the mean log-probability of another continuation has to be better, as the rest of the
 # translation is known to fit the source.
 _MARGIN = 0.5
-_MOST_DRAFTS = 8  # of a translation
 _HEADS = 256  # of all layers together, by which the memory of attention is bounded
-
-
-class Draft(NamedTuple):
-    """A translation with phrases put into it.
-
-    Attributes:
-        request: the row that it translates.
-        tokens: its tokens, without an end token.
-        ended: whether an end token follows.
-        forced: the tokens up to the end of the last phrase.
-        replaced: the tokens that the last phrase replaces.
-        row: its place among the translations into which phrases are put.
-        unmet: the numbers of the phrases that are missing.
-    """
-
-    request: Request
-    tokens: Tokens
-    ended: bool
-    forced: int = 0
-    replaced: Tokens = ()
-    row: int = 0
-    unmet: Tokens = ()
-
-    @property
-    def required(self) -> Required:
-        """The phrases that it has to contain."""
-        assert self.request.required is not None
-        return self.request.required
-
-    @property
-    def places(self) -> Places:
-        """Where its phrases come from."""
-        assert self.required.places is not None
-        return self.required.places
 
 
 class Reading(NamedTuple):
@@ -81,7 +45,7 @@ class Reading(NamedTuple):
         end: the likeliest end token after the last.
     """
 
-    log_probs: Doubles
+    log_probs: Sequence[float]
     attention: Floats | None
     agreed: int | None
     end: int
@@ -89,14 +53,14 @@ class Reading(NamedTuple):
     @property
     def mean(self) -> float:
         """The mean log-probability; -inf if a token is not allowed."""
-        return float(self.log_probs.mean()) if len(self.log_probs) else 0.0
+        return sum(self.log_probs) / len(self.log_probs) if self.log_probs else 0.0
 
 
 class Reader(Protocol):
     """The decoder, as it reads translations and goes on with them."""
 
-    def align(self, drafts: Sequence[Draft]) -> list[Doubles]:
-        """The attention of each token of drafts to the words of their sources, (T, W) each.
+    def align(self, drafts: Sequence[Draft]) -> list[Floats]:
+        """The attention of each token of drafts to their sources, (T, S) each.
 
         Of the last layer, the mean over its heads, at the position that chose the token.
 
@@ -137,9 +101,7 @@ def place_phrases(
         _draft_of(row, request, made, options)
         for row, (request, made) in enumerate(zip(requests, found, strict=True))
     ]
-    drafts = list[Draft]()
-    for draft, pooled in zip(free, reader.align(free), strict=True):
-        drafts += _with_phrases(draft, pooled, options)
+    drafts = list(with_phrases(free, reader.align(free), options))
     if not drafts:
         return results
     readings = reader.read(drafts)
@@ -176,7 +138,7 @@ def _is_open(reading: Reading, options: ResolvedOptions) -> bool:
     agreed = reading.agreed
     if agreed is None or agreed >= options.max_length:
         return False
-    return bool(np.isfinite(reading.log_probs[:agreed]).all())
+    return min(reading.log_probs[:agreed], default=0.0) > -math.inf
 
 
 def _without_end(made: Hypothesis, options: ResolvedOptions) -> Tokens:
@@ -250,7 +212,7 @@ class ModelReader:
         """Take how the translations were decoded."""
         self._model, self._options = model, options
 
-    def align(self, drafts: Sequence[Draft]) -> list[Doubles]:
+    def align(self, drafts: Sequence[Draft]) -> list[Floats]:
         """See ``Reader``."""
         return _align(self._model, drafts, self._options)
 
@@ -265,17 +227,9 @@ class ModelReader:
         return continue_drafts(self._model, drafts, self._options)
 
 
-def pool(draft: Draft, attended: Floats) -> Doubles:
-    """The attention (T, S) of tokens to the words of a draft's source: (T, W)."""
-    words = np.array(draft.places.words)
-    of_words = words[:, None] == np.arange(max(draft.places.words, default=-1) + 1)
-    found: Doubles = attended[:, : len(words)] @ of_words.astype(np.float64)
-    return found
-
-
-def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Doubles]:
+def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Floats]:
     """See ``Reader.align``."""
-    found: list[list[Doubles]] = [[] for _ in drafts]
+    found: list[list[Floats]] = [[] for _ in drafts]
     few = np.array([options.eos_id]) if model.has_shortlist else None  # no logits are needed
     for part in _parts(model, drafts, options, model.vocab_size if few is None else 1):
         read = part.tokens[:, part.first : part.last]
@@ -283,7 +237,7 @@ def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> l
         attended = weights[:, -1].mean(1)  # (R, T, S)
         for row, place in enumerate(part.places):
             left = max(0, len(drafts[place].tokens) - part.first)
-            found[place].append(pool(drafts[place], attended[row, :left]))
+            found[place].append(attended[row, :left])
     return [np.concatenate(parts) for parts in found]
 
 
@@ -357,6 +311,7 @@ def make_reading(
     log_probs: Sequence[float],
     wanted: Sequence[int],
     attention: Sequence[Floats] = (),
+    start: int = 0,
 ) -> Reading:
     """Compare the tokens that the model finds likeliest with those that are wanted.
 
@@ -364,165 +319,27 @@ def make_reading(
         draft: the draft that was read.
         best: of each position the likeliest token.
         gaps: how much less likely the one that is wanted is.
-        log_probs: of the tokens that are wanted.
+        log_probs: of the tokens that are wanted, from the draft's first on.
         wanted: these; from the draft's end on end tokens.
         attention: (T, S) of some positions each, if it is needed.
+        start: the position of the first of ``best``, ``gaps`` and ``wanted``.
     """
-    length = len(draft.tokens)
+    length, end = len(draft.tokens), start + len(best)
     whole = length + draft.ended
     agreed = None
-    if not draft.ended or whole > len(best):
-        agreed = min(length, len(best))
-    for at in range(draft.forced, min(whole, len(best))):
+    if not draft.ended or whole > end:
+        agreed = min(length, end)
+    for at in range(max(start, draft.forced), min(whole, end)):
         # That the model would go on with its own word is no reason to go on in another way.
-        if gaps[at] > _CLEARLY and not (at == draft.forced and best[at] in draft.replaced):
+        if gaps[at - start] > _CLEARLY and not (
+            at == draft.forced and best[at - start] in draft.replaced
+        ):
             agreed = at
             break
     attended = None
     if attention:
         attended = np.concatenate(attention)[:whole, : draft.request.length]
-    return Reading(
-        np.array(log_probs[:whole]), attended, agreed, wanted[min(length, len(best) - 1)]
-    )
-
-
-# Drafts.
-
-
-class _Place(NamedTuple):
-    """Where phrases belong in a translation.
-
-    Attributes:
-        span: the tokens that were translated from their sources.
-        core: of these the word with the most attention.
-        numbers: the requirements, in the order of their sources.
-    """
-
-    span: Span
-    core: Span
-    numbers: tuple[int, ...]
-
-    def ways(self, draft: Draft) -> Iterator[tuple[Span, Tokens]]:
-        """The tokens that are replaced, and those that replace them."""
-        places, start = draft.places, len(draft.request.prefix)
-        for span in dict.fromkeys([self.span, self.core]):
-            replaced = draft.tokens[slice(*span)]
-            sign = places.sign_after(replaced[-1]) if replaced else ""
-            upper = bool(replaced) and places.is_upper(replaced[0])
-            forms = list[Sequence[Tokens]]()
-            for rank, number in enumerate(self.numbers):
-                first = span[0] == start and not rank
-                own = sign if rank == len(self.numbers) - 1 else ""
-                forms.append(places.forms(number, own, first, upper))
-            for chosen in itertools.product(*forms):
-                yield span, tuple(itertools.chain(*chosen))
-
-
-def _with_phrases(draft: Draft, pooled: Doubles, options: ResolvedOptions) -> Iterator[Draft]:
-    """The translation with all phrases that it lacks, in several ways.
-
-    Args:
-        draft: the translation.
-        pooled: (T, W), the attention of its tokens to the words of the source.
-        options: how it was decoded.
-    """
-    places = _merged(sorted(_places(draft, pooled), key=lambda place: place.span))
-    if not places:
-        return
-    ways = [list(itertools.islice(place.ways(draft), _MOST_DRAFTS)) for place in places]
-    for chosen in itertools.islice(itertools.product(*ways), _MOST_DRAFTS):
-        tokens, at, forced, replaced = list[int](), 0, 0, Tokens()
-        for span, phrases in chosen:
-            tokens += draft.tokens[at : span[0]]
-            tokens += phrases
-            at, forced, replaced = span[1], len(tokens), draft.tokens[slice(*span)]
-        tokens += draft.tokens[at:]
-        if forced < options.max_length:
-            yield Draft(draft.request, tuple(tokens), draft.ended, forced, replaced, draft.row)
-
-
-def _merged(places: Sequence[_Place]) -> list[_Place]:
-    """Places, those that overlap as one."""
-    found = list[_Place]()
-    for place in places:
-        if found and place.span[0] < found[-1].span[1]:
-            before = found.pop()
-            span = before.span[0], max(before.span[1], place.span[1])
-            place = _Place(span, span, before.numbers + place.numbers)
-        found.append(place)
-    return found
-
-
-def _places(draft: Draft, pooled: Doubles) -> Iterator[_Place]:
-    """Where each phrase belongs that is missing where its source was translated."""
-    required, tokens, places = draft.required, draft.tokens, draft.places
-    unmet = draft.unmet
-    spans = _words(tokens, required.boundaries)
-    start = len(draft.request.prefix)
-    shares = list[list[float]]()  # of each word's attention
-    if spans:
-        attended = np.add.reduceat(pooled, [first for first, _ in spans])
-        shares = (attended / np.maximum(attended.sum(-1, keepdims=True), 1e-9)).tolist()
-        for word, (first, end) in enumerate(spans):
-            if first < start or all(map(places.is_sign, tokens[first:end])):
-                shares[word] = [0.0] * pooled.shape[1]
-    most = [share.index(max(share)) if share else -1 for share in shares]
-    met = [each.number for each in required.requirements if each.number not in unmet]
-    for number in unmet:
-        for source in places.sources(number):
-            found = _translated_from(shares, most, source)
-            if found is None:
-                continue
-            (first, end), core = found
-            span = spans[first][0], spans[end - 1][1]
-            replaced = tokens[slice(*span)]
-            if places.holds(number, replaced):
-                continue
-            for other in met:  # the words are another phrase: this one is put beside them
-                if places.holds(other, replaced):
-                    place = span[min(places.sources(other)) < source]
-                    yield _Place((place, place), (place, place), (number,))
-                    break
-            else:
-                yield _Place(span, spans[core], (number,))
-
-
-def _words(tokens: Tokens, bounds: Boundaries | None) -> list[Span]:
-    """The words of a target."""
-    starts = [
-        place
-        for place, token in enumerate(tokens)
-        if not place
-        or bounds is None
-        or not (bounds.continues(token) or bounds.opens(tokens[place - 1]))
-    ]
-    return list(itertools.pairwise([*starts, len(tokens)]))
-
-
-def _translated_from(
-    shares: Sequence[Sequence[float]], most: Sequence[int], source: Span
-) -> tuple[Span, int] | None:
-    """The target words that were translated from words of the source, and the clearest of them.
-
-    These are neighbours that attend more to one of the words than to any other; without any, the
-    word that attends most to them.
-
-    Args:
-        shares: (N, W), the attention of each target word to the words of the source.
-        most: (N,), the word that each attends to most.
-        source: the words of the source.
-    """
-    mass = [sum(share[slice(*source)]) for share in shares]
-    if not max(mass, default=0) > 0:
-        return None
-    own = [source[0] <= word < source[1] and of > 0 for word, of in zip(most, mass, strict=True)]
-    core = max(range(len(mass)), key=lambda word: own[word] + mass[word])
-    first = end = core
-    while own[core] and first and own[first - 1]:
-        first -= 1
-    while own[core] and end + 1 < len(own) and own[end + 1]:
-        end += 1
-    return (first, end + 1), core
+    return Reading(log_probs[:whole], attended, agreed, wanted[min(length, end - 1) - start])
 
 
 # Decoding what follows the phrases.

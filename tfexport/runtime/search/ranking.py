@@ -5,7 +5,7 @@ Sources: Wu et al. 2016 (length and coverage penalty), Kasai et al. 2022 (patien
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def coverage(attention: Floats) -> float:
 
 def make_hypothesis(
     tokens: list[int],
-    scores: NDArray[np.float64],
+    scores: NDArray[np.float64] | Sequence[float],
     attention: Floats | None,
     finished: bool,
     options: DecodingOptions,
@@ -94,7 +94,8 @@ def make_hypothesis(
         options: scoring options, and what to return.
         uncounted: tokens at the start that do not count for the score.
     """
-    total, length = math.fsum(scores[uncounted:]), len(tokens) - uncounted
+    listed: list[float] = scores.tolist() if isinstance(scores, np.ndarray) else [*scores]
+    total, length = math.fsum(listed[uncounted:]), len(tokens) - uncounted
     score = normalize(total, length, options.length_penalty)
     if options.coverage_penalty and attention is not None and tokens:
         score += options.coverage_penalty * coverage(attention)
@@ -104,6 +105,6 @@ def make_hypothesis(
         tokens[:kept],
         score,
         returned if options.return_attention or options.replace_unknowns else None,
-        scores.tolist() if options.return_token_scores else None,
+        listed if options.return_token_scores else None,
         finished,
     )

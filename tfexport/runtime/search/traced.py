@@ -3,14 +3,14 @@
 Axes: T tokens, S source.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
-from tfexport.runtime.model.interface import Model, Read, Traced, TracedRows
+from tfexport.runtime.model.interface import Floats, Model, Read, Traced, TracedRows
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.placed import Doubles, Draft, Reader, Reading, make_reading, pool
+from tfexport.runtime.search.drafts import Draft
+from tfexport.runtime.search.placed import Reader, Reading, make_reading
 from tfexport.runtime.search.ranking import make_hypothesis
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.required import Tokens
@@ -37,11 +37,11 @@ class TracedReader:
         self._found: list[Tokens] = []
         self._read: TracedRows | None = None
 
-    def align(self, drafts: Sequence[Draft]) -> list[Doubles]:
+    def align(self, drafts: Sequence[Draft]) -> list[Floats]:
         """See ``Reader``."""
         self._found = [draft.tokens for draft in drafts]
         return [
-            pool(draft, self._traced.attention[row, : len(draft.tokens)])
+            self._traced.attention[row, : len(draft.tokens)]
             for draft, row in zip(drafts, self._rows, strict=True)
         ]
 
@@ -68,15 +68,10 @@ class TracedReader:
             part = slice(at, at + len(wanted))
             at += len(wanted)
             known = self._traced.log_probs[row, :start].tolist()
-            before = [0] * start  # which no draft changes
-            reading = make_reading(
-                draft,
-                before + best[part],
-                [0.0] * start + gaps[part],
-                known + log_probs[part],
-                (*draft.tokens[:start], *wanted),
+            scores = known + log_probs[part]
+            readings.append(
+                make_reading(draft, best[part], gaps[part], scores, wanted, start=start)
             )
-            readings.append(reading)
         return readings
 
     def go_on(
@@ -106,9 +101,7 @@ class TracedReader:
                 scores[-1] = 0  # a forced token is certain
             whole = [*draft.tokens[:agreed], *tokens]
             uncounted = options.uncounted(draft.request.prefix)
-            results.append(
-                make_hypothesis(whole, np.array(scores), None, finished, options, uncounted)
-            )
+            results.append(make_hypothesis(whole, scores, None, finished, options, uncounted))
         return results
 
 
@@ -134,8 +127,10 @@ def retrace(
 
 def _shared(tokens: Tokens, others: Tokens) -> int:
     """Tokens before the first that differs; a row has always one to read, the end token."""
-    pairs = itertools.zip_longest(tokens, others)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), len(tokens))
+    at, most = 0, min(len(tokens), len(others))
+    while at < most and tokens[at] == others[at]:
+        at += 1
+    return at
 
 
 def _log_probs(found: Read) -> list[float]:

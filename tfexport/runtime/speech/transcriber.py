@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, shown
+from tfexport.errors import (
+    ConfigError,
+    InputError,
+    Message,
+    Option,
+    join_problems,
+    shown,
+    system_reason,
+)
 from tfexport.graph_io import ALIGNMENT
 from tfexport.preprocessing import AUDIO
 from tfexport.runtime.engine import Engine
@@ -185,7 +193,7 @@ class Transcriber:
         try:
             samples = self._reader.read(sound, self.most_seconds)
         except OSError as error:
-            raise InputError(str(error)) from None
+            raise InputError(system_reason(error)) from None
         seconds = len(samples) / self._reader.sampling_rate
         if len(samples) <= self._reader.num_samples:
             return self._reader.features(self._reader.padded(samples)), seconds

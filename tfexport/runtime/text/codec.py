@@ -110,6 +110,7 @@ class TextCodec:
         self._before = [special.bos] if config["add_source_bos"] else []
         self._after = [special.eos] if config["add_source_eos"] else []
         self._longest = manifest.limits.max_source_length
+        self._pieces: dict[int, str] = {}  # see ``pieces``
 
     def num_special_tokens(self, framing: Framing = PLAIN) -> tuple[int, int]:
         """Numbers of special tokens in front of a source text's own tokens, and after them."""
@@ -182,6 +183,15 @@ class TextCodec:
             return found
         pieces = self.source.encode(text)
         return found[: len(without_own_end(pieces, self.source, self._after))]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Source ids as the vocabulary has them, without white space and its marks."""
+        known = self._pieces
+        for token in ids:
+            if token not in known:
+                piece = self.source.piece(token)
+                known[token] = "".join(piece.lstrip("".join(WORD_MARKS)).split())
+        return [known[token] for token in ids]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Detokenize target ids.

@@ -1,6 +1,5 @@
 """KServe's open inference protocol, version 2, with its binary extension."""
 
-import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
+from pydantic_core import to_json
 
 from tfexport import __version__
 from tfexport.preprocessing import IMAGE
@@ -276,24 +276,24 @@ class InputTensor(StrictFields):
     shape: list[int] = pydantic.Field(min_length=1, max_length=2)
     datatype: str
     data: list[Any] | None = None
-    parameters: dict[str, Any] = pydantic.Field({})
+    parameters: dict[str, Any] = pydantic.Field(default_factory=dict)  # a default is copied
 
 
 class OutputTensor(StrictFields):
     """An output that is requested."""
 
     name: str
-    parameters: dict[str, Any] = pydantic.Field({})
+    parameters: dict[str, Any] = pydantic.Field(default_factory=dict)  # a default is copied
 
 
 class InferCall(StrictFields):
     """A request to infer."""
 
     inputs: list[InputTensor] = pydantic.Field(min_length=1, max_length=2)
-    outputs: list[OutputTensor] = pydantic.Field([], max_length=1)
+    outputs: list[OutputTensor] = pydantic.Field(default_factory=list, max_length=1)
     id: str | None = None
     parameters: dict[str, Any] = pydantic.Field(
-        {},
+        default_factory=dict,
         description="decoding options by name, source_language, target_language, split_sentences",
     )
 
@@ -510,8 +510,8 @@ def _answer(model: Model, number: str | None, tensor: Tensor, binary: bool) -> R
         **({} if number is None else {"id": number}),
         "outputs": [described(tensor, raw)],
     }
+    text = to_json(values)
     if raw is None:
-        return JSONResponse(values)
-    text = json.dumps(values).encode()
+        return Response(text, media_type=JSON)
     headers = {LENGTH_HEADER: str(len(text))}
     return Response(text + raw, media_type=OCTETS, headers=headers)
