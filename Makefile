@@ -28,7 +28,7 @@ help:
 	@echo "               what make test runs, all pages of one kind, long forms of runs that are killed"
 	@echo "make test-quick-start  the README's commands in fresh virtual environments"
 	@echo "make check  ruff, clang-format, mypy --strict, import-linter"
-	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
+	@echo "make docs   the site, in build/site: warnings are errors, its links, pages and search are tested"
 	@echo "make wasm   the native engine for browsers, in native/wasm/dist; needs emscripten and CMake"
 	@echo "make test-wasm  its tests, in Node and a browser"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
@@ -68,10 +68,12 @@ WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
 # Files are taken as tests/conftest.py orders them, those with slow tests first, so that no worker is
 # left with these at the end; pytest-xdist would begin with the files that have the most tests.
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# `make docs` tests the site, after building it.
+test: LEFT_OUT = --ignore tests/system/test_site.py
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test test-all: .venv/ready .venv-runtime/ready optional
 	@rm -rf build/traces
-	$(BIN)/python -m pytest $(PARALLEL) -m "$(CHOSEN)"
+	$(BIN)/python -m pytest $(PARALLEL) $(LEFT_OUT) -m "$(CHOSEN)"
 	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native \
 		CHOSEN='$(CHOSEN)' RESULTS='$(RESULTS)'; \
 	else echo "The native engine could not be built: its tests are left out." >&2; fi
@@ -106,6 +108,8 @@ check: .venv/ready
 # Links to elsewhere need a network: `make docs-links`.
 docs: .venv/docs
 	$(BIN)/python -m sphinx -E -W --keep-going -q -c docs/_site docs build/site
+	TFEXPORT_TESTS_SITE=$(CURDIR)/build/site $(BIN)/python -m pytest -q tests/system/test_site.py \
+		-m "not exhaustive"
 	@echo "build/site/index.html"
 
 docs-links: .venv/docs

@@ -62,7 +62,7 @@ def test_files_and_a_list_of_them_give_lines(
     lines = [" ".join(map(str, row)) for row in wanted]
     assert invoke("translate", bundle, *sounds).stdout.splitlines() == lines
     listed = tmp_path / "list.txt"
-    listed.write_text("".join(f"{path}\n" for path in sounds))
+    listed.write_bytes(b"\xef\xbb\xbf" + b"".join(f"{path}\r\n".encode() for path in sounds))
     found = invoke("translate", bundle, "--inputs", listed, "--jsonl").stdout.splitlines()
     assert [json.loads(line)["tokens"] for line in found] == wanted
     assert all("score" in json.loads(line) for line in found)

@@ -175,6 +175,30 @@ def test_placeholders_are_found_as_a_whole(kept: str) -> None:
         assert Placeholders().find(text) == [(start, start + len(kept))]
 
 
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("{% if x %}a{% else %}b{% endif %} c", "{% if x %}A{% else %}B{% endif %} C"),
+        ("<% if x %>a<% else %>b<% end %>", "<% if x %>A<% else %>B<% end %>"),
+        ("a <%= x.y < z %> c", "A <%= x.y < z %> C"),
+        ("<b>a {{ x }}</b>{% endfor %}b", "<b>A {{ x }}</b>{% endfor %}B"),
+        ("a 10 % b %} {% c", "A 10 % B %} {% C"),
+        # icons
+        ("<u>a <i class=x></i></u>", "<u>A <i class=x></i></u>"),
+        ("<i class=x></i> a\n", "<i class=x></i> A\n"),
+        ("a <i class=x></i> b", "A <i class=x></i> B"),
+    ],
+)  # fmt: skip
+def test_statements_and_icons_stay_where_they_are(text: str, made: str) -> None:
+    assert translate(text, HTML) == made
+
+
+def test_placeholders_are_written_as_the_source_writes_them() -> None:
+    for text in ("{{ x < y && z }}", "{{ x &lt; y &amp;&amp; z }}"):
+        assert translate(f"<i>a {text}</i> b", HTML) == f"<i>A {text}</i> B"
+    assert translate("a {*} b", Markup("markdown")) == "A {*} B"
+
+
 def test_no_name_is_said_in_place_of_an_emoji() -> None:
     document = Markup("text").read("a \N{PARTY POPPER}, {x}!")
     document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))

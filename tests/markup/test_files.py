@@ -1,6 +1,7 @@
 """Files there and back: only their texts change."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -271,6 +272,31 @@ def test_texts_of_json() -> None:
     assert there_and_back('["\\u00e9 a"]', "json-strings").isascii()
 
 
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("xml", "<?xml version='1.0' encoding='ISO-8859-1'?><a>%s</a>"),
+        ("html", '<META http-equiv=Content-Type content="text/html; charset=windows-1252"><p>%s'),
+        ("html", "<meta charset=latin1><p>%s"),
+        ("po", 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=ASCII\\n"\n\n'
+         'msgid "%s"\nmsgstr ""\n'),
+    ],
+)  # fmt: skip
+def test_another_encoding_is_refused_if_it_makes_a_difference(kind: Any, content: str) -> None:
+    assert "ONE" in there_and_back(content % "one", kind)
+    with pytest.raises(InputError, match="it says that its encoding is"):
+        read_file(content % "\xe9", kind, Markup())
+    with pytest.raises(InputError, match="it says that its encoding is"):
+        read_file(content % "one", kind, Markup()).write(
+            ["\xe9", "\xe9"] if kind == "po" else [content % "\xe9"]
+        )
+    utf = content.replace("ISO-8859-1", "utf8").replace("windows-1252", "UTF-8")
+    utf = utf.replace("latin1", "Utf-8").replace("ASCII", "UTF-8")
+    assert "\xc9" in there_and_back(utf % "\xe9", kind)
+
+
 def test_a_subtitle_that_its_own_file_lacks_is_refused() -> None:
     with pytest.raises(InputError, match="not SubRip"):
         read_file("one\ntwo", "srt", Markup())
+    with pytest.raises(InputError, match="its first line does not begin with WEBVTT"):
+        read_file(SRT, "vtt", Markup())

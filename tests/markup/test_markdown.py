@@ -176,6 +176,51 @@ def test_only_words_change(newline: str) -> None:
     assert there_and_back(TEXT.replace("\n", newline)) == MADE.replace("\n", newline)
 
 
+# What generators of sites add to a page.
+SITE = """+++
+title = "one"
++++
+
+:::note One
+one
+two $$x$$ three
+:::
+
+one
+$$
+x = y
+$$
+two
+
+{% include "one.md" %}
+
+one {% if two %}three{% else %}four{% endif %} five {{< one "two" >}}
+"""
+SITE_MADE = """+++
+title = "one"
++++
+
+:::note One
+ONE TWO $$x$$ THREE
+:::
+
+ONE
+$$
+x = y
+$$
+TWO
+
+{% include "one.md" %}
+
+ONE {% if two %}THREE{% else %}FOUR{% endif %} FIVE {{< one "two" >}}
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_what_generators_of_sites_read_stays(newline: str) -> None:
+    assert there_and_back(SITE.replace("\n", newline)) == SITE_MADE.replace("\n", newline)
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_what_readmes_have_stays(newline: str) -> None:
     text = README.replace("\n", newline)

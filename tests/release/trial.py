@@ -34,6 +34,8 @@ WANTED = {
     "http": "Good morning.",
     "corpus": "Good morning.",
 }
+# The oldest onnxruntime reads portable graphs only, which those of the stored bundle are not.
+REFUSED = "needs onnxruntime 1.21 or newer"
 
 
 class Trial:
@@ -82,9 +84,11 @@ class Trial:
     def _script(self, name: str) -> str:
         if name == "base":
             text = BASE
+            if self._resolution != "highest":
+                text = text.replace("echo", "! echo")
         elif name == "export":
             text = EXPORT
-            if self._resolution != "highest":  # the oldest onnxruntime reads portable graphs only
+            if self._resolution != "highest":
                 text = text.replace("tfexport onnx ", "tfexport onnx --portable ")
         else:
             text = _shell(name)
@@ -145,8 +149,10 @@ def main(
         trial = Trial(Path(folder), python, wheel, resolution, constraints)
         for name in only or WANTED:
             printed = trial.run(name)
-            if WANTED[name] not in printed:
-                raise click.ClickException(f"{name}: {WANTED[name]!r} is not in\n{printed}")
+            oldest = resolution != "highest" and name == "base"
+            wanted = REFUSED if oldest else WANTED[name]
+            if wanted not in printed:
+                raise click.ClickException(f"{name}: {wanted!r} is not in\n{printed}")
             click.echo(f"{name}: passed")
 
 

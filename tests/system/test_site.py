@@ -1,6 +1,7 @@
-"""The site that ``make docs`` builds: links, and its pages in a browser, on a phone too."""
+"""The site that ``make docs`` builds and tests: links, and pages in a browser, on a phone too."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,7 +74,9 @@ return split;
 
 @pytest.fixture(scope="module")
 def site(once: Once) -> Path:
-    """The site, built as ``make docs`` does."""
+    """The site that ``make docs`` has built, or one that is built as it does."""
+    if built := os.environ.get("TFEXPORT_TESTS_SITE"):
+        return Path(built)
 
     def build(path: Path) -> None:
         command = [sys.executable, "-m", "sphinx", "-E", "-W", "--keep-going", "-q"]

@@ -87,9 +87,10 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
     try:
         file = read_file(content, call.format, markup)
         found = translate_texts(engine, file.texts, keywords, language_pair, terms)
+        written = file.write(found.texts)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    _write(call, mark + file.write(found.texts))
+    _write(call, mark + written)
     for sentence, missing in found.unmet[:_MOST_UNMET]:
         click.echo(f"{name}: {shown(sentence)}: {unmet(missing)}", err=True)
     if found.unmet:

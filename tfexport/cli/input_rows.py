@@ -100,7 +100,7 @@ def _read_list(path: Path) -> list[str] | None:
     try:
         if content.startswith(b"PK") or len(content) > _LARGEST_LIST:  # an archive of arrays
             return None
-        return [name for line in content.decode().splitlines() if (name := line.strip())]
+        return [name for line in content.decode("utf-8-sig").splitlines() if (name := line.strip())]
     except UnicodeDecodeError:
         return None
 

@@ -1,5 +1,6 @@
 """Files of texts: pages, subtitles, catalogs of messages, JSON."""
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +17,14 @@ FILE_FORMATS: tuple[FileFormat, ...] = (
     "text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings",
 )  # fmt: skip
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|</?\d{1,4} ?/?>|&(?:\w+|#\w+);")
+# Where files say their encoding.
+_DECLARED: dict[str, re.Pattern[str]] = {
+    "xml": re.compile(r"\A\s*<\?xml[^<>]{0,200}?\bencoding\s*=\s*[\"']([\w.:-]{1,40})"),
+    "html": re.compile(
+        r"<meta\b[^<>]{0,200}?\bcharset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE
+    ),
+    "po": re.compile(r'^"Content-Type:[^"\n]{0,100}\bcharset=([\w.:-]{1,40})', re.MULTILINE),
+}
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
 _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
@@ -64,11 +73,46 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
         InputError: it is malformed.
         MissingDependencyError: its parser is not installed.
     """
+    _check_encoding(content, kind)
     if kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
-        return TextFile([Text(content, whole)], lambda made: made[0])
-    readers = {"markdown": _markdown, "srt": _srt, "vtt": _vtt, "po": _po, "json-strings": _json}
-    return readers[kind](content, markup)
+        file = TextFile([Text(content, whole)], lambda made: made[0])
+    else:
+        readers = {
+            "markdown": _markdown,
+            "srt": _srt,
+            "vtt": _vtt,
+            "po": _po,
+            "json-strings": _json,
+        }
+        file = readers[kind](content, markup)
+
+    def write(made: Sequence[str]) -> str:
+        written = file.write(made)
+        _check_encoding(written, kind)
+        return written
+
+    return TextFile(file.texts, write)
+
+
+def _check_encoding(content: str, kind: FileFormat) -> None:
+    """Refuse a file that says it is in another encoding than UTF-8, if that makes a difference.
+
+    Raises:
+        InputError: it does, and has characters that are not ASCII.
+    """
+    found = _DECLARED[kind].search(content) if kind in _DECLARED else None
+    if found is None or content.isascii() or found[1] == "CHARSET":  # what xgettext writes
+        return
+    try:
+        known = codecs.lookup(found[1]).name
+    except (LookupError, ValueError):
+        known = found[1]
+    if known != "utf-8":
+        raise InputError(
+            f"it says that its encoding is {found[1]!r}, but it is read and written in UTF-8, and "
+            "has characters that are not ASCII; change what it says, and convert it if it is true"
+        )
 
 
 def _markdown(content: str, markup: Markup) -> TextFile:
@@ -141,7 +185,9 @@ def _vtt(content: str, markup: Markup) -> TextFile:
     try:
         captions = webvtt.from_string(content.replace("\r\n", "\n")).captions
     except webvtt.errors.MalformedFileError as error:
-        raise InputError(f"not WebVTT: {str(error)[:200]}") from None
+        begins = content.startswith("WEBVTT")
+        reason = str(error)[:200] if begins else "its first line does not begin with WEBVTT"
+        raise InputError(f"not WebVTT: {reason}") from None
     return _subtitles(content, [cue.raw_text for cue in captions], markup)
 
 

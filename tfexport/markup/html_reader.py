@@ -59,6 +59,8 @@ _EMPTY_LINE = r"[ \t]*(?:\r\n|\r|\n)(?:[ \t]*(?:\r\n|\r|\n))+|(?<=[.!?:…])(?:\
 _LATER = re.compile(f"({_EMPTY_LINE})")
 _AFTER_END = re.compile(rf"({_EMPTY_LINE}|\A(?:\r\n|\r|\n))")
 _ONE_LINE = re.compile(r"(\r\n|\r|\n)")
+# What programs read in a page: its branches are texts of their own.
+STATEMENT = re.compile(r"(\{%[^{}]{1,300}%\}|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>)")
 _ENDS = frozenset(".!?:…")
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
 
@@ -174,6 +176,8 @@ def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
             yield from _raw_tokens(token.raw, rules)
         elif pre > 0 and token.kind == "text" and "\n" in token.text:
             yield from _lines(token, _ONE_LINE)
+        elif token.kind == "text" and "%" in token.text:
+            yield from _lines(token, STATEMENT)
         else:
             yield token
 

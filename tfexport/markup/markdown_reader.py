@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from markdown_it.token import Token as Found
 
 References = Mapping[str, Any]
-_FRONT = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT = re.compile(
+    r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)|\+{3}[ \t]*\n.*?\n\+{3}[ \t]*(?:\n|\Z)",
+    re.DOTALL,
+)
 _ENTITY = re.compile(r"&(?:#\w{1,8}|\w{1,31});")
 _SPECIAL = re.compile(r"[\\`*\[\]<~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)")
 _STARTS = re.compile(r"(\d{1,9})([.)])(?=\s|$)|[-+#>=](?=\s|$|[-+#>=])")
@@ -35,11 +38,13 @@ _ANY_MARK = re.compile(f"[{''.join(_MARKS)}]")
 # What READMEs have besides CommonMark: starts of lines that are no words, and parts of a line.
 _OWN_LINE = re.compile(r"\[!\w+\][+-]?\s*$")  # the kind of an alert
 _OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a definition
+_FENCE = re.compile(r":::")  # around a block of Docusaurus, MyST or Pandoc
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _PARTS = re.compile(
-    r"(?P<note>\[\^[^\]\s]{1,100}\])"
+    r"(?P<statement>\{%[^{}\n]{1,300}%\})"
+    r"|(?P<note>\[\^[^\]\s]{1,100}\])"
     r"|(?P<sign>(?<![\w:]):(?=[0-9_+-]{0,40}[a-z])[a-z0-9_+-]{1,40}:(?![\w:]))"
-    r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$]))"
+    r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$])|\$\$[^$\n]{1,300}\$\$)"
 )
 _CELLS = ("td_open", "td_close", "th_open", "th_close")
 _BAR = re.compile(r"(?<!\\)\|")
@@ -159,11 +164,19 @@ class _Finder:
 
 
 def _groups(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """The lines of a paragraph that are a text: a footnote, a definition, or what is before it."""
-    begin = 0
+    """The lines of a paragraph that are a text: a footnote, a definition, or what is between these.
+
+    Fences and formulas of several lines are no texts.
+    """
+    begin, formula = 0, False
     for number, line in enumerate(lines):
-        if number == 0 and _OWN_LINE.match(line):
-            begin = 1
+        signs = line.count("$$") if formula or line.lstrip().startswith("$$") else 0
+        kept = (number == 0 and _OWN_LINE.match(line)) or _FENCE.match(line)
+        if kept or formula or signs == 1:
+            if number > begin:
+                yield begin, number
+            begin = number + 1
+            formula = formula != (signs % 2 == 1)
         elif number > begin and _OWN_START.match(line):
             yield begin, number
             begin = number
@@ -336,8 +349,11 @@ class _Walk:
             if part.start() > place:
                 yield self._words(content[place : part.start()])
             if self._text.startswith(part[0], self._place):
-                text = part["formula"] or ""
-                yield Token("kept", self._take(len(part[0])), "inline", "sup", text)
+                raw = self._take(len(part[0]))
+                if part["statement"]:
+                    yield Token("empty", raw, "block")
+                else:
+                    yield Token("kept", raw, "inline", "sup", part["formula"] or "")
                 place = part.end()
             else:
                 place = part.start()

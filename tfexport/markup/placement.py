@@ -13,6 +13,7 @@ from tfexport.runtime.text.sentences import UNSPACED
 # What a word adds to the range of an element: one of its own, of another element, and of none.
 _OWN, _OTHER, _NEUTRAL = 2, -4, -1
 _LONGEST_WORD = 100  # characters, of words that are divided
+_ICON = re.compile(r"\sclass\s*=", re.IGNORECASE)  # of an empty element, which shows a picture
 _RAISED = re.compile(r"<su[bp]\b", re.IGNORECASE)
 
 
@@ -45,7 +46,11 @@ class Node:
     @property
     def shown(self) -> bool:
         """Whether a reader sees something where it is, without its words."""
-        return any(child.shown for child in self.children) if self.closing else self.seen
+        if not self.closing:
+            return self.seen
+        if self.start == self.end and _ICON.search(self.opening):
+            return True
+        return any(child.shown for child in self.children)
 
     def as_it_is(self) -> str:
         """Its markup without words."""

@@ -169,7 +169,8 @@ def make_segment(run: Run, placeholders: Placeholders, escape: Callable[[str], s
     before = "".join(token.raw for token in run.tokens[:low])
     after = "".join(token.raw for token in run.tokens[high:])
     raw = "".join(token.raw for token in run.tokens)
-    builder.end(placeholders)
+    words = "".join(token.raw for token in run.tokens[low:high] if token.kind == "text")
+    builder.end(placeholders, words)
     return Segment(
         raw, before + builder.leading, builder.trailing + after, builder.text,
         builder.root.children, builder.kept, escape,
@@ -177,8 +178,9 @@ def make_segment(run: Run, placeholders: Placeholders, escape: Callable[[str], s
 
 
 def _without_edges(run: Run) -> tuple[int, int]:
-    """The tokens between white space and tags that are around all words."""
+    """The tokens between white space and tags that are around, before or after all words."""
     low, high = 0, len(run.tokens)
+    starts = {end: start for start, end in run.ends.items()}
     while low < high:
         first, last = run.tokens[low], run.tokens[high - 1]
         if run.ends.get(low) == high - 1:
@@ -187,9 +189,17 @@ def _without_edges(run: Run) -> tuple[int, int]:
             low += 1
         elif _is_edge(last):
             high -= 1
+        elif low in run.ends and all(map(_is_empty, run.tokens[low : run.ends[low]])):
+            low = run.ends[low] + 1
+        elif high - 1 in starts and all(map(_is_empty, run.tokens[starts[high - 1] : high])):
+            high = starts[high - 1]
         else:
             break
     return low, high
+
+
+def _is_empty(token: Token) -> bool:
+    return token.kind in ("open", "close") or _is_edge(token)
 
 
 def _is_edge(token: Token) -> bool:
@@ -264,8 +274,13 @@ class _Builder:
             self._space = plain.endswith(" ")
             self.trailing = raw[len(raw.rstrip(_SPACES)) :]
 
-    def end(self, placeholders: Placeholders) -> None:
-        """Cut white space from the end, and find placeholders."""
+    def end(self, placeholders: Placeholders, raw: str) -> None:
+        """Cut white space from the end, and find placeholders.
+
+        Args:
+            placeholders: those that the text may contain.
+            raw: the text as it is written, in which placeholders may need no escape.
+        """
         stripped = "".join(self._parts).rstrip(" ")
         self.text = stripped
         for node in self._waiting:
@@ -277,7 +292,7 @@ class _Builder:
             raise InputError(f"a paragraph has more than {MOST_NODES} tags and placeholders")
         for start, end in found:
             if all(end <= first or last <= start for first, last in self.kept):
-                self._keep(stripped, start, end)
+                self._keep(stripped, start, end, raw)
         self.kept.sort()
         numbers = {start: number for number, (start, _) in enumerate(self.kept)}
         for node in _all(self.root.children):
@@ -287,7 +302,7 @@ class _Builder:
                 after = stripped[node.end : node.end + 1]
                 node.joined = (before.isalnum(), after.isalnum())
 
-    def _keep(self, text: str, start: int, end: int) -> None:
+    def _keep(self, text: str, start: int, end: int, raw: str) -> None:
         """Add a placeholder, unless a tag is within it."""
         parent: Node | None = self.root
         while parent is not None:
@@ -306,7 +321,9 @@ class _Builder:
         )
         number = len(self.kept)
         self.kept.append((start, end))
-        node = Node(start, end, self._escape(text[start:end]), kept=number, spaces=spaces)
+        literal = text[start:end]
+        written = literal if literal in raw else self._escape(literal)
+        node = Node(start, end, written, kept=number, spaces=spaces)
         index = sum(child.start < end for child in around.children)
         around.children.insert(index, node)
 

@@ -8,9 +8,9 @@ namespace {
 // Bytes of a row times bytes of weights are added in pairs in 16 bits, and these in pairs in 32
 // bits: 3 instructions for 32 products, where pairs of int16 (vpmaddwd alone) take 4. The first
 // would saturate at 2 * 255 * 127; `steps_of` gives rows so few steps that no sum comes so far: 255
-// for weights up to 64, which is what bundles have, and 129 for others. Two such sums are added in 16
-// bits too where these very weights leave room for it, as `pair_groups` finds: 5 instructions for 64
-// products instead of 6.
+// for weights up to 64, which is what bundles have, and 129 for others. Two such sums are added in
+// 16 bits too where these very weights leave room for it, as `pair_groups` finds: 5 instructions
+// for 64 products instead of 6.
 typedef uint8_t Value;
 constexpr int GROUP = 4, DEPTH = GROUP, OFFSET = 0;
 constexpr float STEPS = 255;

@@ -1,5 +1,6 @@
 """Features of sound beside those of transformers' feature extractors."""
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from tfexport.errors import InputError
 from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.media.preprocessor import Preprocessor, open_preprocessor
+from tfexport.runtime.media.sound_features import LogMel
 
 transformers = pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [pytest.mark.peers, pytest.mark.no_model]
@@ -112,3 +114,15 @@ def test_filter_banks_are_those_of_speech_to_text(bins: int, means: bool, varian
         assert (np.abs(found - wanted) <= allowed).all(), name
         compared += 1
     assert compared >= 9
+
+
+def test_a_spectrogram_needs_no_copy_of_the_samples() -> None:
+    long = np.zeros(60 * 16_000, np.float32)
+    ours = LogMel("input_features", 16_000, 8, 64, 160, 480_000, 0.0, do_normalize=False)
+    tracemalloc.start()
+    try:
+        found = ours.features(long)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < found.nbytes + long.nbytes / 2

@@ -75,13 +75,13 @@ class LogMel:
         half, hop = self.n_fft // 2, self.hop_length
         if len(samples) <= half:  # which is too short to be reflected
             raise InputError(f"has {len(samples)} samples; more than {half} are needed")
-        around = np.pad(samples, half, mode="reflect")
         count = len(samples) // hop
         found = np.empty((self.feature_size, count), np.float32)
         for at in range(0, count, _FRAMES):
-            frames = _frames(around, self.n_fft, hop, at, min(count, at + _FRAMES))
-            power = _power(frames * self._window)
-            found[:, at : at + len(frames)] = np.log10(np.maximum(self._filters @ power.T, 1e-10))
+            end = min(count, at + _FRAMES)
+            around = _reflected(samples, at * hop - half, (end - 1) * hop - half + self.n_fft)
+            power = _power(_frames(around, self.n_fft, hop, 0, end - at) * self._window)
+            found[:, at:end] = np.log10(np.maximum(self._filters @ power.T, 1e-10))
         np.maximum(found, found.max() - np.float32(8), out=found)
         found += np.float32(4)
         found /= np.float32(4)
@@ -216,6 +216,13 @@ def _normalized(samples: Samples) -> Floats:
     """Samples of mean 0 and variance 1."""
     found: Floats = (samples - samples.mean()) / np.sqrt(samples.var() + np.float32(1e-7))
     return found
+
+
+def _reflected(samples: Samples, first: int, end: int) -> Samples:
+    """Samples from ``first`` to ``end``, reflected where these lie beyond a sound's ends."""
+    before, behind = max(0, -first), max(0, end - len(samples))
+    inner = samples[max(0, first) : max(end, before + 1)]  # one more than is reflected
+    return np.pad(inner, (before, behind), mode="reflect")[: end - first]
 
 
 def _frames(samples: Samples, size: int, hop: int, first: int, end: int) -> Doubles:

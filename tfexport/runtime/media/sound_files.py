@@ -184,7 +184,8 @@ def _joined(
     name: str, blocks: Iterable[Samples], own_rate: int, rate: int, most_seconds: float
 ) -> Samples:
     """Blocks (samples, channels) as one channel at another rate."""
-    made, count, resampler = list[Samples](), 0, _resampler(name, own_rate, rate)
+    # Grown in place: a list of blocks would need the samples' memory twice.
+    made, count, resampler = bytearray(), 0, _resampler(name, own_rate, rate)
     for block in blocks:
         if not np.isfinite(block).all():
             at = count + int(np.argmin(np.isfinite(block).all(axis=1)))
@@ -197,17 +198,15 @@ def _joined(
         count += len(block)
         _check_length(name, count / own_rate, most_seconds)
         mono = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
-        made.append(mono if resampler is None else resampler.resample_chunk(mono))
+        made += (mono if resampler is None else resampler.resample_chunk(mono)).tobytes()
     if not count:
         raise InputError(f"{name}: holds no samples.")
-    if resampler is None:
-        return np.ascontiguousarray(np.concatenate(made))
-    made.append(resampler.resample_chunk(np.empty(0, np.float32), last=True))
-    wanted = math.ceil(count * rate / own_rate)
-    found = np.zeros(wanted, np.float32)
-    joined = np.concatenate(made)[:wanted]
-    found[: len(joined)] = joined
-    return found
+    if resampler is not None:
+        made += resampler.resample_chunk(np.empty(0, np.float32), last=True).tobytes()
+        wanted = math.ceil(count * rate / own_rate) * np.dtype(np.float32).itemsize
+        made += bytes(max(0, wanted - len(made)))
+        del made[wanted:]
+    return np.frombuffer(made, np.float32)
 
 
 def _resampler(name: str, own_rate: int, rate: int) -> Any:

@@ -14,7 +14,7 @@ def as_text(found: Transcription) -> str:
 def as_srt(found: Transcription) -> str:
     """Subtitles in SRT."""
     return "".join(
-        f"{number}\n{_time(each.start, ',')} --> {_time(each.end, ',')}\n{text}\n\n"
+        f"{number}\n{_time(each.start, ',')} --> {_time(_end(found, each), ',')}\n{text}\n\n"
         for number, (each, text) in enumerate(_shown(found), 1)
     )
 
@@ -26,7 +26,8 @@ def as_vtt(found: Transcription) -> str:
         for each, text in _shown(found)
     )
     cues = "".join(
-        f"{_time(each.start, '.')} --> {_time(each.end, '.')}\n{text}\n\n" for each, text in escaped
+        f"{_time(each.start, '.')} --> {_time(_end(found, each), '.')}\n{text}\n\n"
+        for each, text in escaped
     )
     return f"WEBVTT\n\n{cues}"
 
@@ -47,6 +48,11 @@ def _shown(found: Transcription) -> Iterator[tuple[Segment, str]]:
         text = " ".join(segment.text.split()).replace("-->", "->")
         if text:
             yield segment, text
+
+
+def _end(found: Transcription, segment: Segment) -> float:
+    """When a segment ends; at the sound's end if that is within it, as of a window's silence."""
+    return found.duration if segment.start < found.duration < segment.end else segment.end
 
 
 def _time(seconds: float, point: str) -> str:

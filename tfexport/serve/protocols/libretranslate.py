@@ -49,16 +49,23 @@ Kind = TypeVar("Kind", bound=Fields)
 
 
 def _phrases(value: Any) -> Any:
-    """A glossary in a form is text."""
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+    """A glossary: an object, which in a form is text, or an id."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = pydantic_core.from_json(value)
+        except ValueError as error:
+            raise ValueError(f"invalid JSON: {str(error)[:200]}") from None
+        if len(value) > MOST_TERMS:
+            raise ValueError(f"{len(value)} names; {MOST_TERMS} at most")
+    if not value or isinstance(value, str):
         return value or None
-    try:
-        found = pydantic_core.from_json(value)
-    except ValueError as error:
-        raise ValueError(f"invalid JSON: {str(error)[:200]}") from None
-    if isinstance(found, dict) and len(found) > MOST_TERMS:
-        raise ValueError(f"{len(found)} names; {MOST_TERMS} at most")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError("should be an object of phrases, or the id of a stored glossary")
+    for source, targets in value.items():
+        listed = targets if isinstance(targets, list) else [targets]
+        if not all(isinstance(target, str) for target in listed):
+            raise ValueError(f"the target of {source[:60]!r} is neither a text nor a list of texts")
+    return value
 
 
 _Glossary = Annotated[
