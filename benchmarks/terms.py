@@ -62,7 +62,7 @@ def terms_of(
     tokens = texts.encode_target(target)
     pooled = np.zeros((len(tokens), len(words.words)))
     # The first source token is the start token.
-    for place, word in enumerate(words_of_tokens(words, surfaces, looked_for=True) or []):
+    for place, word in enumerate(words_of_tokens(words, surfaces)):
         pooled[:, word] += attention[: len(tokens), place + 1]
     starts = [
         place for place, token in enumerate(tokens)

@@ -71,6 +71,7 @@ def test_options_without_effect_are_refused(options: tuple[str, ...], said: list
         ("vtt", b"x", "stdin: not WebVTT"),
         ("srt", b"1\nx\n", "stdin: not SubRip"),
         ("html", b"\xff", "-: is not UTF-8 at byte 0"),
+        ("srt", "1".encode("utf-16"), "-: is UTF-16; convert it to UTF-8"),
     ],
 )
 def test_malformed_files_are_refused(kind: str, content: bytes, said: str) -> None:

@@ -1,5 +1,6 @@
 """``tfexport translate --format``: files of which only the words are translated."""
 
+import codecs
 import sys
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,12 @@ def _content(file: str) -> tuple[str, str]:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}: is not UTF-8 at byte {error.start}") from None
+        wide = raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        what = "is UTF-16" if wide else f"is not UTF-8 at byte {error.start}"
+        example = "UTF-16" if wide else "WINDOWS-1252"
+        raise InputError(
+            f"{file}: {what}; convert it to UTF-8, such as with iconv -f {example} -t UTF-8"
+        ) from None
     return (text[1:], "\ufeff") if text.startswith("\ufeff") else (text, "")
 
 

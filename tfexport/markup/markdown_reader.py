@@ -22,7 +22,7 @@ _FRONT = re.compile(
     re.DOTALL,
 )
 _ENTITY = re.compile(r"&(?:#\w{1,8}|\w{1,31});")
-_SPECIAL = re.compile(r"[\\`*\[\]<~]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)")
+_SPECIAL = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)")
 _STARTS = re.compile(r"(\d{1,9})([.)])(?=\s|$)|[-+#>=](?=\s|$|[-+#>=])")
 # Delimiters are written as characters for private use until it is known which form is read again
 # as emphasis: the signs, or the elements of HTML that mean the same.
@@ -46,6 +46,8 @@ _PARTS = re.compile(
     r"|(?P<sign>(?<![\w:]):(?=[0-9_+-]{0,40}[a-z])[a-z0-9_+-]{1,40}:(?![\w:]))"
     r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$])|\$\$[^$\n]{1,300}\$\$)"
 )
+_BREAK = re.compile(r"(?:\\| *)\n *")
+_LINES = re.compile(r" *\n *")
 _CELLS = ("td_open", "td_close", "th_open", "th_close")
 _BAR = re.compile(r"(?<!\\)\|")
 _IGNORED = ("text", "text_special", "softbreak")
@@ -195,6 +197,9 @@ def read_inline(text: str, references: References) -> list[Token]:
         InputError: its markup was not found in it.
     """
     tokens = _Walk(text, references).tokens
+    for token in tokens:
+        if not _BREAK.fullmatch(token.raw):  # in code, a tag or an address it is white space
+            token.raw = _LINES.sub(" ", token.raw)
     match_tags(tokens, {})
     folded = fold_kept(tokens)
     match_tags(folded, {})
@@ -294,7 +299,7 @@ class _Walk:
         if found.type in ("text", "text_special"):
             yield from self._parts(found.content)
         elif found.type in ("softbreak", "hardbreak"):
-            match = re.compile(r"(?:\\| *)\n *").match(self._text, self._place)
+            match = _BREAK.match(self._text, self._place)
             if match is None:
                 raise self._lost()
             raw = self._take(len(match[0]))
@@ -336,7 +341,7 @@ class _Walk:
 
     def _end(self) -> str:
         """The end of a link; one whose text is its label gets the label too."""
-        label = self._text[self._opened.pop() : self._place]
+        label = " ".join(self._text[self._opened.pop() : self._place].split())
         target = self._expect("]") + self._target()
         return f"][{label}]" if target in ("]", "][]") else target
 

@@ -213,13 +213,12 @@ class Engine:
         self, source: str, words: Words, ids: Sequence[int], framing: Framing
     ) -> tuple[int, ...]:
         """The word of each id of a text, -1 for special tokens."""
-        from tfexport.runtime.terms import words_of_tokens  # noqa: PLC0415
+        from tfexport.runtime.terms import words_of_pieces, words_of_tokens  # noqa: PLC0415
 
         before, after = self.texts.num_special_tokens(framing)
-        of_text = words_of_tokens(words, self.texts.pieces(ids[before : len(ids) - after]))
-        if of_text is None:  # pieces are not as they are in the text
-            of_text = words_of_tokens(words, self.texts.surfaces(source), looked_for=True)
-        assert of_text is not None
+        of_text = words_of_pieces(words, self.texts.pieces(ids[before : len(ids) - after]))
+        if of_text is None:
+            of_text = words_of_tokens(words, self.texts.surfaces(source))
         before = len(ids) - len(of_text) - after
         return (*[-1] * before, *of_text, *[-1] * after) if before >= 0 else (-1,) * len(ids)
 

@@ -5,9 +5,11 @@ docs/terms.md has the rules of matching.
 
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from tfexport.errors import InputError, join_problems, shown
@@ -111,28 +113,57 @@ def _split(text: str) -> Words:
     return Words(tuple(words), tuple(begins))
 
 
-def words_of_tokens(
-    words: Words, surfaces: Sequence[str], *, looked_for: bool = False
-) -> list[int] | None:
-    """The word of each token of a text; None if the tokens are not exactly the text.
+def words_of_pieces(words: Words, pieces: Sequence[str]) -> list[int] | None:
+    """The word of each token of a text, as of ``words_of_tokens``.
 
     Args:
         words: of the text.
-        surfaces: the part of the text that each token is, without white space; or as
-            ``TextCodec.surfaces`` gives it.
-        looked_for: whether surfaces may differ from the text: each is looked for nearby.
+        pieces: the tokens, without white space.
+
+    Returns:
+        None if the pieces are not exactly the text.
+    """
+    written = [word.lstrip(" ") for word in words.words]
+    if "".join(pieces) != "".join(written) or not written:
+        return None
+    ends, stops = list(accumulate(map(len, written))), list(accumulate(map(len, pieces)))
+    starts = [0, *stops[:-1]]
+    found = [bisect_right(ends, start) for start in starts]
+    lasts = [bisect_left(ends, stop) for stop in stops]
+    if found != lasts:
+        for token, (first, last) in enumerate(zip(found, lasts, strict=True)):
+            if first < last:  # a token such as "a." belongs to the word, not to the sign
+                if last == first + 1 and _kind(written[last][0]) == "sign":
+                    continue
+                start, stop = starts[token], stops[token]
+                found[token] = max(
+                    range(first, last + 1),
+                    key=lambda word: (
+                        _kind(written[word][0]) != "sign",
+                        min(stop, ends[word]) - max(start, ends[word] - len(written[word])),
+                        -word,
+                    ),
+                )
+            elif first == len(written):  # nothing, after the text
+                found[token] = first - 1
+    return found
+
+
+def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
+    """The word of each token of a text.
+
+    Args:
+        words: of the text.
+        surfaces: the part of the text that each token is; see ``TextCodec.surfaces``. What is not
+            there is looked for nearby.
     """
     written = [word.lstrip(" ") for word in words.words]
     text = "".join(written)
-    if looked_for:
-        surfaces = [_without_space(surface) for surface in surfaces]
-    if "".join(surfaces) != text and not looked_for:
-        return None
     word_at = [number for number, word in enumerate(written) for _ in word]
     found, place, before = list[int](), 0, ""
-    for piece in surfaces:
-        start = place
-        if looked_for and not text.startswith(piece, place):
+    for surface in surfaces:
+        piece, start = _without_space(surface), place
+        if not text.startswith(piece, place):
             if piece == before and found:  # one of several tokens of a character
                 found.append(found[-1])
                 continue
@@ -270,12 +301,13 @@ class Phrases:
         """The number and length of the longest phrase that begins at a word; length 0 for none."""
         word = text.words[place].lstrip(" ")
         choices = [(length, word) for length in self.lengths.get(word, ())]
-        if text.begins[place] and (lower := _lower_first(word)) != word:
-            choices += [(length, lower) for length in self.lengths.get(lower, ())]
+        lower = _lower_first(word) if text.begins[place] else word
+        if lower != word and lower in self.lengths:
+            choices += [(length, lower) for length in self.lengths[lower]]
             # Of equal length the one as it is written: sorting keeps the order.
             choices.sort(key=lambda choice: -choice[0])
         for length, start in choices:
-            key = (start, *text.words[place + 1 : place + length])
+            key = (start, *text.words[place + 1 : place + length]) if length > 1 else (start,)
             if len(key) == length and key in self.numbers:
                 return self.numbers[key], length
         return 0, 0

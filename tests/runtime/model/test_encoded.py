@@ -27,6 +27,22 @@ def test_encoded_rows_are_decoded_as_their_sources(tiny_bundle: Path, engine: En
             model.step(tokens[:2, :1], state)
 
 
+@pytest.mark.parametrize("engine", ["onnxruntime", "native"])
+def test_attention_is_the_same_without_logits(engine: EngineName) -> None:
+    if engine == "native":
+        pytest.importorskip("tfexport_native")
+    with Translator("examples/de-en.bundle", threads=1, engine=engine) as opened:
+        model = opened.engine.model
+        assert model.has_shortlist
+        tokens, none = np.array([[2, 9, 6], [2, 5, 8], [2, 4, 4]]), np.zeros(0, np.int64)
+        expected, state = model.attend(tokens, model.encode(ROWS))[1], model.encode(ROWS)
+        logits, weights = model.attend(tokens, state, none)
+        np.testing.assert_allclose(weights, expected, atol=1e-5)
+        assert logits.shape == (3, 3, model.vocab_size)
+        assert np.isneginf(logits).all()
+        assert state.position == 3
+
+
 @pytest.mark.onnxruntime
 def test_rows_that_are_partly_encoded_are_refused(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, threads=1, engine="onnxruntime") as opened:

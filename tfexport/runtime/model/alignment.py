@@ -16,9 +16,14 @@ def attend_heads(
     """See ``Model.alignment``: by ``Model.attend``."""
     layers, numbers = zip(*heads, strict=True)
     state, parts = model.encode([row]), []
-    none = np.zeros(1, np.int64) if model.has_shortlist else None  # logits are not needed
+    none = np.zeros(0, np.int64) if model.has_shortlist else None  # logits are not needed
     for at in range(0, len(ids), _POSITIONS):
         tokens = np.array([ids[at : at + _POSITIONS]], np.int64)
         _, weights = model.attend(tokens, state, none)
         parts.append(weights[0, list(layers), list(numbers)])
     return np.concatenate(parts, axis=1)
+
+
+def no_logits(shape: tuple[int, ...]) -> Floats:
+    """Logits without candidates, -inf each; they take no memory and cannot be written to."""
+    return np.broadcast_to(np.float32(-np.inf), shape)

@@ -408,7 +408,8 @@ class Model(Protocol):
         Args:
             input_ids: (R, T).
             state: from ``encode``.
-            candidates: (C,) ids to compute logits of; all others get -inf. None for all.
+            candidates: (C,) ids to compute logits of; all others get -inf. None for all. Without
+                any the result is read-only.
         """
 
     def attend(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.runtime.model.abandoned import AbandonedError, Going, watched
-from tfexport.runtime.model.alignment import attend_heads
+from tfexport.runtime.model.alignment import attend_heads, no_logits
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -265,6 +265,10 @@ class NativeModel:
     def _step(
         self, input_ids: Ids, state: NativeRows, candidates: Ids | None, weights: Floats | None
     ) -> Floats:
+        if candidates is not None and not len(candidates):
+            state.batch.step(input_ids, attention=weights)
+            state.position += input_ids.shape[1]
+            return no_logits((*input_ids.shape, self.vocab_size))
         width = self.vocab_size if candidates is None else len(candidates)
         found = np.empty((*input_ids.shape, width), np.float32)
         state.batch.step(input_ids, logits=found, columns=candidates, attention=weights)

@@ -19,7 +19,7 @@ from tfexport.errors import BundleError
 from tfexport.graph_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
 from tfexport.runtime.model.abandoned import Going
-from tfexport.runtime.model.alignment import attend_heads
+from tfexport.runtime.model.alignment import attend_heads, no_logits
 from tfexport.runtime.model.interface import (
     BeamRecord,
     BeamRules,
@@ -275,7 +275,8 @@ class OnnxModel:
             **state.past,
         }
         if candidates is not None:
-            feeds[graph_io.CANDIDATES] = OrtValue.ortvalue_from_numpy(candidates)
+            asked = candidates if len(candidates) else np.zeros(1, np.int64)
+            feeds[graph_io.CANDIDATES] = OrtValue.ortvalue_from_numpy(asked)
         found = self._session(role).run_with_ort_values([*outputs, *self._past_out], feeds)
         state.past = dict(zip(self._past_in, found[len(outputs) :], strict=True))
         state.position += input_ids.shape[1]
@@ -283,8 +284,10 @@ class OnnxModel:
         # allocated again each time. They live as long as the arrays do.
         values: list[Floats] = [value.numpy() for value in found[: len(outputs)]]
         if candidates is not None:
-            logits = np.full((*values[0].shape[:2], self.vocab_size), -np.inf, np.float32)
-            logits[:, :, candidates] = values[0]
+            logits = no_logits((*values[0].shape[:2], self.vocab_size))
+            if len(candidates):
+                logits = logits.copy()
+                logits[:, :, candidates] = values[0]
             values[0] = logits
         return values
 

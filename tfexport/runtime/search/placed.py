@@ -230,10 +230,10 @@ class ModelReader:
 def _align(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> list[Floats]:
     """See ``Reader.align``."""
     found: list[list[Floats]] = [[] for _ in drafts]
-    few = np.array([options.eos_id]) if model.has_shortlist else None  # no logits are needed
-    for part in _parts(model, drafts, options, model.vocab_size if few is None else 1):
+    none = np.zeros(0, np.int64) if model.has_shortlist else None  # logits are not needed
+    for part in _parts(model, drafts, options, model.vocab_size if none is None else 1):
         read = part.tokens[:, part.first : part.last]
-        _, weights = model.attend(read, part.state, few)
+        _, weights = model.attend(read, part.state, none)
         attended = weights[:, -1].mean(1)  # (R, T, S)
         for row, place in enumerate(part.places):
             left = max(0, len(drafts[place].tokens) - part.first)
@@ -245,28 +245,32 @@ def _read(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> li
     """See ``Reader.read``."""
     best, gaps, log_probs, wanted = [[list[Any]() for _ in drafts] for _ in range(4)]
     attention: list[list[Floats]] = [[] for _ in drafts]
-    ends = np.array(options.end_tokens)
+    ends, normalizer = np.array(options.end_tokens), model.log_normalizer or log_normalizer
     for part in _parts(model, drafts, options, model.vocab_size):
         logits, attended = advance(
             model, part.tokens[:, part.first : part.last], part.state, options
         )
         normal = _filter(model, [drafts[place] for place in part.places], part, logits, options)
-        chosen, highest, every = logits.argmax(-1), logits.max(-1), np.arange(logits.shape[1])
-        likeliest = ends[logits[..., ends].argmax(-1)]
         for row, place in enumerate(part.places):
             given = drafts[place].tokens[part.first : part.last]
-            tokens = np.array([*given, *likeliest[row, len(given) :]], np.int64)
-            found = logits[row, every, tokens]
+            # Each has one more, the end token, if there is room; what follows is padding.
+            count = min(len(drafts[place].tokens) + 1, part.last) - part.first
+            if count <= 0:
+                continue
+            own = logits[row, :count]
+            chosen, every = own.argmax(-1), np.arange(count)
+            tokens = np.array([*given, *ends[own[len(given) :, ends].argmax(-1)]], np.int64)
+            found = own[every, tokens]
             with np.errstate(invalid="ignore"):  # where no token is allowed
-                gaps[place] += (highest[row] - found).tolist()
-                scores = found - normal[row]
+                gaps[place] += (own[every, chosen] - found).tolist()
+                scores = found - (normalizer(own) if normal is None else normal[row, :count])
             if part.first == 0 and drafts[place].request.prefix[:1] == (options.first_token,):
                 scores[0] = 0  # a forced token is certain
-            best[place] += chosen[row].tolist()
+            best[place] += chosen.tolist()
             log_probs[place] += scores.tolist()
             wanted[place] += tokens.tolist()
             if attended is not None:
-                attention[place].append(attended[row])
+                attention[place].append(attended[row, :count])
     return [
         make_reading(
             draft, best[place], gaps[place], log_probs[place], wanted[place], attention[place]
@@ -277,19 +281,19 @@ def _read(model: Model, drafts: Sequence[Draft], options: ResolvedOptions) -> li
 
 def _filter(
     model: Model, rows: Sequence[Draft], part: _Part, logits: Floats, options: ResolvedOptions
-) -> Doubles:
+) -> Doubles | None:
     """Apply penalties and bans to logits (R, T, V), in place, as the search does.
 
     Returns:
-        (R, T), what has to be subtracted for log-probabilities.
+        (R, T), what has to be subtracted for log-probabilities; None if nothing was changed.
     """
     normalizer = model.log_normalizer or log_normalizer
     filters = LogitFilters(options, [draft.request for draft in rows])
-    count, length, size = logits.shape
+    count, length, _ = logits.shape
     in_beam = options.beam_size > 1
     forced_end = options.last_token is not None and part.last >= options.max_length
     if filters.idle and not forced_end and not (in_beam and options.by_transformers):
-        return normalizer(logits.reshape(-1, size)).reshape(count, length)
+        return None
     every, prefix = np.arange(count), len(rows[0].request.prefix)
     normal = np.zeros((count, length))
     for place in range(length):
