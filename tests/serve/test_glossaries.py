@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -260,7 +261,10 @@ def test_without_a_folder_the_calls_say_how(server: Server) -> None:
         assert "setting glossaries" in answer.json["message"]
 
 
-def test_writers_do_not_lose_what_others_wrote(tmp_path: Path) -> None:
+def test_writers_do_not_lose_what_others_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WAIT", 60.0)  # on a busy machine
     stores = [Glossaries(tmp_path) for _ in range(2)]
     number = stores[0].create("n", {BOTH: {"a": "b"}}).id
     reading = threading.Event()
@@ -276,12 +280,15 @@ def test_writers_do_not_lose_what_others_wrote(tmp_path: Path) -> None:
             assert stores[0].entries(number, BOTH)["a"] == "b"
             assert all(one.name for one in stores[1].listed())
             count += 1
+            time.sleep(0.001)  # lets writers have the interpreter
         return count
 
     with ThreadPoolExecutor(5) as pool:
         reads = pool.submit(read)
-        list(pool.map(write, range(16)))
-        reading.set()
+        try:
+            list(pool.map(write, range(16)))
+        finally:
+            reading.set()  # the pool waits for the reader
         assert reads.result() > 0
     assert set(stores[1].entries(number, BOTH)) == {"a", *(f"w{place}" for place in range(16))}
     assert [one.id for one in stores[0].listed()] == [number]

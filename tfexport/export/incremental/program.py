@@ -37,6 +37,8 @@ LENGTHS = (3, 5, 5, 3, 3, 3, 3)  # T of each run
 BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
 RUNS = len(LENGTHS)
 Size = tuple[int, ...]  # of an axis in each run
+Shape = tuple[int, ...] | None  # of a tensor, or the value of a number; None for others
+_NOTHING: Mapping[fx.Node, Any] = MappingProxyType({})
 Part = Callable[[fx.Node], tuple[int, int | None] | None]  # an axis and rows of it; None for none
 TARGET = "target_length"
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
@@ -65,13 +67,16 @@ class Example:
 class LazyValues(Mapping[fx.Node, Any]):
     """Values of a program for inputs and target ids, computed when they are asked for."""
 
-    def __init__(self, program: "Program", example: Example) -> None:
-        """Take a program."""
+    def __init__(
+        self, program: "Program", example: Example, known: Mapping[fx.Node, Any] = _NOTHING
+    ) -> None:
+        """Take a program, and values that are known."""
         given = (*program.inputs, program.target), (*example.inputs, example.target)
         self._graph = program.graph
         self._known: dict[fx.Node, Any] = {
             **program.tensors,
             **dict(zip(*given, strict=True)),
+            **known,
         }
 
     @torch.no_grad()
@@ -158,23 +163,27 @@ class Program:
 
     def _run_all(self) -> None:
         follow = self._followers()
-        first, shapes = self._run(self.examples[FIRST], set(self.graph.nodes))
-        found, shapes_of_runs = dict[int, dict[fx.Node, Any]](), [shapes]
-        rest = {node: value for node, value in first.items() if node not in follow}
-        # Most is seen in the logits, and what is not compared is not kept.
-        kept = {LONGER: follow, OTHER_TOKENS: follow}
-        for run in range(FIRST + 1, RUNS):
-            same = run in kept and self._has_inputs_of_first(run)
-            example, of_run = self.examples[run], kept.get(run, {self.logits})
-            found[run], shapes = self._run(example, of_run, rest if same else {})
-            shapes_of_runs.append(shapes)
+        given = {each for node in follow for each in node.all_input_nodes} - follow
         self.dtypes, self._numbers = dict[fx.Node, torch.dtype](), dict[fx.Node, type]()
-        for node, value in first.items():
-            one = value[0] if isinstance(value, tuple | list) and value else value
-            if isinstance(one, Tensor):
-                self.dtypes[node] = one.dtype
-            elif isinstance(value, int | float) and not isinstance(value, bool):
-                self._numbers[node] = type(value)
+        # Values of an encoder of sound take gigabytes: what is not compared is not kept.
+        first, shapes = self._run(
+            self.examples[FIRST], {*follow, *given, self.logits}, see=self._see
+        )
+        found, shapes_of_runs = dict[int, dict[fx.Node, Any]](), [shapes]
+        rest = {node: first[node] for node in given}
+        same_shapes = {
+            node: shape
+            for node, shape in shapes.items()
+            if node not in follow and node.op == "call_function"
+        }
+        for run in range(FIRST + 1, RUNS):
+            example, kept = self.examples[run], {self.logits}
+            if run in (LONGER, OTHER_TOKENS):  # of the others, most is seen in the logits
+                kept = follow
+            same = kept is follow and self._has_inputs_of_first(run)
+            known = (rest, same_shapes) if same else (_NOTHING, _NOTHING)
+            found[run], shapes = self._run(example, kept, *known)
+            shapes_of_runs.append(shapes)
         self._shapes = {
             node: tuple(shapes.get(node) for shapes in shapes_of_runs) for node in self.graph.nodes
         }
@@ -186,14 +195,26 @@ class Program:
         for run, part in parts.items():
             self._unlike[run] = self._changed(first, found[run], part)
             if self._unlike[run]:  # the logits differ: where does it begin?
-                whole = self.run(self.examples[run])
-                self._unlike[run] = self._changed(first, whole, part)
+                whole = self.run(self.examples[FIRST]), self.run(self.examples[run])
+                self._unlike[run] = self._changed(*whole, part)
+
+    def _see(self, node: fx.Node, value: Any) -> None:
+        """Note what kind of value a node has."""
+        one = value[0] if isinstance(value, tuple | list) and value else value
+        if isinstance(one, Tensor):
+            self.dtypes[node] = one.dtype
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            self._numbers[node] = type(value)
 
     def _followers(self) -> set[fx.Node]:
-        """Nodes that are computed from the target ids or from any of their sizes."""
+        """Nodes that are computed from the target ids or from their number, not their batch."""
+        batch = self.target, self.own.target.axes.index(BATCH)
         found = {self.target}
         for node in self.graph.nodes:
-            if any(each in found for each in node.all_input_nodes):
+            # An encoder may take the size of its batch from the target.
+            if any(each in found for each in node.all_input_nodes) and not (
+                node.target is torch.ops.aten.sym_size.int and node.args == batch
+            ):
                 found.add(node)
         return found
 
@@ -250,25 +271,52 @@ class Program:
         return min(changed, key=list(self.graph.nodes).index)
 
     @torch.no_grad()
-    def run(
-        self, example: Example, known: Mapping[fx.Node, Any] = MappingProxyType({})
-    ) -> dict[fx.Node, Any]:
+    def run(self, example: Example, known: Mapping[fx.Node, Any] = _NOTHING) -> dict[fx.Node, Any]:
         """The values of all nodes, for inputs and target ids; those that are known are taken."""
         return self._run(example, set(self.graph.nodes), known)[0]
+
+    def run_behind(
+        self, node: fx.Node, example: Example, known: Mapping[fx.Node, Any] = _NOTHING
+    ) -> Mapping[fx.Node, Any]:
+        """See ``run``; what a node alone needs is computed again if it is asked for."""
+        needed, waiting = set[fx.Node](), [node]
+        while waiting:
+            new = set(waiting.pop().all_input_nodes) - needed
+            needed |= new
+            waiting += new
+        kept = {
+            each
+            for each in self.graph.nodes
+            if each not in needed or not needed.issuperset(each.users)
+        }
+        return LazyValues(self, example, {**self._run(example, kept, known)[0], **known})
 
     @torch.no_grad()
     def _run(
         self,
         example: Example,
         kept: Collection[fx.Node],
-        known: Mapping[fx.Node, Any] = MappingProxyType({}),
-    ) -> tuple[dict[fx.Node, Any], dict[fx.Node, tuple[int, ...] | None]]:
-        """Values of the nodes that are kept, and the shapes of all; known values are taken."""
+        known: Mapping[fx.Node, Any] = _NOTHING,
+        known_shapes: Mapping[fx.Node, Shape] = _NOTHING,
+        see: Callable[[fx.Node, Any], None] | None = None,
+    ) -> tuple[dict[fx.Node, Any], dict[fx.Node, Shape]]:
+        """Values of the nodes that are kept, and the shapes of all.
+
+        Args:
+            example: the inputs and target ids.
+            kept: the nodes whose values are returned.
+            known: values that are taken, not computed.
+            known_shapes: of nodes that are not computed, whether their values are known or not.
+            see: called with the value of each node that is computed.
+        """
         values: dict[fx.Node, Any] = {}
-        shapes: dict[fx.Node, tuple[int, ...] | None] = {}
+        shapes: dict[fx.Node, Shape] = {}
 
         class Recorder(fx.Interpreter):
             def run_node(self, n: fx.Node) -> Any:
+                if n in known_shapes:
+                    shapes[n] = known_shapes[n]
+                    return known.get(n)
                 if n in known and n.op != "placeholder":  # each takes one of the arguments
                     found = known[n]
                 elif is_recurrent(n):
@@ -279,6 +327,8 @@ class Program:
                 shapes[n] = _shape(found)
                 if n in kept:
                     values[n] = found
+                if see is not None:
+                    see(n, found)
                 return found
 
         given = dict(
@@ -428,7 +478,7 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
         return functional(program)
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
+def _shape(value: Any) -> Shape:
     if isinstance(value, tuple | list) and value and isinstance(value[0], Tensor):
         value = value[0]
     if isinstance(value, Tensor):

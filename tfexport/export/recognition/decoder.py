@@ -217,10 +217,10 @@ class _DecoderReader:
                 first, other = (program.line_of(mask.node) for mask in (of_masks[0], each))
                 raise NotRecognisedError(f"{other}: another mask than {first}")
         values_at = functools.cache(self._values_at)
-        values = program.run(program.examples[FIRST])
+        values = program.run_behind(self.memory, program.examples[FIRST])
         if of_masks:
             opened = {each.node: each.opened(values[each.node]) for each in of_masks}
-            values = program.run(program.examples[FIRST], opened)
+            values = program.run_behind(self.memory, program.examples[FIRST], opened)
         self.decoder, self.encoder = (
             Dataflow(program, values, values_at, decoder=decoder, memory=self.memory)
             for decoder in (True, False)
