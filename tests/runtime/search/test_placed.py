@@ -3,13 +3,14 @@
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from tests.support.table_model import TableModel
 from tests.support.table_search import BOS, EOS, log_probs, search
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.search import Request, ResolvedOptions, drafts
 from tfexport.runtime.search.drafts import Draft
 from tfexport.runtime.search.placed import ModelReader, Reading, continue_drafts, place_phrases
 from tfexport.runtime.search.required import Required, Requirement, Tokens
@@ -99,3 +100,29 @@ def test_what_follows_forced_tokens_is_that_of_a_greedy_search_with_a_prefix(bea
         assert made is not None
         assert made.tokens == expected.tokens
         assert made.score == pytest.approx(expected.score, abs=1e-5)
+
+
+def test_attention_of_words_is_the_same_whatever_is_looked_at_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw, numbers = random.Random(2), np.random.default_rng(2)
+    rows, attention = list[Draft](), list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]()
+    for _ in range(30):
+        tokens = tuple(draw.choices(range(2, SIZE), k=draw.randint(0, 8)))
+        places = OneWordEach([], range(draw.randint(1, 20)))
+        row = Request([0], required=Required((), places=places))
+        rows.append(Draft(row, tokens, True))
+        attention.append(numbers.random((len(tokens), len(places.words)), np.float32))
+    whole = list(drafts._words(rows, attention))
+    monkeypatch.setattr(drafts, "_AT_ONCE", 1)
+    for alone, found, draft, attended in zip(
+        drafts._words(rows, attention), whole, rows, attention, strict=True
+    ):
+        assert found.spans == [(place, place + 1) for place in range(len(draft.tokens))]
+        assert found.most == alone.most
+        for place, share in enumerate(found.shares):
+            assert [each for each in share if each] == [
+                each for each in alone.shares[place] if each
+            ]
+            expected = attended[place] / attended[place].sum() * (draft.tokens[place] != SIGN)
+            np.testing.assert_allclose(share[: len(expected)], expected, atol=1e-6)

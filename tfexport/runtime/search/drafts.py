@@ -15,7 +15,7 @@ from tfexport.runtime.search.required import Boundaries, Places, Required, Token
 
 Span = tuple[int, int]  # the first token, or word, and the one after the last
 _MOST_DRAFTS = 8  # of a translation
-_AT_ONCE = 1 << 20  # values of attention that are looked at together
+_AT_ONCE = 1 << 20  # values that are looked at together
 # Shares of attention are counted in these parts, as sums of integers are the same in any order.
 _PARTS = float(1 << 30)
 
@@ -126,7 +126,8 @@ def _words(drafts: Sequence[Draft], attention: Sequence[Floats]) -> Iterator[_Wo
     first, size = 0, [0, 0]
     for end, attended in enumerate(attention):
         size = [max(pair) for pair in zip(size, attended.shape, strict=True)]
-        if end > first and (end + 1 - first) * size[0] * size[1] > _AT_ONCE:
+        # Of tokens and source tokens, and of these and words, which are no more.
+        if end > first and (end + 1 - first) * max(size) * size[1] > _AT_ONCE:
             yield from _words_at_once(drafts[first:end], attention[first:end])
             first, size = end, list(attended.shape)
     yield from _words_at_once(drafts[first:], attention[first:])
