@@ -303,7 +303,7 @@ class OnnxModel:
 
 def rule_inputs(rules: BeamRules, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
     """The inputs of ``graph_io.BEAM_RULES``; sources have to be ids for the n-grams of these."""
-    given = dict(vars(rules))
+    given = rules._asdict()
     rows = cast(Sequence[Sequence[int]], sources) if rules.source_ngram else [()] * len(sources)
     width = max([2, *map(len, rules.sequences)])
     padded = [
