@@ -20,8 +20,7 @@ uint8_t largest_of(const int8_t* values, size_t count) {
 }  // namespace
 
 Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
-               Heads outputs, Heads inputs, Role role)
-    : role_(role) {
+               Heads outputs, Heads inputs) {
     std::vector<Tensor> found;
     const int parts = (int)sources.size(), width = outputs.width();
     k_ = inputs.width();
@@ -233,8 +232,7 @@ void run_linear(const Kernels& kernels, Team& team, const Linear& linear, Role r
     Input input{x, ld};
     if (linear.quantized())
         input = quantized.make(kernels, team, x, ld, rows, k, linear.packed().largest);
-    else if (linear.role() != Role::steps || role != Role::steps)
-        input = quantized.make_floats(kernels, team, x, ld, rows, k);
+    else if (role != Role::steps) input = quantized.make_floats(kernels, team, x, ld, rows, k);
     out.bias = linear.bias();
     // A task with all rows and a few panels would read rows in parts again for each panel, from
     // beyond the second cache. Threads take tasks of the same rows after one another.
