@@ -90,10 +90,11 @@ private:
     Buffer<Digits> digits_;
 };
 
-// Panels to tasks, so that a task is worth its claim and none is late for long.
+// Panels to tasks, so that a task is worth its claim and none is late for long. `times`: as many
+// groups of rows have tasks of their own.
 struct Chunks {
     int panels, each, count;
-    Chunks(int panels, double work_of_panel, int threads);
+    Chunks(int panels, double work_of_panel, int threads, int times = 1);
     int first(int task) const { return task * each; }
     int last(int task) const { return first(task) + each < panels ? first(task) + each : panels; }
 };
