@@ -62,8 +62,8 @@ test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/exp
 	tests/export/parity \
 	tests/system/peers/test_generation.py
 
-# One more than cores: tests also wait, for servers and processes that they start.
-WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
+# Two more than cores: tests also wait, for servers and processes that they start.
+WORKERS ?= $(shell python3 -c "import os; print(2 + (os.cpu_count() or 1))")
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # Files are taken as tests/conftest.py orders them, those with slow tests first, so that no worker is
 # left with these at the end; pytest-xdist would begin with the files that have the most tests.
@@ -293,7 +293,7 @@ RELEASE := $(subst .venv,.venv-release,$(BIN))
 .venv-optimum/ready:
 	$(PYTHON) -m venv .venv-optimum
 	$(subst .venv,.venv-optimum,$(BIN))/python -m pip install --disable-pip-version-check --quiet \
-		$(PIP_ARGS) optimum-onnx torch==2.13.0 onnxruntime safetensors
+		$(PIP_ARGS) optimum-onnx torch==2.13.0 onnxruntime safetensors pillow click
 	@touch $@
 
 .venv-faster-whisper/ready:

@@ -1,12 +1,13 @@
-"""TrOCR's smaller shape with random weights: tfexport, transformers and Optimum.
+"""TrOCR's shapes with random weights: tfexport, transformers and Optimum.
 
-python -m benchmarks.pictures [--folder build/bench/trocr] [--threads 2]
+python -m benchmarks.pictures [--size small] [--threads 2]
 
-A picture of 400 x 60 pixels is resized to 384 x 384 and becomes 32 tokens, as the end token is
-suppressed. Every system has its own process, and they take turns; each number is the median of the
-rounds. The encoder with one token is what a faster decoder leaves; preprocessing is a part of both.
-Systems are compared with those of their own precision, 16 and 8 bits being one; in int8 and bf16
-tokens of random weights say nothing about quality. Optimum runs in .venv-optimum, if it is there.
+The sizes are those of microsoft/trocr-small-printed and of microsoft/trocr-base-printed. A picture
+of 400 x 60 pixels is resized to 384 x 384 and becomes 32 tokens, as the end token is suppressed.
+Every system has its own process, and they take turns; each number is the median of the rounds. The
+encoder with one token is what a faster decoder leaves; preprocessing is a part of both. Systems are
+compared with those of their own precision, 16 and 8 bits being one; in int8 and bf16 tokens of
+random weights say nothing about quality. Optimum runs in .venv-optimum, if it is there.
 """
 
 import json
@@ -25,31 +26,50 @@ import click
 import numpy as np
 
 from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY
+from benchmarks.process import PAUSE
 
 LENGTH, SIDE, EOS = 32, 384, 2
 Decode = Callable[..., list[list[int]]]  # of pictures, beams and the number of tokens
 Read = Callable[[list[Any]], object]  # of pictures: makes their inputs
 OURS = ("tfexport", "tfexport, onnxruntime", "tfexport, int8", "tfexport, int8, onnxruntime")
 PEERS = ("transformers", "transformers, 1 thread", "transformers, int8", "transformers, bf16")
+SIZES = ("small", "base")
 OPTIMUM, EXPORT = "Optimum", "Optimum, export"
 
 
-def make_model(folder: Path) -> None:
-    """Write a folder with the sizes of microsoft/trocr-small-printed."""
+def folder_of(size: str) -> Path:
+    """Where the systems' files of a size are."""
+    return REPOSITORY / "build" / "bench" / f"trocr-{size}"
+
+
+def make_model(folder: Path, size: str) -> None:
+    """Write a folder with the sizes of microsoft/trocr-small-printed or of trocr-base-printed."""
     import torch
     import transformers
 
     library: Any = transformers
     torch.manual_seed(0)
-    encoder = library.DeiTConfig(
-        hidden_size=384, num_hidden_layers=12, num_attention_heads=6, intermediate_size=1536,
-        image_size=SIDE, patch_size=16,
-    )  # fmt: skip
-    decoder = library.TrOCRConfig(
-        vocab_size=64044, d_model=256, decoder_layers=6, decoder_attention_heads=8,
-        decoder_ffn_dim=1024, max_position_embeddings=512, cross_attention_hidden_size=384,
-        scale_embedding=True, is_decoder=True, add_cross_attention=True, tie_word_embeddings=False,
-    )  # fmt: skip
+    picture = {"image_size": SIDE, "patch_size": 16, "num_hidden_layers": 12}
+    text = {"is_decoder": True, "add_cross_attention": True, "tie_word_embeddings": False}
+    if size == "small":
+        encoder = library.DeiTConfig(
+            **picture, hidden_size=384, num_attention_heads=6, intermediate_size=1536
+        )
+        decoder = library.TrOCRConfig(
+            **text, vocab_size=64044, d_model=256, decoder_layers=6, decoder_attention_heads=8,
+            decoder_ffn_dim=1024, max_position_embeddings=512, cross_attention_hidden_size=384,
+            scale_embedding=True,
+        )  # fmt: skip
+    else:
+        encoder = library.ViTConfig(
+            **picture, hidden_size=768, num_attention_heads=12, intermediate_size=3072,
+            qkv_bias=False,
+        )  # fmt: skip
+        decoder = library.TrOCRConfig(
+            **text, vocab_size=50265, d_model=1024, decoder_layers=12, decoder_attention_heads=16,
+            decoder_ffn_dim=4096, max_position_embeddings=512, cross_attention_hidden_size=768,
+            activation_function="gelu", scale_embedding=False,
+        )  # fmt: skip
     config = library.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     ids = {"decoder_start_token_id": EOS, "eos_token_id": EOS, "pad_token_id": 1}
     for key, value in ids.items():
@@ -66,11 +86,12 @@ def make_model(folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(values))
 
 
-def prepare(folder: Path) -> None:
+def prepare(size: str) -> None:
     """Write what the systems load, unless it is there."""
+    folder = folder_of(size)
     model, bundle = folder / "model", folder / "model.bundle"
     if not model.exists():
-        make_model(model)
+        make_model(model, size)
     if not bundle.exists():
         command = [sys.executable, "-m", "tfexport", "onnx", "--checkpoint", str(model)]
         command += ["-o", str(bundle)]
@@ -79,7 +100,7 @@ def prepare(folder: Path) -> None:
         command = [sys.executable, "-m", "tfexport", "quantize", str(bundle)]
         subprocess.run([*command, "-o", str(folder / "int8.bundle")], check=True)
     if OPTIMUM_PYTHON.exists() and not (folder / "optimum").exists():
-        command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.pictures", "--folder", str(folder)]
+        command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.pictures", "--size", size]
         command += ["--serve", EXPORT]
         try:
             subprocess.run(command, check=True, cwd=REPOSITORY)
@@ -194,11 +215,11 @@ def serve(name: str, folder: Path, threads: int) -> None:
 class System:
     """A system in its own process."""
 
-    def __init__(self, name: str, folder: Path, threads: int) -> None:
+    def __init__(self, name: str, size: str, threads: int) -> None:
         python = OPTIMUM_PYTHON if name == OPTIMUM else Path(sys.executable)
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.pictures", "--serve", name, "--threads", str(threads),
-             "--folder", folder],
+             "--size", size],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         )  # fmt: skip
@@ -210,6 +231,7 @@ class System:
     def run(self, batch: int, beams: int) -> dict[str, Any]:
         """Seconds for all, for one token and for preprocessing alone, and the tokens."""
         assert self._process.stdin is not None
+        time.sleep(PAUSE)
         print(batch, beams, file=self._process.stdin, flush=True)
         found: dict[str, Any] = self._read()
         return found
@@ -229,7 +251,7 @@ class System:
 
 
 @click.command()
-@click.option("--folder", type=Path, default=Path("build/bench/trocr"), show_default=True)
+@click.option("--size", type=click.Choice(SIZES), default="small", show_default=True)
 @click.option("--threads", default=2, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--batch", "batches", type=int, multiple=True, default=(1, 8), show_default=True)
@@ -238,24 +260,24 @@ class System:
 @click.option("--prepare-only", is_flag=True, help="Write what the systems load, and end.")
 @click.option("--serve", "served", hidden=True)
 def main(
-    folder: Path, threads: int, rounds: int, batches: tuple[int, ...], beams: tuple[int, ...],
+    size: str, threads: int, rounds: int, batches: tuple[int, ...], beams: tuple[int, ...],
     chosen: tuple[str, ...], prepare_only: bool, served: str | None,
 ) -> None:  # fmt: skip
     """Measure pictures to text."""
-    folder = folder.absolute()
+    folder = folder_of(size)
     if served == EXPORT:
         save_optimum(folder)
         return
     if served is not None:
         serve(served, folder, threads)
         return
-    prepare(folder)
+    prepare(size)
     names = [*OURS, *PEERS, *([OPTIMUM] if (folder / "optimum").exists() else [])]
     if unknown := [name for name in chosen if name not in names]:
         raise click.UsageError(f"unknown systems: {unknown}; there are {names}")
     if prepare_only:
         return
-    systems = {name: System(name, folder, threads) for name in chosen or names}
+    systems = {name: System(name, size, threads) for name in chosen or names}
     for system in systems.values():
         system.wait()
     click.echo("| batch | beams | system | s a batch | 1 token | preprocessing | "

@@ -3,10 +3,11 @@
     make .venv-faster-whisper/ready
     python -m benchmarks.transcription --model tiny.en
 
-Each system transcribes the same sounds, one after the other, in a process of its own with two
-threads: greedy, in English, with timestamps, without fallback and voice detection, each window
-without the text before it. The weights are those of ``benchmarks.real``. Bundles that ``tfexport
-optimize`` has packed are mapped, as faster-whisper maps its files; opening is not part of the time.
+Each system is a process of its own with two threads, and transcribes the same sounds: greedy, in
+English, with timestamps, without fallback and voice detection, each window without the text before
+it. The systems take turns, sound by sound, since the machine's speed may change. The weights are
+those of ``benchmarks.real``. Bundles that ``tfexport optimize`` has packed are mapped, as
+faster-whisper maps its files; opening is not part of the time.
 
 faster-whisper fills the features of a short sound up with 0, and ends with the sound; transformers
 and tfexport give the model the silence of a whole window, as it was trained, and go on through it.
@@ -18,7 +19,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 import wave
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ REPOSITORY = Path(__file__).parents[1]
 PEER = REPOSITORY / ".venv-faster-whisper" / "bin" / "python"
 SECONDS = (2.0, 3.0, 4.0, 5.0, 7.0, 9.0, 12.0, 15.0, 20.0, 45.0)
 WEIGHTS = ("float32", "int8")
+PAUSE = 0.3  # seconds, in which the threads of the system before stop spinning
 
 
 def write_sounds(folder: Path) -> tuple[list[Path], list[Sound]]:
@@ -52,31 +56,64 @@ def prepare(model: str, weights: str) -> tuple[Path, Path]:
     from benchmarks.real.packages import FOLDER
     from benchmarks.real.whisper_folders import bundled, folder
     from benchmarks.real.whisper_sounds import export
-    from tfexport.runtime.model.native_engine import pack_weights, packed_file
+    from tfexport.runtime.model.native_engine import pack_weights
 
     exact = export(folder(model))
     made = exact if weights == "float32" else FOLDER / f"whisper-{model}-{weights}.bundle"
     if not made.exists():
         command: list[str | Path] = [sys.executable, "-m", "tfexport", "quantize", exact]
         subprocess.run([*command, "-o", made], check=True, stdout=subprocess.DEVNULL)
-    from tfexport.bundle import read_manifest
-
-    if not packed_file(made, read_manifest(made)).path.exists():
-        pack_weights(made)
+    pack_weights(made)
     return made, bundled(model)
 
 
-def measure(python: Path | str, script: str, setup: dict[str, Any]) -> dict[str, Any]:
-    """Run a system in a process of its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(setup["threads"])}
-    done = subprocess.run(
-        [python, "-m", script, json.dumps(setup)],
-        capture_output=True, text=True, env=environment, cwd=REPOSITORY,
-    )  # fmt: skip
-    if done.returncode:
-        raise click.ClickException(f"{script}: {done.stderr.strip().splitlines()[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+class System:
+    """A system in a process of its own, which transcribes a sound when it is told to."""
+
+    def __init__(self, python: Path | str, script: str, setup: dict[str, Any]) -> None:
+        self._script = script
+        self._process = subprocess.Popen(
+            [python, "-m", script, json.dumps(setup)], cwd=REPOSITORY, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": str(setup["threads"])},
+        )  # fmt: skip
+
+    def transcribe(self, number: int) -> dict[str, Any]:
+        """Transcribe the sound of this number: seconds and text."""
+        time.sleep(PAUSE)
+        return self._ask(str(number))
+
+    def end(self) -> dict[str, Any]:
+        """End the process: its peak memory, windows, and seconds of parts."""
+        found = self._ask("end")
+        self._process.communicate()
+        return found
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(line, file=self._process.stdin, flush=True)
+        while answer := self._process.stdout.readline():
+            if answer.startswith("{"):
+                found: dict[str, Any] = json.loads(answer)
+                return found
+        raise click.ClickException(f"{self._script} ended")
+
+
+def measure(systems: Sequence[System], sounds: int) -> list[dict[str, Any]]:
+    """Let systems transcribe the sounds in turn; seconds, texts, memory and parts of each."""
+    for system in systems:  # to warm up
+        system.transcribe(0)
+    answers: list[list[dict[str, Any]]] = [[] for _ in systems]
+    for number in range(sounds):
+        for place in range(len(systems)):
+            turn = (number + place) % len(systems)
+            answers[turn].append(systems[turn].transcribe(number))
+    return [
+        system.end()
+        | {"seconds": sum(it["seconds"] for it in own), "texts": [it["text"] for it in own]}
+        for system, own in zip(systems, answers, strict=True)
+    ]
 
 
 @click.command()
@@ -85,10 +122,11 @@ def measure(python: Path | str, script: str, setup: dict[str, Any]) -> dict[str,
 @click.option("--threads", default=2, show_default=True)
 @click.option("--beam-size", default=1, show_default=True)
 @click.option("--prepare-only", is_flag=True, help="Write sounds and bundles, and measure nothing.")
+@click.option("--system", "chosen", multiple=True, help="Only these, such as faster-whisper.")
 @click.option("--texts", is_flag=True, help="Print texts, and seconds of the encoder and others.")
 def main(
     models: tuple[str, ...], kinds: tuple[str, ...], threads: int, beam_size: int,
-    prepare_only: bool, texts: bool,
+    prepare_only: bool, chosen: tuple[str, ...], texts: bool,
 ) -> None:  # fmt: skip
     """Print the table."""
     paths, sounds = write_sounds(REPOSITORY / "build" / "real" / "sounds")
@@ -116,11 +154,11 @@ def main(
                     ("faster-whisper", PEER, theirs, {"silence": True}),
                     ("faster-whisper, as it comes", PEER, theirs, {"silence": False}),
                 ]
-            base = None
-            for name, python, script, own in systems:
-                found = measure(python, script, setup | own)
-                base = base or found
-                row = (model, weights, name, *_figures(found, base, sounds))
+            systems = [each for each in systems if not chosen or each[0] in chosen]
+            opened = [System(python, script, setup | own) for _, python, script, own in systems]
+            every = measure(opened, len(paths))
+            for (name, *_), found in zip(systems, every, strict=True):
+                row = (model, weights, name, *_figures(found, every[0], sounds))
                 click.echo(f"| {' | '.join(row)} |")
                 if texts:
                     click.echo(f"{name}: {found['parts']} {found['texts']}", err=True)

@@ -1,9 +1,9 @@
 """A bundle of Whisper, as ``benchmarks.transcription`` runs it."""
 
 import json
-import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from tfexport.runtime import Translator
@@ -23,9 +23,9 @@ def timed(parts: dict[str, float], name: str, call: Any) -> Any:
 
 
 def main() -> None:
-    """Transcribe, and print seconds, peak memory, texts and the seconds of parts as JSON."""
+    """Transcribe the sounds whose numbers stdin has; at "end" print what it took, as JSON."""
     setup = json.loads(sys.argv[1])
-    texts, begun, parts = [], 0.0, dict[str, float]()
+    parts = dict[str, float]()
     with Translator(setup["bundle"], engine=setup["engine"], threads=setup["threads"]) as opened:
         engine = opened.engine
         model, reader = engine.model, engine.files.preprocessor
@@ -37,25 +37,27 @@ def main() -> None:
 
         model.encoded = timed(parts, "encoder", counted)  # type: ignore[method-assign]
         language = setup["language"] if opened.manifest.speech.multilingual else None  # type: ignore[union-attr]
-        for number, sound in enumerate([setup["sounds"][0], *setup["sounds"]]):  # first: warm-up
-            if number == 1:
-                begun = time.perf_counter()
+        for turn, line in enumerate(iter(lambda: sys.stdin.readline().strip(), "end")):
+            if turn == 1:  # the first one warms up
                 parts.clear()
                 windows[0] = 0
+            begun = time.perf_counter()
             (found,) = opened.transcribe(
-                [sound], language=language, timestamps=True, beam_size=setup["beam_size"]
-            )
-            texts.append(found.text)
-        seconds = time.perf_counter() - begun
+                [setup["sounds"][int(line)]],
+                language=language, timestamps=True, beam_size=setup["beam_size"],
+            )  # fmt: skip
+            answer = {"seconds": time.perf_counter() - begun, "text": found.text}
+            print(json.dumps(answer), flush=True)
         begun = time.perf_counter()
         for sound in setup["sounds"]:
             samples = reader.read(sound, 100)  # type: ignore[union-attr]
             reader.features(samples)  # type: ignore[union-attr]
         parts["features"] = time.perf_counter() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not ru_maxrss, which begins with that of the process that started this one.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
     rounded = {name: round(value, 3) for name, value in parts.items()}
-    values = {"seconds": seconds, "peak": peak, "texts": texts[1:], "parts": rounded}
-    print(json.dumps(values | {"windows": windows[0]}))
+    print(json.dumps({"peak": peak, "parts": rounded, "windows": windows[0]}))
 
 
 if __name__ == "__main__":

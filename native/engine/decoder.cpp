@@ -74,8 +74,8 @@ void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& l
     const int rows = (int)step.ids.size(), half = self.heads.dim / 2;
     const size_t inner = self.heads.width(), ld = width(3 * inner);
     float* projected = w.projected.reserve(rows * ld);
-    project(w, self.projection, self.residual.enter(w, rows), width(model_->config.d_model), rows,
-            projected, ld);
+    project(w, self.projection, role_, self.residual.enter(w, rows), width(model_->config.d_model),
+            rows, projected, ld);
     for (int row = 0; row < rows; row++) {
         float* of_row = projected + row * ld;
         if (self.own.rotates())
@@ -87,7 +87,7 @@ void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& l
     const RelativePositions* relative =
         model_->decoder_relative.adds_bias() ? &model_->decoder_relative : &self.own;
     attend(w, self, relative, step.own, projected, ld, {0, inner, (size_t)self.heads.padded, i});
-    self.residual.leave(w, rows, self.out, w.context.data(), inner);
+    self.residual.leave(w, role_, rows, self.out, w.context.data(), inner);
 }
 
 void Batch::cross_attention(Workspace& w, const Step& step, const DecoderLayer& layer,
@@ -96,12 +96,12 @@ void Batch::cross_attention(Workspace& w, const Step& step, const DecoderLayer& 
     const int rows = (int)step.ids.size();
     const size_t inner = cross.heads.width(), ld = width(inner);
     float* queries = w.projected.reserve(rows * ld);
-    project(w, cross.projection, cross.residual.enter(w, rows), width(model_->config.d_model), rows,
-            queries, ld);
+    project(w, cross.projection, role_, cross.residual.enter(w, rows),
+            width(model_->config.d_model), rows, queries, ld);
     const BlockLayout layout = model_->memory_layout();
     attend(w, cross, nullptr, step.cross, queries, ld,
            {0, layout.values(), layout.head(), i, step.weights_apart, step.first_weighed});
-    cross.residual.leave(w, rows, cross.out, w.context.data(), inner);
+    cross.residual.leave(w, role_, rows, cross.out, w.context.data(), inner);
 }
 
 template <class F>
@@ -217,13 +217,12 @@ void Batch::advance(Workspace& w, const Tokens& tokens, const Wanted& wanted) {
 
 void Batch::advance(Workspace& w, Rows rows, const Tokens& tokens, const Wanted& wanted) const {
     const Step step = prepare(rows, tokens, wanted);
-    w.role = role_;
     model_->target_embedding.embed(w, step.ids, step.positions);
     for (int i = 0; i < model_->config.num_decoder_layers; i++) {
         const DecoderLayer& layer = model_->decoder_layer(i);
         self_attention(w, step, layer, i);
         cross_attention(w, step, layer, i);
-        layer.feed_forward.run(w, (int)step.ids.size());
+        layer.feed_forward.run(w, role_, (int)step.ids.size());
     }
     const Norm& norm = model_->decoder_norm;
     if (norm) norm.apply(w, w.x.data(), w.x.data(), (int)step.ids.size());

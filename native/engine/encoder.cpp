@@ -92,7 +92,8 @@ void Model::run_encoder(Workspace& w, const Sources& sources, int rows) const {
         const Attention& self = layer.self;
         const Team::Span span(w.team, Phase::encoder, rows);  // or a part of the caller's
         add_positions();
-        project(w, self.projection, self.residual.enter(w, rows), d, rows, projected, ld);
+        project(w, self.projection, Role::sources, self.residual.enter(w, rows), d, rows, projected,
+                ld);
         if (self.own.rotates()) rotate_rows(w, self.own, self, layout.positions, projected, ld);
         const RelativePositions* relative =
             encoder_relative.adds_bias() ? &encoder_relative : &self.own;
@@ -100,8 +101,8 @@ void Model::run_encoder(Workspace& w, const Sources& sources, int rows) const {
             attend(w, self, relative, layout.queries, projected, ld,
                    {inner, 2 * inner, (size_t)heads.padded});
         else attend_within(w, self, sources.lengths, sources.count, projected, ld);
-        self.residual.leave(w, rows, self.out, w.context.data(), inner);
-        layer.feed_forward.run(w, rows);
+        self.residual.leave(w, Role::sources, rows, self.out, w.context.data(), inner);
+        layer.feed_forward.run(w, Role::sources, rows);
     }
     if (encoder_norm) encoder_norm.apply(w, w.x.data(), w.x.data(), rows);
 }
@@ -124,8 +125,8 @@ void Model::remember(Workspace& w, const Sources& sources, int rows, Memory& mem
     const Team::Span span(w.team, Phase::encoder, rows);
     float* projected = w.projected.reserve(rows * ld);
     for (int i = 0; i < config.num_decoder_layers; i++) {
-        project(w, decoder_layer(i).cross_key_value, w.x.data(), width(config.state_size()), rows,
-                projected, ld);
+        project(w, decoder_layer(i).cross_key_value, Role::sources, w.x.data(),
+                width(config.state_size()), rows, projected, ld);
         const float* row = projected;
         float* block = memory.values.data() + i * memory.layer_size + first * memory.block_size;
         for (int source = 0; source < sources.count; source++) {

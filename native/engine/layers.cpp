@@ -33,18 +33,18 @@ const float* Residual::enter(Workspace& w, int rows) const {
     return y;
 }
 
-void Residual::leave(Workspace& w, int rows, const Linear& last, const float* from,
+void Residual::leave(Workspace& w, Role role, int rows, const Linear& last, const float* from,
                      size_t ld) const {
     const size_t apart = width(d_);
     if (placement_ == Placement::res_post) {
         float* y = w.y.reserve(rows * apart);
-        project(w, last, from, ld, rows, y, apart);
+        project(w, last, role, from, ld, rows, y, apart);
         norm_.apply(w, y, y, rows);
         for (size_t i = 0; i < rows * apart; i++) w.x[i] = scale_ * w.x[i] + y[i];
         return;
     }
     Epilogue out{w.x.data(), apart, nullptr, (int)apart, Then::add, Activation::none, scale_};
-    run_linear(w.kernels, w.team, last, w.role, from, ld, rows, w.quantized, out);
+    run_linear(w.kernels, w.team, last, role, from, ld, rows, w.quantized, out);
     if (placement_ == Placement::post) norm_.apply(w, w.x.data(), w.x.data(), rows);
 }
 
@@ -129,24 +129,24 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
     });
 }
 
-void FeedForward::run(Workspace& w, int rows) const {
+void FeedForward::run(Workspace& w, Role role, int rows) const {
     const size_t ld = tfn::width(width);
     const float* x = residual.enter(w, rows);
     const size_t from = tfn::width(up.inputs());
     float* hidden = w.hidden.reserve(rows * ld);
     if (gated) {
-        project(w, gate, x, from, rows, hidden, ld, activation);
-        project(w, up, x, from, rows, hidden, ld, Activation::none, Then::multiply);
+        project(w, gate, role, x, from, rows, hidden, ld, activation);
+        project(w, up, role, x, from, rows, hidden, ld, Activation::none, Then::multiply);
     } else {
-        project(w, up, x, from, rows, hidden, ld, activation);
+        project(w, up, role, x, from, rows, hidden, ld, activation);
     }
-    residual.leave(w, rows, down, hidden, ld);
+    residual.leave(w, role, rows, down, hidden, ld);
 }
 
-void project(Workspace& w, const Linear& linear, const float* x, size_t ld, int rows, float* y,
-             size_t ld_out, Activation activation, Then then) {
+void project(Workspace& w, const Linear& linear, Role role, const float* x, size_t ld, int rows,
+             float* y, size_t ld_out, Activation activation, Then then) {
     Epilogue out{y, ld_out, nullptr, (int)ld_out, then, activation, 1};
-    run_linear(w.kernels, w.team, linear, w.role, x, ld, rows, w.quantized, out);
+    run_linear(w.kernels, w.team, linear, role, x, ld, rows, w.quantized, out);
 }
 
 }  // namespace tfn

@@ -22,7 +22,6 @@ struct Workspace {
     Buffer<uint16_t> split;
     Buffer<int32_t> candidates;
     Quantized quantized;
-    Role role = Role::steps;                        // of the rows that are computed
     std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, when threads share rows
 
     // Raises Cancelled once the caller has set its flag. Another thread may set it at any time.
@@ -78,7 +77,8 @@ public:
     // What the sublayer reads, from the stream in w.x.
     const float* enter(Workspace& w, int rows) const;
     // Adds a projection of rows of `from` to the stream.
-    void leave(Workspace& w, int rows, const Linear& last, const float* from, size_t ld) const;
+    void leave(Workspace& w, Role role, int rows, const Linear& last, const float* from,
+               size_t ld) const;
 
 private:
     Placement placement_ = Placement::post;
@@ -124,11 +124,12 @@ struct FeedForward {
     int width = 0;
     Residual residual;
 
-    void run(Workspace& w, int rows) const;
+    void run(Workspace& w, Role role, int rows) const;
 };
 
 // A product of rows into rows, `ld_out` apart.
-void project(Workspace& w, const Linear& linear, const float* x, size_t ld, int rows, float* y,
-             size_t ld_out, Activation activation = Activation::none, Then then = Then::store);
+void project(Workspace& w, const Linear& linear, Role role, const float* x, size_t ld, int rows,
+             float* y, size_t ld_out, Activation activation = Activation::none,
+             Then then = Then::store);
 
 }  // namespace tfn

@@ -20,8 +20,7 @@ uint8_t largest_of(const int8_t* values, size_t count) {
 }  // namespace
 
 Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
-               Heads outputs, Heads inputs, Role role)
-    : role_(role) {
+               Heads outputs, Heads inputs) {
     std::vector<Tensor> found;
     const int parts = (int)sources.size(), width = outputs.width();
     k_ = inputs.width();
@@ -218,9 +217,9 @@ Input Quantized::make_floats(const Kernels& kernels, Team& team, const float* x,
     return input;
 }
 
-Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
+Chunks::Chunks(int panels, double work_of_panel, int threads, int times) : panels(panels) {
     constexpr double LEAST = 30e3;  // multiply-adds of a task
-    int most = threads == 1 ? 1 : 8 * threads;
+    int most = threads == 1 ? 1 : std::max(1, 8 * threads / times);
     int wanted = (int)std::min<double>(most, panels * work_of_panel / LEAST);
     each = (panels + std::max(1, wanted) - 1) / std::max(1, wanted);
     if (each > 2) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
@@ -233,14 +232,29 @@ void run_linear(const Kernels& kernels, Team& team, const Linear& linear, Role r
     Input input{x, ld};
     if (linear.quantized())
         input = quantized.make(kernels, team, x, ld, rows, k, linear.packed().largest);
-    else if (linear.role() != Role::steps || role != Role::steps)
-        input = quantized.make_floats(kernels, team, x, ld, rows, k);
+    else if (role != Role::steps) input = quantized.make_floats(kernels, team, x, ld, rows, k);
     out.bias = linear.bias();
-    const double work = (double)rows * k * kernels.panel;
-    const Chunks chunks(linear.panels(), work, team.threads());
-    team.run(chunks.count, work * linear.panels(), [&](int task, int) {
-        kernels.linear(linear.packed(), input, rows, chunks.first(task), chunks.last(task), out);
-    });
+    // A task with all rows and a few panels would read rows in parts again for each panel, from
+    // beyond the second cache. Threads take tasks of the same rows after one another.
+    const int most = input.parts && team.threads() > 1 ? split_rows_together(k) : rows;
+    const int groups = std::max(1, (rows + most - 1) / most);
+    const int each = groups > 1 ? (int)round_up((rows + groups - 1) / groups, SPLIT_BLOCK) : rows;
+    const double work = (double)each * k * kernels.panel;
+    const Chunks chunks(linear.panels(), work, team.threads(), groups);
+    team.run(groups * chunks.count, (double)rows * k * kernels.panel * linear.panels(),
+             [&](int task, int) {
+                 const int from = task / chunks.count * each, part = task % chunks.count;
+                 if (from >= rows) return;  // groups were rounded up
+                 Input some = input;
+                 Epilogue to = out;
+                 if (from) {
+                     some.f32 += from * ld;
+                     some.parts += from / SPLIT_ROWS * input.ldp;
+                     to.y += from * out.ld;
+                 }
+                 kernels.linear(linear.packed(), some, std::min(each, rows - from),
+                                chunks.first(part), chunks.last(part), to);
+             });
 }
 
 }  // namespace tfn

@@ -36,9 +36,8 @@ public:
     Linear() = default;
     // Outputs and inputs that are not heads have `padded == dim == count of values`, one head.
     Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
-           Heads outputs, Heads inputs, Role role = Role::steps);
+           Heads outputs, Heads inputs);
 
-    Role role() const { return role_; }
     bool quantized() const { return scales_.size() > 0; }
     int inputs() const { return k_; }
     int outputs() const { return n_; }
@@ -54,7 +53,6 @@ private:
     void pair_groups(const Kernels& kernels, Store& store, Team& team);
     bool pack_plain(const Kernels& kernels, const std::vector<Tensor>& tensors, int task);
 
-    Role role_ = Role::steps;
     int k_ = 0, n_ = 0, panels_ = 0;
     View<float> weights_, scales_, bias_;
     View<uint16_t> halves_;
@@ -96,15 +94,15 @@ private:
     Buffer<Norms> norms_;
 };
 
-// Panels to tasks, so that a task is worth its claim and none is late for long.
+// Panels to tasks, so that a task is worth its claim and none is late for long. `times`: as many
+// groups of rows have tasks of their own.
 struct Chunks {
     int panels, each, count;
-    Chunks(int panels, double work_of_panel, int threads);
+    Chunks(int panels, double work_of_panel, int threads, int times = 1);
     int first(int task) const { return task * each; }
     int last(int task) const { return first(task) + each < panels ? first(task) + each : panels; }
 };
 
-// Of rows of a role that only the caller knows, or of the matrix's own.
 void run_linear(const Kernels& kernels, Team& team, const Linear& linear, Role role, const float* x,
                 size_t ld, int rows, Quantized& quantized, Epilogue out);
 

@@ -11,14 +11,13 @@ struct Loader {
     Tensors& tensors;
     const Config& config;
     Lookups& lookups;
-    Role role;  // of the matrices that it loads
 
     Heads plain(int n) const { return {1, n, n}; }
     Heads heads(int count, int dim) const {
         return {count, dim, (int)round_up(dim, kernels.lanes)};
     }
     Linear linear(const std::vector<Source>& sources, Heads outputs, Heads inputs) const {
-        return Linear(kernels, tensors, sources, outputs, inputs, role);
+        return Linear(kernels, tensors, sources, outputs, inputs);
     }
     Attention attention(const std::string& name, const std::vector<std::string>& parts, Heads heads,
                         Placement placement) const {
@@ -69,8 +68,7 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
                     (int)round_up(given.decoder_head_dim, kernels.lanes)},
       workspaces(kernels, threads) {
     Lookups lookups(config);
-    const Loader load{kernels, tensors, config, lookups, Role::steps};
-    const Loader of_sources{kernels, tensors, config, lookups, Role::sources};
+    const Loader load{kernels, tensors, config, lookups};
     target_embedding =
         Embedding(tensors, config, "target_embedding", config.target_vocab_size,
                   config.target_scale, config.target_embedding_norm, config.unplaced_id);
@@ -82,7 +80,7 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
     }
     if (has_encoder()) {
         const Config& own = config.of_encoder();
-        const Loader load{kernels, tensors, own, lookups, Role::sources};
+        const Loader load{kernels, tensors, own, lookups};
         const Heads heads = load.heads(own.num_heads, own.head_dim);
         for (int i = 0; i < (own.share_encoder_layers ? 1 : own.num_encoder_layers); i++) {
             const std::string name = "encoder.layers." + std::to_string(i) + ".";
@@ -100,8 +98,8 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
         const bool bias = config.attention_bias;
         decoder.push_back({load.self_attention(name + "self_attn", decoder_heads, placement, false),
                            load.attention(cross, {"q_proj"}, decoder_heads, placement),
-                           of_sources.linear({{cross + ".k_proj", bias}, {cross + ".v_proj", bias}},
-                                             decoder_heads, load.plain(config.state_size())),
+                           load.linear({{cross + ".k_proj", bias}, {cross + ".v_proj", bias}},
+                                       decoder_heads, load.plain(config.state_size())),
                            load.feed_forward(name, config.decoder_d_ff, placement)});
     }
     decoder_relative = load.of_stack("decoder", decoder_heads, false);

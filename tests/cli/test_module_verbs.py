@@ -144,6 +144,7 @@ def test_options_of_lines_do_not_go_with_rows(bundle: Path) -> None:
         assert "the model takes frames, not ids or text" in taken.stderr, taken.output
 
 
+@pytest.mark.usefixtures("no_beam_graph", "few_shapes")
 def test_a_single_file_quantised_weights_and_torchscript(folder: Path) -> None:
     one = invoke("onnx", "--module", "captioner:make", "-o", "a.onnx", "--graph", "generate")
     assert one.exit_code == 0, one.output

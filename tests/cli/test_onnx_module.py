@@ -70,6 +70,7 @@ def test_what_is_wrong_is_said_and_nothing_left(
     assert left == ({file.name} if case.file else set())
 
 
+@pytest.mark.usefixtures("no_beam_graph", "few_shapes")
 def test_a_factory_in_the_current_folder_makes_a_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

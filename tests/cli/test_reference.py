@@ -41,6 +41,7 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {"code_of_mine.py", "__pycache__"}
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_export_against_code_of_the_users_own(
     tmp_path: Path, tiny_checkpoint: Path, command: str
@@ -69,6 +70,7 @@ def test_setting_that_changes_little_is_doubted(tiny_checkpoint: Path) -> None:
     assert "warning: eager modules: differs by " in found.output  # the file has its setting
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_export_without_code_says_so_and_what_to_pass(tiny_checkpoint: Path, command: str) -> None:
     done = invoke(*COMMANDS[command], "--checkpoint", tiny_checkpoint, *SETTINGS)
@@ -77,6 +79,7 @@ def test_export_without_code_says_so_and_what_to_pass(tiny_checkpoint: Path, com
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_verify_against_code_of_the_users_own(
     tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """The page of servers that ask for a key, have several models, or end."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,19 +13,31 @@ from tests.support.browser import open_address
 pytestmark = pytest.mark.slow
 
 
-def test_a_server_that_is_gone_is_an_error_too(tiny_bundle: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, tiny_bundle) as server, open_address(f"{server.url}/") as page:
+@pytest.fixture(scope="module", name="page")
+def _page() -> Iterator[Any]:
+    """A browser; each server has an address of its own, of which nothing is kept."""
+    with open_address("about:blank") as browser:
+        yield browser
+
+
+def test_a_server_that_is_gone_is_an_error_too(
+    page: Any, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    with serving(tmp_path, tiny_bundle) as server:
+        page.get(f"{server.url}/")
         write(page, "w4")
         server.end()
         page.find_element("id", "source").send_keys(" w5")
         wait(lambda: text_of(page, "error") == "The server cannot be reached.")
 
 
-def test_a_key_is_asked_for_if_the_server_wants_one(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_key_is_asked_for_if_the_server_wants_one(
+    page: Any, tiny_bundle: Path, tmp_path: Path
+) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text("sesame\n")
-    guarded = serving(tmp_path, tiny_bundle, "--api-key-file", keys)
-    with guarded as server, open_address(f"{server.url}/") as page:
+    with serving(tmp_path, tiny_bundle, "--api-key-file", keys) as server:
+        page.get(f"{server.url}/")
         field = page.find_element("id", "key")
         wait(field.is_displayed)
         assert focused(page) == field
@@ -37,11 +51,14 @@ def test_a_key_is_asked_for_if_the_server_wants_one(tiny_bundle: Path, tmp_path:
         assert "sesame" not in page.page_source
 
 
-def test_models_are_chosen_where_there_are_several(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_models_are_chosen_where_there_are_several(
+    page: Any, tiny_bundle: Path, tmp_path: Path
+) -> None:
     for name in ("de-en", "fr-en"):
         (tmp_path / f"{name}.bundle").symlink_to(tiny_bundle)
     bundles = [tmp_path / "de-en.bundle", tmp_path / "fr-en.bundle"]
-    with serving(tmp_path, *bundles) as server, open_address(f"{server.url}/") as page:
+    with serving(tmp_path, *bundles) as server:
+        page.get(f"{server.url}/")
         choice = page.find_element("id", "model")
         wait(choice.is_displayed)
         assert choice.text.split() == ["de-en", "fr-en"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Suppress warnings and logs below errors; the exported files are checked by running them."""
-    loggers = [logging.getLogger(name) for name in ("torch", "onnx_ir")]
+    loggers = [logging.getLogger(name) for name in ("torch", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

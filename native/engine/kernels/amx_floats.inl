@@ -20,10 +20,9 @@ namespace {
 constexpr int TILE_VALUES = TILE * SPLIT;  // of 16 bits
 constexpr int STEP = 3 * TILE_VALUES;      // values of a tile of rows for SPLIT values of K
 constexpr int MOST_STEPS = 4;              // whose parts of weights stay in the first cache
-constexpr int MOST_BLOCKS = 6;             // of rows, which all meet the weights of some steps
-constexpr size_t STAY_ROWS = 1200 * 1024;  // bytes of rows that stay in the second cache
 constexpr size_t PREFETCHED = 16 * 1024;   // bytes of weights that are fetched ahead
 static_assert(2 * LANES == SPLIT && PANEL == PAIR, "a step is two vectors, a panel two tiles");
+static_assert(SPLIT_ROWS == TILE && SPLIT_BLOCK == PAIR, "a block is two tiles of rows");
 
 // COUNT parts of two vectors, `apart` from one another; the values of each pair lie side by side.
 template <int COUNT>
@@ -226,13 +225,12 @@ template <class As, class Out>
 INLINE void float_product_of(const Packed& w, const Input& x, int rows, int first, int last,
                              Out&& out) {
     PanelParts<As> parts;
-    alignas(64) float sums[MOST_BLOCKS][PAIR][PANEL];
+    alignas(64) float sums[MOST_SPLIT_BLOCKS][PAIR][PANEL];
     Tiles tiles;
     tiles.shape(PAIR);
-    const size_t of_block = (size_t)PAIR * 3 * sizeof(uint16_t) * (w.k ? w.k : 1);
-    const int stay = STAY_ROWS < of_block ? 1 : (int)(STAY_ROWS / of_block);
-    const int most = stay < MOST_BLOCKS ? stay : MOST_BLOCKS, blocks = (rows + PAIR - 1) / PAIR;
-    const int groups = (blocks + most - 1) / most;
+    const int most = split_rows_together(w.k) / PAIR, blocks = (rows + PAIR - 1) / PAIR;
+    const int groups =
+        (blocks + most - 1) / most;  // of rows, of which all meet some steps' weights
     for (int group = 0, from = 0; group < groups; group++) {
         const int end = blocks * (group + 1) / groups * PAIR, to = end < rows ? end : rows;
         blocks_product<As>(w, x, from, to, first, last, parts, sums, out);

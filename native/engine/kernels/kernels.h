@@ -224,6 +224,14 @@ inline size_t order_size(int k) { return 1 + (size_t)k / PAIRED_GROUP; }
 constexpr int SPLIT = 32, SPLIT_ROWS = 16;
 inline size_t parts_size(int k) { return (size_t)(k + SPLIT - 1) / SPLIT * SPLIT * 3 * SPLIT_ROWS; }
 
+// Rows in parts that stay in the second cache while all panels meet them, in blocks.
+constexpr int SPLIT_BLOCK = 2 * SPLIT_ROWS, MOST_SPLIT_BLOCKS = 6;
+inline int split_rows_together(int k) {
+    constexpr size_t STAY = 1200 * 1024;  // bytes
+    const size_t of_block = 2 * parts_size(k > 0 ? k : 1) * sizeof(uint16_t), fit = STAY / of_block;
+    return SPLIT_BLOCK * (fit < 1 ? 1 : fit < MOST_SPLIT_BLOCKS ? (int)fit : MOST_SPLIT_BLOCKS);
+}
+
 // The log of the sum of chunks, each of which is sum * e^highest, in their order. In no set's file,
 // of which some would round otherwise.
 struct LogOfSums {

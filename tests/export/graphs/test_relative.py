@@ -27,7 +27,7 @@ def saved(kind: str, path: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("no_step_graph")
 @pytest.mark.parametrize(("kind", "portable"), EXPORTED)
 def test_bundle(kind: str, portable: bool, tmp_path: Path) -> None:
     model = saved(kind, tmp_path / "model.safetensors")

@@ -81,7 +81,7 @@ class Rewritten(nn.Module):
         mask = (x > 0) | (y > 1)
         filled = torch.zeros_like(x).masked_fill_(mask, 2.5)
         moved = (1 - x.unsqueeze(0)).movedim(0, -1)
-        return filled + (x * y).add_(y), moved
+        return filled.T.T + (x * y).add_(y), moved.mT.mT
 
 
 class Written(nn.Module):

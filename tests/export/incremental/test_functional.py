@@ -67,6 +67,24 @@ def splits_axes(x: Tensor, mask: Tensor) -> Tensor:
     return made.flatten(2)
 
 
+def cuts_and_turns(x: Tensor, mask: Tensor) -> Tensor:
+    first, second, last = torch.cat([x, x * 2], dim=-1).chunk(3, -1)  # three, three and two
+    one, other = x.mT.chunk(2, dim=1)
+    made = (first + second).to(x.device, torch.float32) * last.sum(-1, keepdim=True)
+    made = made.movedim(-1, 0).movedim(0, -1) * x[0, :1].T[:1]
+    return torch.cat([made, one.mT * other.mT, *mask.float()[..., None].chunk(2, -1)], dim=-1)
+
+
+def cuts_a_varying_axis(x: Tensor, mask: Tensor) -> Tensor:
+    return x * x.chunk(2, 1)[0].sum(1, keepdim=True)
+
+
+def writes_into_a_part(x: Tensor, mask: Tensor) -> Tensor:
+    made = x * 2
+    made.chunk(2, -1)[0].add_(x[..., :2])
+    return made
+
+
 def has_a_constant(x: Tensor, mask: Tensor) -> Tensor:
     return x * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
@@ -74,9 +92,10 @@ def has_a_constant(x: Tensor, mask: Tensor) -> Tensor:
 CASES: dict[Callable[[Tensor, Tensor], Tensor], bool] = {
     hides: True, adds_twice: True, reads_a_view_after: False, reads_a_view_between: False,
     writes_into_a_view: False, writes_into_what_may_be_shared: False, keeps_its_type: False,
-    splits_axes: True, has_a_constant: True,
+    splits_axes: True, cuts_and_turns: True, cuts_a_varying_axis: False, writes_into_a_part: False,
+    has_a_constant: True,
 }  # fmt: skip
-FEW = hides, adds_twice, reads_a_view_between, splits_axes, has_a_constant
+FEW = hides, adds_twice, reads_a_view_between, splits_axes, cuts_and_turns, has_a_constant
 
 
 class Forward(nn.Module):

@@ -51,6 +51,7 @@ def test_every_parameter_of_a_bundle_is_in_its_file(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_search_graphs")
 def test_equal_parameters_and_packed_ones_have_their_own_values(tmp_path: Path) -> None:
     config = TransformerConfig(
         d_model=36, num_heads=3, num_encoder_layers=2, num_decoder_layers=1, d_ff=48,

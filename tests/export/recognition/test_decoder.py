@@ -146,6 +146,27 @@ class OnlyLayer(nn.Module):
         return made.transpose(0, 1).log_softmax(-1)
 
 
+class SplitProduct(Over):
+    """One layer, whose keys and values are the parts of one product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(32, 64)
+
+    def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
+        decoder: Any = self.decoder
+        cross = decoder.cross[0]
+        x = decoder.embed(ids) + decoder.places(torch.arange(ids.size(1)))
+        x = decoder.norms[0](x + decoder.own[0](x, x, is_causal=True))
+        keys, values = self.both(self.memory(frames)).chunk(2, dim=-1)
+        q, k, v = (y.unflatten(2, (4, -1)).transpose(1, 2) for y in (cross.q_proj(x), keys, values))
+        x = decoder.norms[1](
+            x + cross.o_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        )
+        made: Tensor = decoder.head(decoder.norms[2](x + decoder.ff[0](x)))
+        return made
+
+
 class OfIds(Over):
     """A convolution over embedded ids, without a mask."""
 
@@ -238,6 +259,7 @@ OVER = (
     made("narrow", Narrow),
     made("features", Features),
     made("only layer", OnlyLayer),
+    made("split product", SplitProduct),
     made("ids", OfIds, (dataclasses.replace(SOURCE, below=30),)),
     made("mask of ones", lambda: Masked(all_of_them)),
     made("mask", lambda: Masked(those_that_sound)),
@@ -292,7 +314,7 @@ def test_a_state_axis_has_a_name_of_its_own() -> None:
     assert recognise(made("axis", OnlyLayer, (frames,))).outputs[0].axes[1] == "memory_length_"
 
 
-@pytest.mark.parametrize("style", few_of(OVER, OVER[3], OVER[6]), ids=name_of)
+@pytest.mark.parametrize("style", few_of(OVER, OVER[3], OVER[4], OVER[7]), ids=name_of)
 def test_a_memory_may_have_any_form(style: Style) -> None:
     found = recognise(style)
     assert difference(style, found) <= 5e-5

@@ -16,6 +16,7 @@ from tests.support.paths import VERSION_1
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model import session
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 ROWS = [[5, 6, 7], [8], [9, 2, 4, 4, 11]]
 MakeLinks = Callable[[Path, Path], Path]
@@ -153,3 +154,15 @@ else:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "False 0\nTrue 1\n", "")
+
+
+@pytest.mark.onnxruntime
+def test_threads_do_not_wait_at_full_load_behind_the_encoder(tiny_bundle: Path) -> None:
+    model = Translator(tiny_bundle, 2, engine="onnxruntime").engine.model
+    assert isinstance(model, OnnxModel)
+    stops = {}
+    for role in ("encoder", "decoder"):
+        options = model._session(role)._session.get_session_options()
+        with contextlib.suppress(RuntimeError):  # it was not set
+            stops[role] = options.get_session_config_entry("session.force_spinning_stop")
+    assert stops == {"encoder": "1"}

@@ -32,6 +32,7 @@ _RENAMED = {
     _ATEN.__or__.Tensor: _ATEN.bitwise_or.Tensor,
     _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
 }
+_PERMUTATIONS = {_ATEN.movedim.int, _ATEN.numpy_T.default, _ATEN.mT.default}
 # These give their first input: exported modules are in eval mode, and have no gradients.
 _PASSED_THROUGH = {_ATEN.detach_.default, _ATEN.detach.default, _ATEN.dropout.default}
 # These and operators on single elements give new memory.
@@ -203,23 +204,34 @@ def _other_form(node: Node) -> tuple[Any, tuple[Any, ...]] | None:
     """The operator that torch decomposes one into, and its arguments; None if it is not known."""
     if node.target in _RENAMED:
         return _RENAMED[node.target], node.args
+    if (order := order_of_axes(node)) is not None:
+        return _ATEN.permute.default, (node.args[0], order)
     given: Sequence[Any] = node.args
     if node.kwargs or len(given) < 2 or not isinstance(given[0], Node):
         return None
     values, *others = given
     if node.target is _ATEN.rsub.Scalar and len(others) == 1 and _type(values) == _type(node):
         return _ATEN.sub.Tensor, (*others, values)
-    if node.target is _ATEN.movedim.int:
-        axes = list(range(values.meta["val"].dim()))
-        source, place = (axis % len(axes) for axis in others)
-        axes.insert(place, axes.pop(source))
-        return _ATEN.permute.default, (values, axes)
     if _is_in_place(node.target) and _has_own_memory(values, node):
         name, _, overload = str(node.target).removeprefix("aten.").partition(".")
         functional = getattr(getattr(_ATEN, name.removesuffix("_"), None), overload, None)
         tensors = {_type(each) for each in others} - {None, torch.bool, _type(values)}
         return None if functional is None or tensors else (functional, node.args)
     return None
+
+
+def order_of_axes(node: Node) -> list[int] | None:
+    """The order that a node gives the axes of its input, by an operator that is a permutation."""
+    if node.kwargs or node.target not in _PERMUTATIONS:
+        return None
+    given: Any = node.args
+    values, *moved = given
+    axes = list(range(values.meta["val"].dim()))
+    if node.target is _ATEN.numpy_T.default:
+        return axes[::-1]
+    source, place = (axis % len(axes) for axis in moved or (-2, -1))
+    axes.insert(place, axes.pop(source))
+    return axes
 
 
 def _type(value: Any) -> torch.dtype | None:

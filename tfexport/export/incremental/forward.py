@@ -118,7 +118,8 @@ class OwnForward:
                 "or these flattened"
             )
         of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
-        return of_rows.float()
+        # Not converted where it need not be: a conversion would be an operator without a line.
+        return of_rows if of_rows.dtype == torch.float32 else of_rows.float()
 
 
 def check_target(target: Any, forward: Any) -> None:

@@ -3,7 +3,9 @@
 ``ExportedProgram.run_decompositions`` makes any program functional, and traces it twice for it:
 longer than the capture itself took. Most forwards write nothing, or only into a tensor that no
 other tensor shares, and these need no further trace. Of the composite operators that may return
-their input, ``unflatten`` becomes the view that torch makes of it, and ``detach_`` its input.
+their input, ``unflatten``, ``chunk`` (which torch's attention to a source has), permutations and
+conversions become the operators that torch makes of them; ``detach_``, and a conversion to the type
+that is there, become their input.
 """
 
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from tfexport.export import torch_names
+from tfexport.export.graphs.shortcuts import order_of_axes
 
 aten: Any = torch.ops.aten
 # Composite operators that may return their input. What reads programs knows them as they are.
@@ -47,6 +50,12 @@ def functional(program: ExportedProgram) -> ExportedProgram:
     for node in list(program.graph.nodes):
         if node.target is aten.unflatten.int and not node.kwargs:
             _make_view(node)
+        elif node.target is aten.chunk.default and not node.kwargs:
+            _make_split(node)
+        elif node.target in (aten.to.device, aten.to.dtype) and not node.kwargs:
+            _make_conversion(program, node)
+        elif (order := order_of_axes(node)) is not None:
+            node.target, node.args = aten.permute.default, (node.args[0], order)
         elif node.target is aten.detach_.default:  # which torch writes behind a constant
             _remove(program, node)
     program.graph_module.recompile()
@@ -87,6 +96,29 @@ def _make_view(node: fx.Node) -> None:
     ]
     node.target = aten.view.default
     node.args = values, [*sizes[:place], *known, *sizes[place + 1 :]]
+
+
+def _make_split(node: fx.Node) -> None:
+    """Let a node that cuts an axis of a known size into a number of parts say their size."""
+    given: Any = node.args
+    values, parts, *axis = given
+    axis = axis[0] if axis else 0
+    size = values.meta["val"].shape[axis]
+    if isinstance(size, int) and size > 0:
+        node.target, node.args = aten.split.Tensor, (values, -(-size // parts), axis)
+
+
+def _make_conversion(program: ExportedProgram, node: fx.Node) -> None:
+    """Let a conversion name the type alone, and leave out one that gives its input."""
+    given: Any = node.args
+    values, *device, dtype = given
+    value = values.meta["val"]
+    if len(device) != (node.target is aten.to.device) or device not in ([], [value.device]):
+        return  # it may copy, or move
+    if value.dtype == dtype:
+        _remove(program, node)
+    else:
+        node.target, node.args = aten.to.dtype, (values, dtype)
 
 
 def _remove(program: ExportedProgram, node: fx.Node) -> None:

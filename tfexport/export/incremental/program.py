@@ -192,11 +192,12 @@ class Program:
             for run in (LONGER, OTHER_TOKENS)
         }
         parts: dict[int, Part] = {AGAIN: lambda node: (0, None), OTHER_ROW: self._first_row}
+        whole: dict[fx.Node, Any] | None = None
         for run, part in parts.items():
             self._unlike[run] = self._changed(first, found[run], part)
             if self._unlike[run]:  # the logits differ: where does it begin?
-                whole = self.run(self.examples[FIRST]), self.run(self.examples[run])
-                self._unlike[run] = self._changed(*whole, part)
+                whole = whole or self.run(self.examples[FIRST])
+                self._unlike[run] = self._changed(whole, self.run(self.examples[run]), part)
 
     def _see(self, node: fx.Node, value: Any) -> None:
         """Note what kind of value a node has."""

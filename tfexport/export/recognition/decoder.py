@@ -330,7 +330,8 @@ def _is_states(program: Program, node: fx.Node) -> bool:
     """Whether a tensor is float32 (B, S, W), or (S, B, W), of which W is fixed."""
     sizes = program.sizes(node)
     return (
-        program.dtypes.get(node) is torch.float32
+        isinstance(node.meta.get("val"), Tensor)  # not the parts of a split
+        and program.dtypes.get(node) is torch.float32
         and len(sizes) == 3
         and program.batch_axis(node) in (0, 1)
         and len(set(sizes[2])) == 1

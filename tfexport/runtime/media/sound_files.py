@@ -187,10 +187,11 @@ def _joined(
     # Grown in place: a list of blocks would need the samples' memory twice.
     made, count, resampler = bytearray(), 0, _resampler(name, own_rate, rate)
     for block in blocks:
-        if not np.isfinite(block).all():
+        loudest = float(np.abs(block).max(initial=0))  # NaN where one is
+        if not math.isfinite(loudest):
             at = count + int(np.argmin(np.isfinite(block).all(axis=1)))
             raise InputError(f"{name}: holds NaN or infinity, first at {at / own_rate:.3f} s.")
-        if (loudest := float(np.abs(block).max(initial=0))) > _LOUDEST:
+        if loudest > _LOUDEST:
             raise InputError(
                 f"{name}: holds values up to {loudest:,.0f}; samples that are floats have to be "
                 "from -1 to 1. Divide those that were 16-bit integers by 32,768."

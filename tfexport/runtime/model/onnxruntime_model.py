@@ -35,6 +35,9 @@ from tfexport.runtime.model.kv_cache import DecoderState, EncodedRow, Slots, enc
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 from tfexport.runtime.model.session import Graph, check_onnxruntime, check_range
 
+# Graphs that run once for a source, before another one, or the native engine, needs all cores.
+_BEFORE_OTHERS = {"encoder", graph_io.STATES, graph_io.EMBEDDINGS, graph_io.ALIGNMENT}
+
 
 class OnnxModel:
     """See ``interface.Model``: a bundle's graphs in onnxruntime.
@@ -88,7 +91,9 @@ class OnnxModel:
         with self._opening:
             if role not in self._sessions:
                 self._stamps.check()
-                self._sessions[role] = Graph(self._files[role], self._specs[role], self._threads)
+                self._sessions[role] = Graph(
+                    self._files[role], self._specs[role], self._threads, role not in _BEFORE_OTHERS
+                )
                 release_mapped_pages(self._weights)
             return self._sessions[role]
 

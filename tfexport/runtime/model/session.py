@@ -168,7 +168,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
+def open_session(path: Path, threads: int = 0, spins: bool = True) -> ort.InferenceSession:
     """Open one graph on the CPU.
 
     Weights that are links, which onnxruntime refuses, are copied temporarily; see
@@ -177,6 +177,8 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     Args:
         path: the .onnx file; its external weights are next to it.
         threads: threads inside an operator; 0 for all cores of the machine.
+        spins: threads wait for the next call at full load for some time. It begins sooner then,
+            but what else computes meanwhile has a core less.
 
     Raises:
         BundleError: onnxruntime cannot load the graph.
@@ -188,6 +190,8 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     options.inter_op_num_threads = 1
     # Memory patterns are cached for each input shape, and shapes in a loop change at every step.
     options.enable_mem_pattern = False
+    if not spins:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3  # errors; its warnings are about its own optimisations
     try:
         session = _load(path, path, options)
@@ -336,11 +340,11 @@ class Binding(NamedTuple):
 class Graph:
     """A session of one graph of a bundle; failures are raised as ``BundleError``."""
 
-    def __init__(self, path: Path, spec: GraphSpec, threads: int = 0) -> None:
+    def __init__(self, path: Path, spec: GraphSpec, threads: int = 0, spins: bool = True) -> None:
         """Load the graph and check its inputs and outputs; see ``check_graph``."""
         self._path, self._spec = path, spec
         self._checked = False  # shapes are checked in the first call only, for speed
-        self._session = open_session(path, threads)
+        self._session = open_session(path, threads, spins)
         check_graph(path, self._session, spec)
         self.outputs = [value.name for value in self._session.get_outputs()]
 
