@@ -293,7 +293,7 @@ RELEASE := $(subst .venv,.venv-release,$(BIN))
 .venv-optimum/ready:
 	$(PYTHON) -m venv .venv-optimum
 	$(subst .venv,.venv-optimum,$(BIN))/python -m pip install --disable-pip-version-check --quiet \
-		$(PIP_ARGS) optimum-onnx torch==2.13.0 onnxruntime safetensors
+		$(PIP_ARGS) optimum-onnx torch==2.13.0 onnxruntime safetensors pillow click
 	@touch $@
 
 .venv-faster-whisper/ready:

@@ -26,6 +26,7 @@ import click
 import numpy as np
 
 from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY
+from benchmarks.process import PAUSE
 
 LENGTH, SIDE, EOS = 32, 384, 2
 Decode = Callable[..., list[list[int]]]  # of pictures, beams and the number of tokens
@@ -230,6 +231,7 @@ class System:
     def run(self, batch: int, beams: int) -> dict[str, Any]:
         """Seconds for all, for one token and for preprocessing alone, and the tokens."""
         assert self._process.stdin is not None
+        time.sleep(PAUSE)
         print(batch, beams, file=self._process.stdin, flush=True)
         found: dict[str, Any] = self._read()
         return found

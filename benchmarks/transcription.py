@@ -122,10 +122,11 @@ def measure(systems: Sequence[System], sounds: int) -> list[dict[str, Any]]:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--beam-size", default=1, show_default=True)
 @click.option("--prepare-only", is_flag=True, help="Write sounds and bundles, and measure nothing.")
+@click.option("--system", "chosen", multiple=True, help="Only these, such as faster-whisper.")
 @click.option("--texts", is_flag=True, help="Print texts, and seconds of the encoder and others.")
 def main(
     models: tuple[str, ...], kinds: tuple[str, ...], threads: int, beam_size: int,
-    prepare_only: bool, texts: bool,
+    prepare_only: bool, chosen: tuple[str, ...], texts: bool,
 ) -> None:  # fmt: skip
     """Print the table."""
     paths, sounds = write_sounds(REPOSITORY / "build" / "real" / "sounds")
@@ -153,6 +154,7 @@ def main(
                     ("faster-whisper", PEER, theirs, {"silence": True}),
                     ("faster-whisper, as it comes", PEER, theirs, {"silence": False}),
                 ]
+            systems = [each for each in systems if not chosen or each[0] in chosen]
             opened = [System(python, script, setup | own) for _, python, script, own in systems]
             every = measure(opened, len(paths))
             for (name, *_), found in zip(systems, every, strict=True):

@@ -5,8 +5,7 @@ the runtime both take names from here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 BATCH = "batch"
 SOURCE = "source_length"
@@ -40,8 +39,7 @@ ROWS = "rows"
 CANDIDATES = "candidates"
 
 
-@dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """One graph input or output.
 
     Attributes:
@@ -61,8 +59,7 @@ SOURCE_INPUTS = (
 )
 
 
-@dataclass(frozen=True)
-class GraphSpec:
+class GraphSpec(NamedTuple):
     """One graph file and the order of its inputs and outputs.
 
     Attributes:
@@ -83,8 +80,7 @@ class GraphSpec:
         return f"{self.name}.onnx"
 
 
-@dataclass(frozen=True)
-class CacheShape:
+class CacheShape(NamedTuple):
     """The sizes that decide the shape of every cache tensor."""
 
     num_layers: int
@@ -364,8 +360,7 @@ RESERVED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Growth:
+class Growth(NamedTuple):
     """An axis of the state that grows.
 
     Attributes:
@@ -377,8 +372,7 @@ class Growth:
     step: int
 
 
-@dataclass(frozen=True)
-class ModuleIO:
+class ModuleIO(NamedTuple):
     """The tensors of the graphs of a user's module; docs/modules.md has the contract.
 
     Attributes:

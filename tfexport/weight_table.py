@@ -7,9 +7,8 @@ weights and of custom modules have no such file.
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +35,7 @@ _ENTRY = record(
 )
 
 
-@dataclass(frozen=True)
-class StoredWeight:
+class StoredWeight(NamedTuple):
     """Where one parameter is stored, in the orientation that it has in the model.
 
     Attributes:
@@ -94,7 +92,7 @@ class StoredWeight:
 
 def write_weight_table(folder: Path, table: Mapping[str, StoredWeight]) -> None:
     """Write ``weights.json`` into a bundle that is being written."""
-    entries = {name: asdict(weight) for name, weight in table.items()}
+    entries = {name: weight._asdict() for name, weight in table.items()}
     for entry in entries.values():
         if entry["scales"] is None:
             del entry["scales"]

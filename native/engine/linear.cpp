@@ -178,25 +178,17 @@ Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t
     return {nullptr, 0, values, ldq, how};
 }
 
-Input Quantized::make_with_rests(const Kernels& kernels, Team& team, const float* x, size_t ld,
-                                 int rows, int k) {
-    const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
+Input Quantized::make_digits(const Kernels& kernels, Team& team, const float* x, size_t ld,
+                             int rows, int k) {
+    const int padded = (int)round_up(k, kernels.depth);
     const size_t ldq = reserve(kernels, 2 * rows, padded);
-    char* values = values_.data();
+    int8_t* values = reinterpret_cast<int8_t*>(values_.data());
     Quantization* how = how_.data();
-    Norms* norms = norms_.reserve(rows);
-    float* left = left_.reserve((size_t)team.threads() * k);
-    team.run(rows, 16.0 * rows * k, [&](int row, int thread) {
-        const float* given = x + row * ld;
-        float *rest = left + (size_t)thread * k, length, error, of_rest;
-        Quantization* own = how + 2 * row;
-        char *of_row = values + 2 * row * ldq * size, *behind = of_row + ldq * size;
-        own[0] = kernels.quantize(given, k, padded, 127, of_row);
-        kernels.rest(given, of_row, own[0], k, rest);
-        own[1] = kernels.quantize(rest, k, padded, 127, behind);
-        kernels.quantization_error(given, of_row, own[0], k, &length, &error);
-        kernels.quantization_error(rest, behind, own[1], k, &of_rest, &error);
-        norms[row] = {length + of_rest, error};
+    Digits* found = digits_.reserve(rows);
+    team.run(rows, 4.0 * rows * k, [&](int row, int) {
+        int8_t* of_row = values + 2 * row * ldq;
+        found[row] = kernels.digits(x + row * ld, k, padded, of_row, of_row + ldq);
+        how[row] = {found[row].scale, 0};
     });
     return {nullptr, 0, values, ldq, how};
 }

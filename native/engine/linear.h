@@ -75,23 +75,19 @@ public:
     Input make_floats(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
                       int k);
 
-    // As integers, each row followed by what its integers leave out; and norms of what is made of
-    // it.
-    Input make_with_rests(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
-                          int k);
-    struct Norms {
-        float length, error;  // |x'| + |r'| and |r - r'|, where r is x - x', rounded up
-    };
-    const Norms& norms(int row) const { return norms_.data()[row]; }
+    // As integers of two digits, those of a row one after the other; and what `Digits` says of
+    // them.
+    Input make_digits(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
+                      int k);
+    const Digits& digits(int row) const { return digits_.data()[row]; }
 
 private:
     size_t reserve(const Kernels& kernels, int rows, int padded);
 
     Buffer<char> values_;
     Buffer<Quantization> how_;
-    Buffer<float> left_;
     Buffer<uint16_t> parts_;
-    Buffer<Norms> norms_;
+    Buffer<Digits> digits_;
 };
 
 // Panels to tasks, so that a task is worth its claim and none is late for long. `times`: as many

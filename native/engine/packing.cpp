@@ -89,8 +89,13 @@ Scaled scale_row(const float* row, int k, int8_t* integers) {
     float most = 1e-30f;
     for (float each : mosts) most = std::max(most, each);
     for (int i = whole; i < k; i++) most = std::max(most, std::fabs(row[i]));
-    Scaled found{most / 127, 0, 0, 0};
-    const float inverse = 127 / most;
+    return round_row(row, k, most / 127, 127 / most, integers);
+}
+
+Scaled round_row(const float* row, int k, float scale, float inverse, int8_t* integers) {
+    constexpr int LANES = 8;
+    const int whole = k / LANES * LANES;
+    Scaled found{scale, 0, 0, 0};
     double errors[LANES] = {}, lengths[LANES] = {};
     auto take = [&](int i, int j) {
         // Added to it, a number loses what is behind its point, rounded to the nearest.

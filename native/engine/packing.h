@@ -24,5 +24,7 @@ struct Scaled {
     int32_t sum;
 };
 Scaled scale_row(const float* row, int k, int8_t* integers);
+// The same with a scale that is given, and what values are multiplied with in its place.
+Scaled round_row(const float* row, int k, float scale, float inverse, int8_t* integers);
 
 }  // namespace tfn

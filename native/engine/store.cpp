@@ -9,7 +9,7 @@ namespace tfn {
 namespace {
 
 constexpr size_t LINE = 64, PAGE = 4096, LEAST_CHUNK = size_t(32) << 20;
-constexpr uint32_t FORMAT = 5;  // of the file, and of everything that is packed into it
+constexpr uint32_t FORMAT = 6;  // of the file, and of everything that is packed into it
 constexpr char MAGIC[8] = {'T', 'F', 'N', 'P', 'A', 'C', 'K', '\n'};
 
 struct Header {

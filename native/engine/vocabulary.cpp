@@ -17,10 +17,10 @@ constexpr int ROOM =
 // worse.
 constexpr int BEYOND = 12;
 constexpr int MOST_COMPUTED = 64;    // of a row
-constexpr double MOST_BOUND = 0.02;  // of a logit, and so of the log of the sum
-constexpr int FEWEST_COLUMNS = 512;  // for which integers with rests are made
-// Of all columns: |w|, |w - w' - s'| and |w'| + |s'|.
-enum { LARGEST_LENGTH, LARGEST_ERROR, LARGEST_INTEGERS, LARGEST_COUNT };
+constexpr double MOST_BOUND = 0.03;  // of a logit, and so of the log of the sum
+constexpr int FEWEST_COLUMNS = 512;  // for which integers have two digits
+// Of all columns: |w|, |w - w' - s'|, |s'| and |w'| + |s'|.
+enum { LARGEST_LENGTH, LARGEST_ERROR, LARGEST_SECOND, LARGEST_INTEGERS, LARGEST_COUNT };
 
 struct Best {
     float value = -INFINITY;
@@ -131,13 +131,10 @@ void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors, const Ten
     errors_ = tensors.store.take<float>(padded);
     lengths_ = tensors.store.take<float>(padded);
     packed_ = {k, nullptr, integers_.data(), scales_.data(), sums_.data()};
-    const bool with_rests = kernels.with_rests && size_ >= FEWEST_COLUMNS;
-    if (with_rests) {
-        rest_integers_ = tensors.store.take<int8_t>(padded * k);
-        rest_sums_ = tensors.store.take<int32_t>(padded);
-        rest_scales_ = tensors.store.take<float>(padded);
+    const bool two = kernels.digits && size_ >= FEWEST_COLUMNS;
+    if (two) {
+        seconds_ = tensors.store.take<int8_t>(padded * k);
         largest_ = tensors.store.take<float>(LARGEST_COUNT);
-        rest_ = {k, nullptr, rest_integers_.data(), rest_scales_.data(), rest_sums_.data()};
     }
     if (tensors.store.filled()) return;
     std::vector<float> largest((size_t)panels_ * LARGEST_COUNT);
@@ -148,11 +145,11 @@ void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors, const Ten
             fill_screen(kernels, row.data(), column, k, &largest[task * LARGEST_COUNT]);
         }
     });
-    for (size_t i = 0; with_rests && i < largest.size(); i++)
+    for (size_t i = 0; two && i < largest.size(); i++)
         largest_[i % LARGEST_COUNT] = std::max(largest_[i % LARGEST_COUNT], largest[i]);
 }
 
-// Changes `row` where there are rests. `largest`: of the columns so far.
+// Changes `row` where there are second digits. `largest`: of the columns so far.
 void Vocabulary::fill_screen(const Kernels& kernels, float* row, int column, int k,
                              float* largest) {
     std::vector<int8_t> values(k);  // 0 behind the row's own
@@ -172,15 +169,14 @@ void Vocabulary::fill_screen(const Kernels& kernels, float* row, int column, int
     scales_[column] = scaled.scale;
     errors_[column] = scaled.error;
     lengths_[column] = scaled.length;
-    if (!rest_.int8) return;
+    if (!seconds_.data()) return;
     for (int i = 0; i < d_; i++) row[i] = (float)(row[i] - values[i] * (double)scaled.scale);
-    const Scaled rest = scale_row(row, d_, values.data());
-    pack(rest_integers_);
-    rest_sums_[column] = rest.sum;
-    rest_scales_[column] = rest.scale;
-    // The rest was rounded; its integers are at most twice as long as it is.
-    const float found[] = {scaled.length, rest.error + 0x1p-23f * rest.length,
-                           scaled.length + scaled.error + 2 * rest.length};
+    const Scaled rest =
+        round_row(row, d_, scaled.scale / DIGIT, DIGIT / scaled.scale, values.data());
+    pack(seconds_);
+    const float second = rest.length + rest.error;  // or less
+    const float found[] = {scaled.length, rest.error + 0x1p-23f * rest.length, second,
+                           scaled.length + scaled.error + second};
     for (int i = 0; i < LARGEST_COUNT; i++) largest[i] = std::max(largest[i], found[i]);
 }
 
@@ -264,7 +260,7 @@ void Vocabulary::some_logits(const Kernels& kernels, const Input& input, int row
 }
 
 bool Vocabulary::ranks_by_integers(int count) const {
-    return rest_.int8 && count + BEYOND <= MOST_COMPUTED;
+    return seconds_.data() && count + BEYOND <= MOST_COMPUTED;
 }
 
 void Vocabulary::rank(Workspace& w, const float* x, int rows, const Ranked& ranked) const {
@@ -281,8 +277,8 @@ void Vocabulary::rank_integers(Workspace& w, const float* x, int rows, const Ran
     std::vector<float> values(rows * found);
     std::vector<int32_t> ids(values.size());
     Packed own = packed_;
-    own.rest = &rest_;
-    const Input given = w.quantized.make_with_rests(w.kernels, w.team, x, ld, rows, d_);
+    own.rest = seconds_.data();
+    const Input given = w.quantized.make_digits(w.kernels, w.team, x, ld, rows, d_);
     rank_all(w, own, given, rows,
              {(int)found, ranked.bias, values.data(), ids.data(), ranked.log_sums});
     const size_t turned = (size_t)d_ * w.kernels.lanes;  // a row
@@ -294,7 +290,7 @@ void Vocabulary::rank_integers(Workspace& w, const float* x, int rows, const Ran
     };
     w.team.run(rows, 32.0 * rows * d_ * found, [&](int row, int thread) {
         const Ranked candidates{(int)found, ranked.bias, &values[row * found], &ids[row * found]};
-        settled[row] = settle(w.kernels, x + row * ld, w.quantized.norms(row), candidates,
+        settled[row] = settle(w.kernels, x + row * ld, w.quantized.digits(row), candidates,
                               of_row(ranked, row, wanted), room + thread * turned);
     });
     for (int row = 0; row < rows; row++)
@@ -302,7 +298,7 @@ void Vocabulary::rank_integers(Workspace& w, const float* x, int rows, const Ran
 }
 
 // The best of a row among the columns that were found by integers. Whether they are known to be.
-bool Vocabulary::settle(const Kernels& kernels, const float* x, const Quantized::Norms& norms,
+bool Vocabulary::settle(const Kernels& kernels, const float* x, const Digits& digits,
                         const Ranked& found, const Ranked& ranked, float* room) const {
     const float* bias = ranked.bias ? ranked.bias : bias_.data();
     const double least = found.values[found.count - 1];
@@ -327,10 +323,11 @@ bool Vocabulary::settle(const Kernels& kernels, const float* x, const Quantized:
     std::sort(order, order + found.count, [&](int a, int b) {
         return logits[a] != logits[b] ? logits[a] > logits[b] : found.ids[a] < found.ids[b];
     });
-    const double u = 0x1p-24, g = (d_ + 2) * u * 1.01, length = norms.length;
-    const double error = norms.error + 4 * u * length;  // and how the rest was rounded
+    const double u = 0x1p-24, g = (d_ + 2) * u * 1.01, length = digits.length;
+    const double error = digits.error + 6 * u * length;  // and how the rest was rounded
     const double bound = (error + g * (length + error)) * largest_[LARGEST_LENGTH] +
                          length * largest_[LARGEST_ERROR] +
+                         digits.second * largest_[LARGEST_SECOND] +
                          8 * u * length * largest_[LARGEST_INTEGERS];
     if (!(logits[order[ranked.count - 1]] > least + bound + 1e-6 * std::fabs(least) + 1e-25) ||
         !(bound < MOST_BOUND))

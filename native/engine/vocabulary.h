@@ -32,13 +32,13 @@
 // it.
 // What is no number is never a candidate.
 //
-// The best K of a row, and the log of the sum of all its exponentials, come from integers of twice
-// the size, where a set has products of them: x' + r' and w' + s' are x and w to about 16 bits. As
-// above, with V now the sum of four products and the bias,
-//     |L - V| <= (|x - x' - r'| + g |x|) |w| + |x' + r'| |w - w' - s'|
+// The best K of a row, and the log of the sum of all its exponentials, come from integers of two
+// digits, where a set has products of them: x' + r' and w' + s' are x and w to about 16 bits, and V
+// is x' w' + x' s' + r' w' with the bias. As above,
+//     |L - V| <= (|x - x' - r'| + g |x|) |w| + |x' + r'| |w - w' - s'| + |r'| |s'|
 //                + 8 u (|x'| + |r'|) (|w'| + |s'|) + 10^-6 |V| + 10^-25
-// where 8 u are three roundings of each product and up to three of their sums, and more. The largest
-// |w|, |w - w' - s'| and |w'| + |s'| of all columns stand for each. A few more columns than K, those
+// where 8 u are six roundings of each product on its way into V, and more. The largest |w|,
+// |w - w' - s'|, |s'| and |w'| + |s'| of all columns stand for each. A few more columns than K, those
 // of the largest V, are computed as `logits` computes them. If the K-th of these is above what any
 // other column can have, by the smallest V that was computed and the bound, they are the best K;
 // otherwise that row is computed in float32. Of the sum, the terms that are known are put right. What
@@ -95,8 +95,8 @@ private:
     void rank_integers(Workspace& w, const float* x, int rows, const Ranked& ranked) const;
     void rank_all(Workspace& w, const Packed& own, const Input& given, int rows,
                   const Ranked& ranked) const;
-    bool settle(const Kernels& kernels, const float* x, const Quantized::Norms& norms,
-                const Ranked& found, const Ranked& ranked, float* room) const;
+    bool settle(const Kernels& kernels, const float* x, const Digits& digits, const Ranked& found,
+                const Ranked& ranked, float* room) const;
     void keep_rows(Tensors& tensors, const Tensor& weight);
     void make_screen(const Kernels& kernels, Tensors& tensors, const Tensor& weight);
     void fill_screen(const Kernels& kernels, float* row, int column, int k, float* largest);
@@ -121,10 +121,9 @@ private:
     View<int8_t> integers_;             // of the screen
     View<int32_t> sums_;
     View<float> scales_, errors_, lengths_;
-    View<int8_t> rest_integers_;  // of what those leave out
-    View<int32_t> rest_sums_;
-    View<float> rest_scales_, largest_;  // largest_: see LARGEST_LENGTH
-    Packed packed_, rest_;
+    View<int8_t> seconds_;  // digits; those are the first ones
+    View<float> largest_;   // see LARGEST_LENGTH
+    Packed packed_;
     int panels_ = 0;
 };
 

@@ -8,7 +8,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,7 @@ def benchmark_rows(
     """
     engine = Engine(bundle)
     named = language_pair.source is not None or language_pair.target is not None
-    language_pair = replace(language_pair, as_ids=ids or file is None or not named)
+    language_pair = language_pair._replace(as_ids=ids or file is None or not named)
     engine.resolver.resolve(keywords, language_pair=language_pair)
     languages = engine.manifest.languages
     if (

@@ -18,8 +18,7 @@ from tfexport.errors import (
 from tfexport.typing import Self
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One token of one row, as a callback sees it.
 
     Attributes:

@@ -4,7 +4,6 @@ Axes: B batch, S source, T target, V vocabulary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ class Scorer:
             check_rows("targets", targets, "texts or rows of ids"),
         )
         as_ids = not any(isinstance(row, str) for rows in pairs for row in rows)
-        options = self.resolve(keywords, replace(language_pair, as_ids=as_ids))
+        options = self.resolve(keywords, language_pair._replace(as_ids=as_ids))
         if len(pairs[0]) != len(pairs[1]):
             raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
         rows: list[Request | None] = []

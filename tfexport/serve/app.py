@@ -13,11 +13,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route, Router
 
 from tfexport import __version__
-from tfexport.errors import TfexportError
 from tfexport.serve import openapi
-from tfexport.serve.call import call_of
-from tfexport.serve.failures import RequestError, as_failure
-from tfexport.serve.middleware import FAULT, App, RequestMiddleware
+from tfexport.serve.middleware import App, RequestMiddleware
 from tfexport.serve.protocols import (
     deepl,
     deepl_glossaries,
@@ -55,10 +52,8 @@ def make_app(service: Service, *, local: bool = False) -> App:
     _add_probes(app, service)
     work = [route for router in routers for route in _work_routes(router)]
     front = Router([*work, Mount("/", app)])
-    app.add_exception_handler(RequestError, _failed)
-    app.add_exception_handler(TfexportError, _failed)
-    app.add_exception_handler(HTTPException, _not_there)
-    app.add_exception_handler(Exception, _fault)
+    for kind in (HTTPException, Exception):  # the middleware around all answers
+        app.add_exception_handler(kind, _pass_on)
     hosts = service.settings.allowed_hosts if local else None
     document = app.openapi()
     openapi.complete(document, ANSWERS, keys=service.keys.needed)
@@ -76,8 +71,7 @@ def _work_routes(router: APIRouter) -> list[Route]:
 
     FastAPI tries the routes of all routers one after the other, and prepares parameters that these
     functions do not have: a quarter of the event loop's time for a request. It still describes
-    them, and answers other methods of their paths. Errors of these functions reach the middleware
-    around all: a Starlette application would pass each message through two more of its own.
+    them, and answers other methods of their paths.
     """
     return [
         Route(route.path, route.endpoint, methods=["POST"])
@@ -127,28 +121,5 @@ def _add_probes(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type=METRICS_TYPE)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    failure = error if isinstance(error, RequestError) else None
-    if isinstance(error, TfexportError):
-        failure = as_failure(error)
-    if failure is None:
-        raise error
-    return _respond(request, failure)
-
-
-async def _not_there(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    text = f"{request.method} {request.url.path[:100]}: {error.detail}; /docs lists what is there"
-    return _respond(request, RequestError(error.status_code, text, dict(error.headers or {})))
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-    # Starlette raises it again afterwards, and the middleware writes it to the log.
-    return _respond(request, RequestError(500, FAULT))
-
-
-def _respond(request: Request, failure: RequestError) -> Response:
-    call = call_of(request.scope)
-    call.problem = failure.logged
-    status, headers, body = call.rules.error_format.response(failure)
-    return Response(body, status, headers)
+async def _pass_on(request: Request, error: Exception) -> Response:
+    raise error

@@ -37,7 +37,7 @@ _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _LANGUAGE = re.compile("[a-z]{2,3}")
 _SUFFIX = ".glossary"
 _KEPT = 32  # dictionaries in memory
-_WAIT = 5.0  # seconds for another writer
+_WAIT = 30.0  # seconds for other servers of the folder; a busy one is kept from its turn
 HOW = "who runs the server enables them by the setting glossaries, a folder"
 
 Result = TypeVar("Result")

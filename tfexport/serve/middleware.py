@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import anyio
+from starlette.exceptions import HTTPException
 
 from tfexport.errors import TfexportError
 from tfexport.serve import request_log
@@ -24,7 +25,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLIENT_GONE = 499  # in the log and the metrics: the client has gone
 CROWDED = "too many requests are waiting"
-FAULT = "internal server error; see the log of the server"
+_FAULT = "internal server error; see the log of the server"
 _SECONDS = 1.0  # refusals of this time share one line of the log
 _GRACE = 1.0  # seconds after a deadline in which the work may report it itself
 _LAST_PARTS = 10.0  # seconds after a deadline in which a started answer may end
@@ -110,11 +111,11 @@ class RequestMiddleware:
         except RequestError as failure:
             await self._refuse(call, answer, failure)
         except Exception as error:
-            found = as_failure(error) if isinstance(error, TfexportError) else None
+            found = _failure_of(error, scope)
             if found is None:
                 # A fault of this program: only this request fails.
                 request_log.write_fault("fault", error, request_id=call.id)
-                found = RequestError(500, FAULT)
+                found = RequestError(500, _FAULT)
             await self._refuse(call, answer, found)
 
     async def _refuse(self, call: Call, answer: "_Answer", failure: RequestError) -> None:
@@ -201,6 +202,16 @@ class RequestMiddleware:
             status=status, seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
             characters=call.characters, problem=call.problem or None,
         )  # fmt: skip
+
+
+def _failure_of(error: Exception, scope: Scope) -> RequestError | None:
+    """The failure for an error of the library, or of a path; None for a fault of the server."""
+    if isinstance(error, TfexportError):
+        return as_failure(error)
+    if isinstance(error, HTTPException):
+        text = f"{scope['method']} {scope['path'][:100]}: {error.detail}; /docs lists what is there"
+        return RequestError(error.status_code, text, dict(error.headers or {}))
+    return None
 
 
 class _GoneError(Exception):

@@ -10,10 +10,11 @@ constexpr int DEPTH = 64;      // values of K that a tile holds
 template <class Out>
 void tiled_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
 template <class Out>
-void product_with_rests(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
+void digits_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
 template <class Out>
 void float_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out);
 void split(const float* x, size_t ld, int rows, int k, uint16_t* parts);
+Digits digits(const float* x, int k, int padded, int8_t* first, int8_t* second);
 }  // namespace
 }  // namespace tfn
 
@@ -184,23 +185,62 @@ void tiled_product(const Packed& w, const Input& x, int rows, int first, int las
     if (whole < rows) pairs_of(whole, rows);
 }
 
-// Products with rests: sums of up to 16 rows in four parts. Few rows lie in one tile with their
-// rests, which alternate, and meet a panel of weights and of their rests:
-//     0 1   sums with the weights       4   rows      6 7   weights, then their rests
-//     2 3   sums with their rests
-// More rows and their rests have tiles of their own, and meet half of a panel:
-//     0 1   sums of the rows            4   rows      6     weights
-//     2 3   sums of their rests         5   rests     7     their rests
+// A row to two digits. Norms are those of x / scale, whose squares are neither too small nor too
+// large for a float, and are rounded up by more than the sums are off.
+Digits digits(const float* x, int k, int padded, int8_t* first, int8_t* second) {
+    constexpr float POINT = 12582912.0f;  // 1.5 * 2^23: see `round_row`
+    const auto values = [&](int at) __attribute__((always_inline)) {
+        if (at + LANES <= k) return load(x + at);
+        float rest[LANES] = {};
+        memcpy(rest, x + at, sizeof(float) * (k - at));
+        return load(rest);
+    };
+    F most = F{};
+    for (int at = 0; at < k; at += LANES) most = larger(most, absolute(values(at)));
+    float size = highest(most);
+    if (!(size > 1e-30f)) size = 1e-30f;  // all zeros
+    const float inverse = 127 / size, scale = size / 127;
+    const auto rounded = [](F v) __attribute__((always_inline)) {
+        return smaller(larger(v + POINT - POINT, splat(-127)), splat(127));
+    };
+    F of_first = F{}, of_second = F{}, of_left = F{};
+    int at = 0;
+    for (; at < k; at += LANES) {
+        const F v = values(at) * inverse, q = rounded(v), r = rounded((v - q) * DIGIT);
+        const F left = v - q - r * (1 / DIGIT);
+        of_first += q * q;
+        of_second += r * r;
+        of_left += left * left;
+        store_values((Value*)first + at, q, 0);  // padded is whole vectors
+        store_values((Value*)second + at, r, 0);
+    }
+    memset(first + at, 0, padded - at);
+    memset(second + at, 0, padded - at);
+    const auto norm = [&](F squares) { return std::sqrt(sum(squares)) * scale * 1.0001f; };
+    const float of_rest = norm(of_second) / DIGIT;
+    return {scale, norm(of_first) + of_rest, of_rest, norm(of_left)};
+}
+
+// Products of two digits: sums of up to 16 rows and a panel. Few rows lie in one tile, first and
+// second digits by turns, and meet a panel's:
+//     0 1   sums with first digits      4   rows      6 7   weights, first and then second digits
+//     2 3   sums with second ones
+// More rows have tiles of first and of second digits:
+//     0 1   first with first            4   rows, first digits      6 7   weights
+//     2 3   first with second           5   second digits
+// Products of second digits are left out. On some machines a product of a tile that was just loaded
+// takes three times as long as another one.
 struct Parted {
-    int row, again, count, panel, half;  // `again` of the rows were given before
+    int row, again, count, panel;  // `again` of the rows were given before
     alignas(64) int32_t sums[4][TILE][TILE];
 };
+constexpr int BY_TURNS = TILE / 2;  // rows
 
 template <bool APART, class Between>
-INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead rest_ahead,
+INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead second_ahead,
                          Parted& block, Between&& between) {
-    const size_t from = (size_t)block.panel * w.k * PANEL + block.half * TILE * GROUP, ld = x.ldq;
-    const int8_t *at = w.int8 + from, *rest = w.rest->int8 + from;
+    const size_t from = (size_t)block.panel * w.k * PANEL, ld = x.ldq, of_row = PANEL * GROUP;
+    const int8_t *at = w.int8 + from, *second = w.rest + from;
     const uint8_t* rows = (const uint8_t*)x.quantized + 2 * block.row * ld;
     _tile_zero(0);
     _tile_zero(1);
@@ -208,34 +248,38 @@ INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead res
     _tile_zero(3);
     const int steps = w.k / DEPTH;
     for (int step = 0; step < steps; step++) {
-        for (Ahead* each : {&ahead, &rest_ahead}) {
+        for (Ahead* each : {&ahead, &second_ahead}) {
             for (int i = 0; i < each->bytes; i += 64) __builtin_prefetch(each->at + i, 0, 2);
             each->at += each->bytes;
         }
-        if constexpr (APART) {
-            _tile_loadd(4, rows, 2 * ld);
-            _tile_stream_loadd(6, at, PANEL * GROUP);
-            _tile_dpbusd(0, 4, 6);
-            _tile_stream_loadd(7, rest, PANEL * GROUP);
-            _tile_dpbusd(1, 4, 7);
-            _tile_loadd(5, rows + ld, 2 * ld);
-            _tile_dpbusd(2, 5, 6);
-            _tile_dpbusd(3, 5, 7);
+        if constexpr (APART) {  // two products of a sum are three of them apart
+            _tile_stream_loadd(4, rows, 2 * ld);
+            _tile_stream_loadd(5, rows + ld, 2 * ld);
+            _tile_loadd(6, at, of_row);
+            _tile_dpbssd(2, 5, 6);
+            _tile_dpbssd(0, 4, 6);
+            _tile_loadd(7, at + DEPTH, of_row);
+            _tile_dpbssd(3, 5, 7);
+            _tile_loadd(6, second, of_row);
+            _tile_dpbssd(2, 4, 6);
+            _tile_dpbssd(1, 4, 7);
+            _tile_loadd(7, second + DEPTH, of_row);
+            _tile_dpbssd(3, 4, 7);
         } else {
             _tile_loadd(4, rows, ld);
-            _tile_stream_loadd(6, at, PANEL * GROUP);
-            _tile_dpbusd(0, 4, 6);
-            _tile_stream_loadd(7, at + TILE * GROUP, PANEL * GROUP);
-            _tile_dpbusd(1, 4, 7);
-            _tile_stream_loadd(6, rest, PANEL * GROUP);
-            _tile_dpbusd(2, 4, 6);
-            _tile_stream_loadd(7, rest + TILE * GROUP, PANEL * GROUP);
-            _tile_dpbusd(3, 4, 7);
+            _tile_stream_loadd(6, at, of_row);
+            _tile_dpbssd(0, 4, 6);
+            _tile_stream_loadd(7, at + DEPTH, of_row);
+            _tile_dpbssd(1, 4, 7);
+            _tile_stream_loadd(6, second, of_row);
+            _tile_dpbssd(2, 4, 6);
+            _tile_stream_loadd(7, second + DEPTH, of_row);
+            _tile_dpbssd(3, 4, 7);
         }
         between(step + 1, steps);
         rows += DEPTH;
         at += DEPTH * PANEL;
-        rest += DEPTH * PANEL;
+        second += DEPTH * PANEL;
     }
     _tile_stored(0, block.sums[0], TILE * sizeof(int32_t));
     _tile_stored(1, block.sums[1], TILE * sizeof(int32_t));
@@ -243,83 +287,73 @@ INLINE void parted_tiles(const Packed& w, const Input& x, Ahead ahead, Ahead res
     _tile_stored(3, block.sums[3], TILE * sizeof(int32_t));
 }
 
-// Values of rows from their parts, each row's `apart` from the next one's. In one function, or
-// products might be fused into sums otherwise in one kind of tiles than in the other.
-__attribute__((noinline)) void join_parts(const Packed& w, int column, const int32_t* const* parts,
-                                          size_t apart, const Quantization* how, int count,
-                                          float* values) {
-    const Columns whole(w, column), rest(*w.rest, column);
-    for (int r = 0; r < count; r++, how += 2, values += PANEL) {
-        const auto part = [&](int i) __attribute__((always_inline)) {
-            return *(const I*)(parts[i] + r * apart);
-        };
-        const F of_row = whole.dequantized(how[0], part(0)) + rest.dequantized(how[0], part(1));
-        const F of_its_rest =
-            whole.dequantized(how[1], part(2)) + rest.dequantized(how[1], part(3));
-        store(values, of_row + of_its_rest);
-    }
+// In one function, or products might be fused into sums otherwise in one kind of tiles than in the
+// other.
+template <class Out>
+__attribute__((noinline)) void give_parted(const Packed& w, const Input& x, bool apart,
+                                           const Parted& block, int from, int to, Out&& out) {
+    if (from < block.again) from = block.again;
+    if (from >= to) return;
+    alignas(64) float values[TILE][PANEL];
+    const int column = block.panel * PANEL;
+    const F scales[2] = {load(w.scales + column), load(w.scales + column + LANES)};
+    for (int r = from; r < to; r++)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            const auto sums = [&](int tile, int row) __attribute__((always_inline)) {
+                return *(const I*)block.sums[tile + half][row];
+            };
+            const I first = sums(0, apart ? r : 2 * r);
+            const I mixed = apart ? sums(2, r) : sums(0, 2 * r + 1) + sums(2, 2 * r);
+            store(values[r] + half * LANES, (to_float(first) + to_float(mixed) * (1 / DIGIT)) *
+                                                (scales[half] * x.rows[block.row + r].scale));
+        }
+    out(Sums{block.row + from, to - from, column, PANEL, values[from], PANEL});
 }
 
 template <bool APART, class Out>
 INLINE void parted_product(const Packed& w, const Input& x, int rows, int first, int last,
                            Out&& out) {
-    constexpr int HALVES = APART ? 2 : 1, GIVEN = 4;  // rows between two steps, or a multiple
+    constexpr int GIVEN = 2;  // rows between two steps, or a multiple
     const int blocks = (rows + TILE - 1) / TILE, each = (rows + blocks - 1) / blocks;
     const size_t of_panel = (size_t)w.k * PANEL;
-    // Of the next panel of each kind, at every step of all that meets this one.
-    const int ahead = (DEPTH * PANEL / (blocks * HALVES) + 63) / 64 * 64;
+    // Of the next panel's digits of each kind, at every step of all blocks that meet this one.
+    const int ahead = (DEPTH * PANEL / blocks + 63) / 64 * 64;
     Parted given[2];
-    alignas(64) float values[TILE][PANEL];
     Tiles tiles;
     tiles.shape(APART ? each : 2 * each, APART ? each : 2 * each);
-    const auto give = [&](const Parted& block, int from, int to) __attribute__((noinline)) {
-        if (from < block.again) from = block.again;
-        if (from >= to) return;
-        const int column = block.panel * PANEL + block.half * TILE, row = block.row + from;
-        for (int half = 0; half < 3 - HALVES; half++) {
-            const int32_t* parts[4];  // of the row, with the rest of weights, with its own, of both
-            for (int i = 0; i < 4; i++)
-                parts[i] =
-                    APART ? block.sums[i][from] : block.sums[half + i % 2 * 2][2 * from + i / 2];
-            join_parts(w, column + half * TILE, parts, APART ? TILE : 2 * TILE, x.rows + 2 * row,
-                       to - from, values[from] + half * TILE);
-        }
-        out(Sums{row, to - from, column, (3 - HALVES) * TILE, values[from], PANEL});
-    };
     const Parted* before = nullptr;
     int turn = 0;
     for (int panel = first; panel < last; panel++) {
         size_t next = (panel + 1) * of_panel;
-        for (int i = 0; i < blocks; i++)
-            for (int half = 0; half < HALVES; half++, turn ^= 1) {
-                Parted& block = given[turn];
-                const int row = i * each < rows - each ? i * each : rows - each;
-                block.row = row;
-                block.again = i * each - row;
-                block.count = each;
-                block.panel = panel;
-                block.half = half;
-                int done = 0;
-                const auto between = [&](int step, int steps) __attribute__((always_inline)) {
-                    if (!before) return;
-                    const int part = before->count * step / steps / GIVEN * GIVEN;
-                    const int end = step == steps ? before->count : part;
-                    if (end > done) give(*before, done, end);
-                    done = end;
-                };
-                parted_tiles<APART>(w, x, {w.int8 + next, ahead}, {w.rest->int8 + next, ahead},
-                                    block, between);
-                next += (size_t)ahead * (w.k / DEPTH);
-                before = &block;
-            }
+        for (int i = 0; i < blocks; i++, turn ^= 1) {
+            Parted& block = given[turn];
+            const int row = i * each < rows - each ? i * each : rows - each;
+            block.row = row;
+            block.again = i * each - row;
+            block.count = each;
+            block.panel = panel;
+            int done = 0;
+            const auto between = [&](int step, int steps) __attribute__((always_inline)) {
+                if (!before) return;
+                const int part = before->count * step / steps / GIVEN * GIVEN;
+                const int end = step == steps ? before->count : part;
+                if (end > done) give_parted(w, x, APART, *before, done, end, out);
+                done = end;
+            };
+            parted_tiles<APART>(w, x, {w.int8 + next, ahead}, {w.rest + next, ahead}, block,
+                                between);
+            next += (size_t)ahead * (w.k / DEPTH);
+            before = &block;
+        }
     }
-    if (before) give(*before, 0, before->count);
+    if (before) give_parted(w, x, APART, *before, 0, before->count, out);
 }
 
 template <class Out>
-void product_with_rests(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
+void digits_product(const Packed& w, const Input& x, int rows, int first, int last, Out&& out) {
     const int blocks = (rows + TILE - 1) / TILE, each = (rows + blocks - 1) / blocks;
-    if (each > TILE / 2) parted_product<true>(w, x, rows, first, last, out);
+    if (each > BY_TURNS) parted_product<true>(w, x, rows, first, last, out);
     else parted_product<false>(w, x, rows, first, last, out);
 }
 

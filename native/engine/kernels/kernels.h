@@ -52,13 +52,21 @@ struct Packed {
     int largest = 127;                // int8: no value, without its sign, is above it
     const uint16_t* order = nullptr;  // int8: of each panel, as `pair_groups` leaves it, or null
     Table table = {};                 // or these, not packed
-    const Packed* rest = nullptr;     // int8: what these integers leave out, as integers again
+    const int8_t* rest = nullptr;     // int8: second digits, which lie as the first ones do
 };
 
 // An integer q of a row stands for scale * (q - zero).
 struct Quantization {
     float scale;
     int32_t zero;
+};
+
+// Where integers have two digits, -127 to 127 each, q and r stand for scale * (q + r / DIGIT): the
+// second ones are what is left of values that were rounded, half of a first one at most.
+constexpr float DIGIT = 254;
+struct Digits {  // of a row x, whose digits alone are x' and r'
+    float scale;
+    float length, second, error;  // |x'| + |r'|, |r'| and |x - x' - r'|, rounded up
 };
 
 // Rows that are multiplied: float32, or quantised each in its own way.
@@ -164,7 +172,6 @@ struct Kernels {
     int group;        // values that an integer product takes together
     int depth;        // K of integer products is a multiple of it
     int value_bytes;  // of a quantised value
-    bool with_rests;  // products of integers and their rests are faster than those of floats
     bool (*runs_here)();
     // Panels [first, last) of a product of M rows.
     void (*linear)(const Packed& w, const Input& x, int rows, int first, int last,
@@ -173,8 +180,8 @@ struct Kernels {
     void (*screen)(const Packed& w, const Input& x, int rows, int first, int last,
                    const ScreenColumns& columns, Screen* screens);
     // The same, of any weights, into rankings of the rows, one a row. What is -inf is never among
-    // the best. Weights with a rest meet rows with theirs: each quantised row has its own behind
-    // it.
+    // the best. Weights with second digits meet rows with theirs, each behind the first ones of
+    // its row.
     void (*rank)(const Packed& w, const Input& x, int rows, int first, int last,
                  const RankedColumns& columns, Ranking* rankings);
     // Rows (M, K) as products with a table read them: [M / lanes][K][lanes], the last ones again
@@ -193,8 +200,9 @@ struct Kernels {
     // A row to integers, for weights up to `largest`; those behind k are set to 0 up to `padded`,
     // where weights are 0 as well.
     Quantization (*quantize)(const float* x, int k, int padded, int largest, void* quantized);
-    // What is left of a row without its integers, x - x'.
-    void (*rest)(const float* x, const void* quantized, Quantization how, int k, float* left);
+    // A row to two digits, with zeros up to `padded`; null in sets whose products of floats are as
+    // fast.
+    Digits (*digits)(const float* x, int k, int padded, int8_t* first, int8_t* second);
     // |x'| and |x - x'| of a quantised row x', rounded up.
     void (*quantization_error)(const float* x, const void* quantized, Quantization how, int k,
                                float* length, float* error);

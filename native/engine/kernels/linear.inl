@@ -378,6 +378,8 @@ void turn(const float* x, size_t ld, int rows, int k, float* turned) {
 
 #ifndef HAS_TILES
 constexpr void (*split)(const float* x, size_t ld, int rows, int k, uint16_t* parts) = nullptr;
+constexpr Digits (*digits)(const float* x, int k, int padded, int8_t* first,
+                           int8_t* second) = nullptr;
 #endif
 
 // Gives `out` all sums, block by block; a row's columns rise.
@@ -639,12 +641,6 @@ INLINE F with_exponentials(float& reference, F sums, F v) {
     return sums + exponential(v - reference);
 }
 
-#ifdef HAS_TILES
-constexpr bool WITH_RESTS = true;
-#else
-constexpr bool WITH_RESTS = false;
-#endif
-
 void rank(const Packed& w, const Input& x, int rows, int first, int last,
           const RankedColumns& columns, Ranking* rankings) {
     const auto take = [&](const Sums& sums) __attribute__((always_inline)) {
@@ -671,7 +667,7 @@ void rank(const Packed& w, const Input& x, int rows, int first, int last,
         }
     };
 #ifdef HAS_TILES
-    if (w.rest) return product_with_rests(w, x, rows, first, last, take);
+    if (w.rest) return digits_product(w, x, rows, first, last, take);
 #endif
     product(w, x, rows, first, last, take);
 }

@@ -51,11 +51,6 @@ Quantization quantize(const float* x, int k, int padded, int largest, void* quan
     return {scale, (int)zero + OFFSET};
 }
 
-void rest(const float* x, const void* quantized, Quantization how, int k, float* left) {
-    const Value* q = (const Value*)quantized;
-    for (int i = 0; i < k; i++) left[i] = x[i] - (float)(q[i] - how.zero) * how.scale;
-}
-
 void quantization_error(const float* x, const void* quantized, Quantization how, int k,
                         float* length, float* error) {
     const Value* q = (const Value*)quantized;

@@ -90,13 +90,31 @@ bool runs_here();
 
 }  // namespace
 
-#define DEFINE_KERNELS(NAME)                                                           \
-    extern const Kernels NAME##_kernels;                                               \
-    const Kernels NAME##_kernels = {                                                   \
-        #NAME,      LANES,     PANEL,       GROUP,         DEPTH,  (int)sizeof(Value), \
-        WITH_RESTS, runs_here, linear,      screen,        rank,   turn,               \
-        split,      dots,      pair_groups, quantize,      rest,   quantization_error, \
-        norm,       attend,    pack_source, attend_source, argmax, top,                \
-        log_sum_exp};
+#define DEFINE_KERNELS(NAME)                            \
+    extern const Kernels NAME##_kernels;                \
+    const Kernels NAME##_kernels = {#NAME,              \
+                                    LANES,              \
+                                    PANEL,              \
+                                    GROUP,              \
+                                    DEPTH,              \
+                                    (int)sizeof(Value), \
+                                    runs_here,          \
+                                    linear,             \
+                                    screen,             \
+                                    rank,               \
+                                    turn,               \
+                                    split,              \
+                                    dots,               \
+                                    pair_groups,        \
+                                    quantize,           \
+                                    digits,             \
+                                    quantization_error, \
+                                    norm,               \
+                                    attend,             \
+                                    pack_source,        \
+                                    attend_source,      \
+                                    argmax,             \
+                                    top,                \
+                                    log_sum_exp};
 
 }  // namespace tfn

@@ -131,18 +131,21 @@ inline void stored(int tile, void* to, size_t stride) {
     for (int row = 0; row < t.config.rows[tile]; row++)
         memcpy((char*)to + row * stride, t.at[tile][row], t.config.bytes[tile]);
 }
-inline void tile_dpbusd(int sums, int a, int b) {
+// Bytes of A without or with signs times signed ones.
+template <class Byte>
+inline void tile_dpb(int sums, int a, int b) {
     Tiles& t = tiles();
     const auto& c = t.config;
     expect(c.palette == 1 && c.rows[sums] == c.rows[a] && c.bytes[sums] == c.bytes[b] &&
                c.bytes[a] == 4 * c.rows[b],
-           "tdpbusd");
+           "tdpb");
     for (int row = 0; row < c.rows[sums]; row++)
         for (int column = 0; column < c.bytes[sums] / 4; column++) {
             uint32_t sum;
             memcpy(&sum, &t.at[sums][row][4 * column], 4);
             for (int k = 0; k < c.bytes[a]; k++)
-                sum += (uint32_t)(t.at[a][row][k] * (int8_t)t.at[b][k / 4][4 * column + k % 4]);
+                sum +=
+                    (uint32_t)((Byte)t.at[a][row][k] * (int8_t)t.at[b][k / 4][4 * column + k % 4]);
             memcpy(&t.at[sums][row][4 * column], &sum, 4);
         }
 }
@@ -184,6 +187,7 @@ inline void tile_dpbf16ps(int sums, int a, int b) {
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbusd
+#undef _tile_dpbssd
 #undef _tile_dpbf16ps
 #undef _tile_loadconfig
 #undef _tile_storeconfig
@@ -208,5 +212,6 @@ inline void tile_dpbf16ps(int sums, int a, int b) {
 #define _tile_loadd emulated::loadd
 #define _tile_stream_loadd emulated::loadd
 #define _tile_stored emulated::stored
-#define _tile_dpbusd emulated::tile_dpbusd
+#define _tile_dpbusd emulated::tile_dpb<uint8_t>
+#define _tile_dpbssd emulated::tile_dpb<int8_t>
 #define _tile_dpbf16ps emulated::tile_dpbf16ps

@@ -6,7 +6,53 @@
 
 using namespace tfn;
 
+namespace {
+
+// Two digits stand for a row as nearly as they say, and nothing is said of what is not finite.
+void check_digits(const Kernels& kernels, Checks& checks) {
+    if (!kernels.digits) return;
+    Random random(4);
+    for (int i = 0; i < 300; i++) {
+        const int k = random.between(1, 300), padded = (int)round_up(k, kernels.depth);
+        const float size = std::pow(10.0f, (float)random.between(-20, 20));
+        std::vector<float> x = random.normals(k, size);
+        if (i % 50 == 7) std::fill(x.begin(), x.end(), 0.0f);
+        std::vector<int8_t> first(padded, 9), second(padded, 9);
+        const Digits said = kernels.digits(x.data(), k, padded, first.data(), second.data());
+        double error = 0, of_first = 0, of_second = 0, zeros = 0;
+        for (int j = 0; j < padded; j++) {
+            const double one = (double)said.scale * first[j],
+                         other = (double)said.scale * second[j] / DIGIT;
+            if (j >= k) zeros += std::fabs(one) + std::fabs(other);
+            else error += (x[j] - one - other) * (x[j] - one - other);
+            of_first += one * one;
+            of_second += other * other;
+        }
+        const double length = std::sqrt(of_first) + std::sqrt(of_second),
+                     rounding = 6 * 0x1p-24 * length;
+        checks.hold(zeros == 0, "digits behind a row");
+        checks.hold(said.length >= length && said.length <= 1.001 * length + 1e-30,
+                    "length of digits");
+        checks.hold(said.second >= std::sqrt(of_second) &&
+                        said.second <= 1.001 * std::sqrt(of_second) + 1e-30,
+                    "length of second digits");
+        checks.hold(said.error + rounding >= std::sqrt(error) &&
+                        said.error <= 1.001 * std::sqrt(error) + rounding + 1e-30,
+                    "error of digits: " + std::to_string(said.error / std::sqrt(error)));
+        checks.hold(std::sqrt(error) <= length / 2e3 + 1e-30, "digits are about 16 bits");
+        for (float strange : {INFINITY, -INFINITY, NAN}) {
+            x[random.below(k)] = strange;
+            const Digits of_strange =
+                kernels.digits(x.data(), k, padded, first.data(), second.data());
+            checks.hold(!std::isfinite(of_strange.error), "digits of a row that is not finite");
+        }
+    }
+}
+
+}  // namespace
+
 void check_quantization(const Kernels& kernels, Checks& checks) {
+    check_digits(kernels, checks);
     Random random(3);
     for (int i = 0; i < 300; i++) {
         const int k = random.between(1, 300);

@@ -68,8 +68,8 @@ void check_ranking(const Kernels& kernels, Checks& checks, const Vocabulary& voc
         std::vector<int32_t> best_ids(count);
         kernels.top(of_row, size, count, best.data(), best_ids.data());
         const double sum = kernels.log_sum_exp(of_row, size);
-        same = same && (log_sums[row] == sum ||
-                        (kernels.with_rests && std::fabs(log_sums[row] - sum) < 2e-5));
+        same = same &&
+               (log_sums[row] == sum || (kernels.digits && std::fabs(log_sums[row] - sum) < 2e-5));
         sums_of_integers += log_sums[row] != sum;
         for (int i = 0; i < count; i++) {
             const size_t at = (size_t)row * count + i;
@@ -258,7 +258,8 @@ void check_vocabulary(const Kernels& kernels, Checks& checks) {
         Case c = drawn(random, random.between(500, 900), random.between(1, 60), rows);
         check_case(kernels, checks, c, "many rows");
     }
-    checks.hold(kernels.with_rests == (sums_of_integers > 0), "which sums come from integers");
+    checks.hold((kernels.digits != nullptr) == (sums_of_integers > 0),
+                "which sums come from integers");
     sums_of_integers = 0;
     Case zeros = drawn(random, 2000, 32, 2);
     std::fill(zeros.weight.begin(), zeros.weight.end(), 0.0f);

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -123,7 +122,7 @@ def test_only_modules_of_ones_own_need_the_private_parts_of_torch(
     subprocess.run([sys.executable, "-c", f"{hidden}; import tfexport.export"], check=True)
     monkeypatch.setitem(sys.modules, "tfexport.export.graphs.torch_layers", None)
     spec = GraphSpec("values", (IDS,), (TensorSpec("found", "float32", ("batch", "length")),))
-    spec = replace(spec, inputs=(replace(IDS, axes=("batch", "source_length")),))
+    spec = spec._replace(inputs=(IDS._replace(axes=("batch", "source_length")),))
     module = Called(nn.Identity(), lambda _, ids: (ids.float(),))
     assert export_graph_module(module, spec, 22) is not None
     with pytest.raises(ExportError, match="lacks what the export of custom modules needs"):

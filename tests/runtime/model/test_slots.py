@@ -11,8 +11,8 @@ import pytest
 
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
-from tfexport.runtime.model.interface import Run
-from tfexport.runtime.model.kv_cache import MOST_PADDING, DecoderState, Slots
+from tfexport.runtime.model.interface import Floats, Run
+from tfexport.runtime.model.kv_cache import MOST_PADDING, Slots
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 
@@ -58,14 +58,14 @@ def test_rows_of_unequal_lengths_are_encoded_with_little_padding(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, draw = OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), random.Random(5)
-    slots, encode = Slots(model, 9), model.encode
+    slots, encode = Slots(model, 9), model.encode_memory
     runs: list[list[list[int]]] = []
 
-    def counted(rows: Sequence[Any]) -> DecoderState:
+    def counted(rows: Sequence[Any]) -> Floats:
         runs.append([*rows])
         return encode(rows)
 
-    monkeypatch.setattr(model, "encode", counted)
+    monkeypatch.setattr(model, "encode_memory", counted)
     for lengths in [[7] * 9, *([draw.randint(1, 40) for _ in range(9)] for _ in range(4))]:
         sources = [[draw.randrange(4, 17) for _ in range(length)] for length in lengths]
         runs.clear()

@@ -44,7 +44,7 @@ def test_a_failing_model_fails_its_rows_and_the_next_ones_run(
 ) -> None:
     scheduler = schedule(slots=4)
     with monkeypatch.context() as broken:
-        broken.setattr(engine.model, "encode", lambda rows: 1 / 0)
+        broken.setattr(engine.model, "_inputs", lambda rows: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             submit(scheduler, engine).future.result(30)
     assert submit(scheduler, engine).future.result(30)
@@ -60,7 +60,7 @@ def test_a_fault_of_some_rows_ends_their_requests(
 ) -> None:
     scheduler = schedule(slots=4)
     with monkeypatch.context() as broken:
-        broken.setattr(engine.model, "encode", lambda rows: 1 / 0)
+        broken.setattr(engine.model, "_inputs", lambda rows: 1 / 0)
         for failing in [submit(scheduler, engine, **keywords) for _ in range(3)]:
             with pytest.raises(ZeroDivisionError):
                 failing.future.result(30)

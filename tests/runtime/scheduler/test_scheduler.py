@@ -2,11 +2,13 @@
 
 import dataclasses
 import shutil
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.runtime.scheduler.calls import LONG, Gate, submit
@@ -17,7 +19,12 @@ from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
 from tfexport.runtime.parallel.cpu import ThreadLayout
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler
+from tfexport.runtime.scheduler.scheduler import BatchWorkers
+from tfexport.runtime.scheduler.sounds import ONE_WINDOW
+from tfexport.runtime.scheduler.submission import Ended, Hypotheses, ListedRows, Submission
+from tfexport.runtime.search import Request
 
 
 def test_a_full_queue_refuses_at_once(schedule: Callable[..., Scheduler], engine: Engine) -> None:
@@ -175,3 +182,42 @@ def test_without_the_graph_rows_are_batched_dynamically(tiny_bundle: Path, tmp_p
     expected = Translator(folder, threads=1).generate(rows)
     assert same(found, [result.hypotheses for result in expected])
     scheduler.close()
+
+
+class _OneAStep(ListedRows):
+    """A batch of which a row ends in each step."""
+
+    def __init__(self, futures: "list[Future[Hypotheses]]") -> None:
+        super().__init__(4)
+        self._futures, self.done = futures, list[int]()  # futures done before each step
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def step(self) -> Ended:
+        self.reached.set()
+        assert self.open.wait(30)
+        self.done.append(sum(future.done() for future in self._futures))
+        return [(self._rows.pop(0), [Hypothesis([5], 0.0)])]
+
+
+@pytest.mark.no_model
+@pytest.mark.parametrize(
+    ("in_groups", "done"), [(False, [*range(10)]), (True, [0, 1, 1, 3, 3, 5, 5, 7, 8, 9])]
+)
+def test_results_are_handed_over_in_groups_while_rows_wait(
+    in_groups: bool, done: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfexport.runtime.scheduler.scheduler._HELD_SECONDS", 60.0)
+    submissions = [Submission([Request([5], 0, ())], ONE_WINDOW, None, None) for _ in range(10)]
+    batch = _OneAStep([each.future for each in submissions])
+    workers = BatchWorkers(
+        "test", [batch], Observer(), np.zeros(1, np.int32) if in_groups else None
+    )
+    workers.submit(submissions[0])
+    assert batch.reached.wait(30)
+    for each in submissions[1:]:
+        workers.submit(each)
+    batch.open.set()
+    for each in submissions:
+        assert each.future.result(30) == [[Hypothesis([5], 0.0)]]
+    workers.close()
+    assert batch.done == done

@@ -6,7 +6,7 @@ results that repeat, and a decoder that continues to ``max_length``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -106,7 +106,7 @@ def examine(
         below=_bounds(inputs, runner.below),
     )
     longest = max(settings, key=lambda sizes: sum(sizes.values()))
-    io = replace(io, padded=_may_be_padded(runner, io, longest, ids.pad))
+    io = io._replace(padded=_may_be_padded(runner, io, longest, ids.pad))
     _check_length(runner, io, settings[0], max_length)
     return Examination(
         module,

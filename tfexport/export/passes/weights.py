@@ -221,7 +221,7 @@ class _Store:
         if place is None:
             return None
         at = self.find(scales) or self.append(scales)  # few scales are inside the graphs
-        return replace(place, scales=at.offset)
+        return place._replace(scales=at.offset)
 
     def append(self, array: Array) -> StoredWeight:
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))

@@ -7,8 +7,7 @@ Another kind is a class with the two methods of ``Preprocessor``, its keys in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -59,8 +58,7 @@ def open_preprocessor(part: Mapping[str, Any] | None, limits: MediaLimits) -> Pr
     return kinds[part["kind"]].of(part, limits)
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     """Rows of files of one bundle.
 
     Attributes:

@@ -4,7 +4,6 @@ Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L laye
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -52,8 +51,7 @@ class BeamRecord(NamedTuple):
     steps: Ids
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeamRules:
+class BeamRules(NamedTuple):
     """How a beam search ranks, what it bans, and when a sentence is done; by default nothing more.
 
     Attributes:
@@ -442,8 +440,7 @@ class Model(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class ModelShape:
+class ModelShape(NamedTuple):
     """Sizes of a model's caches, and the special tokens around a source text.
 
     Attributes:
@@ -466,7 +463,7 @@ class ModelShape:
     def of(cls, manifest: Manifest) -> "ModelShape":
         """Read it from the checked manifest of a Transformer, or of a recognised decoder."""
         config = manifest.transformer or {}
-        values = {name: config[name] for name in cls.__dataclass_fields__}
+        values = {name: config[name] for name in cls._fields}
         if heads := config["decoder_num_heads"]:  # 0 if equal to the encoder's
             inner = values["num_heads"] * values["head_dim"]
             values |= {"num_heads": heads, "head_dim": inner // heads}

@@ -155,8 +155,8 @@ class SlotModel(Protocol):
 
     vocab_size: int
 
-    def encode(self, rows: Sequence[Source]) -> DecoderState:
-        """Encode sources."""
+    def encode_memory(self, rows: Sequence[Source]) -> Floats:
+        """Encode sources; return their keys and values (2L, B, H, S, D)."""
 
     def slot_graph(self) -> tuple[Graph, CacheShape]:
         """The graph of a step, and the shape of its caches."""
@@ -221,14 +221,12 @@ class Slots:
         """Encode sources together, and put the result into rows of the buffers.
 
         What the encoder makes of padding comes along: no step reads behind the end of a source.
+        All layers are copied at once, as numpy gives the GIL away during each copy.
         """
-        state, rows, to = self._model.encode(sources), np.arange(len(sources)), np.array(places)
-        ends = np.array([len(source) for source in sources]) - 1
-        for layer, name in enumerate(self._cross.names):
-            memory = state.memory[f"past_key_values.{name}"].numpy()
-            longest, width = memory.shape[2:]
-            self._cross.arrays[layer][to, :, :longest, :width] = memory
-            self._last[layer][to, :, :width] = memory[rows, :, ends]
+        memory, rows, to = self._model.encode_memory(sources), [*range(len(sources))], [*places]
+        ends = [len(source) - 1 for source in sources]
+        self._cross.fill(to, memory)
+        self._last[:, to, :, : memory.shape[-1]] = memory[:, rows, :, ends].swapaxes(0, 1)
 
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
         """Give each row its next token, the first of them the start token.
@@ -402,6 +400,11 @@ class _Buffers:
             return False
         self._allocate(_LEAST_POSITIONS)
         return True
+
+    def fill(self, to: Sequence[int], values: Floats) -> None:
+        """Write the first positions of rows: (2L, B, H, S, D), of which D may be narrower."""
+        length, width = values.shape[-2:]
+        self._all[:, to, :, :length, :width] = values
 
     def move(self, to: NDArray[np.intp], rows: NDArray[np.intp], length: int) -> None:
         """Copy the first positions of rows to other rows; all are read before one is written.

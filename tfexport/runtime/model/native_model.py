@@ -168,7 +168,7 @@ class NativeModel:
         import tfexport_native
 
         sizes = (beam_size, num_finished, max_length)
-        given = None if rules is None else vars(rules)
+        given = None if rules is None else rules._asdict()
         try:
             with _ended(going) as flag:
                 found = self._model.beam(self.sources(rows), *sizes, cancelled=flag, rules=given)

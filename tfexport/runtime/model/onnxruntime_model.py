@@ -217,6 +217,15 @@ class OnnxModel:
         }
         return DecoderState(memory, past)
 
+    def encode_memory(self, rows: Sequence[Source]) -> Floats:
+        """The cross-attention keys and values of sources, (2L, B, H, S, D)."""
+        inputs, session = self._inputs(rows), self._session("encoder")
+        batch, length = inputs[graph_io.INPUT_IDS].shape
+        of_one = (batch, self._cache.num_heads, length, self._cache.head_dim)
+        memory: Floats = np.empty((len(self._cross_out), *of_one), np.float32)
+        session.run_bound(session.bind(inputs, dict(zip(self._cross_out, memory, strict=True))))
+        return memory
+
     def alignment(self, row: Source, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
         """See ``interface.Model``."""
         return attend_heads(self, row, ids, heads)
@@ -299,7 +308,7 @@ class OnnxModel:
 
 def rule_inputs(rules: BeamRules, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
     """The inputs of ``graph_io.BEAM_RULES``; sources have to be ids for the n-grams of these."""
-    given = dict(vars(rules))
+    given = rules._asdict()
     rows = cast(Sequence[Sequence[int]], sources) if rules.source_ngram else [()] * len(sources)
     width = max([2, *map(len, rules.sequences)])
     padded = [

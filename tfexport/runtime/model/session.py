@@ -236,6 +236,8 @@ _threaded: WeakSet[ort.InferenceSession] = WeakSet()
 def _run_options() -> ort.RunOptions:
     options = ort.RunOptions()
     options.log_severity_level = 4  # not errors, which are raised
+    # Its default: where it is not set, onnxruntime raises and catches an error in every run.
+    options.add_run_config_entry("gpu_graph_id", "0")
     return options
 
 

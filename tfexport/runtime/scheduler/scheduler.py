@@ -31,6 +31,9 @@ from tfexport.runtime.search import Request, ResolvedOptions
 _LEAST_SLOTS = 8  # slots of a batch, if there are several: room for a beam
 ENCODED_TOKENS = 1024  # tokens of sources that enter between two steps, for which running rows wait
 _RECENT = 256  # finished rows by which the rate is measured
+# While rows wait, results are handed over when they are a share of the slots, or so many seconds
+# old: to hand them over wakes other threads, and they take the GIL from those that decode.
+_TOGETHER, _HELD_SECONDS = 2, 0.03
 
 
 @dataclass(frozen=True)
@@ -261,8 +264,10 @@ class BatchWorkers:
             name: of the threads.
             batches: one for each thread.
             observer: receives events.
-            wake: (1,), set while rows wait, for batches that make several steps at a time.
+            wake: (1,), set while rows wait, for batches that make several steps at a time; their
+                results are handed over in groups meanwhile.
         """
+        self._in_groups = wake is not None
         self._wake = np.zeros(1, np.int32) if wake is None else wake
         self._observer, self.capacity = observer, batches[0].capacity
         self._waiting = WaitingRows()
@@ -343,24 +348,41 @@ class BatchWorkers:
                 thread.join()
 
     def _run(self, worker: int, batch: RunningBatch) -> None:
+        ended, since = Ended(), 0.0  # not handed over yet, and the time of the first
         while self._begin(worker, batch):
             try:
                 batch.leave()
                 if batch.rows:
-                    self._step(batch)
+                    self._observer.batch(len(batch.rows))
+                    found = batch.step()
+                    since = since if ended else time.monotonic()
+                    ended += found
             except Exception as error:  # an error of onnxruntime, which callers get
                 _fail(batch, error)
+            if not self._may_hold(batch, ended, since):
+                self._hand_over(ended)
+                ended = []
             with self._changed:
                 self._running[worker] = len(batch.rows)
                 if not any(self._running):
                     self._changed.notify_all()
+        self._hand_over(ended)
 
-    def _step(self, batch: RunningBatch) -> None:
-        self._observer.batch(len(batch.rows))
-        for row, found in batch.step():
-            self._ended.append(time.monotonic())
-            self._observer.generated(len(found[0].tokens))
-            row.submission.finish(row.place, found)
+    def _may_hold(self, batch: RunningBatch, ended: Ended, since: float) -> bool:
+        """Whether results may wait for more, while the batch goes on."""
+        if not (self._in_groups and self._wake[0] and batch.rows):
+            return False
+        few = len(ended) < self.capacity // _TOGETHER
+        return few and time.monotonic() - since < _HELD_SECONDS
+
+    def _hand_over(self, ended: Ended) -> None:
+        for row, found in ended:
+            try:
+                self._ended.append(time.monotonic())
+                self._observer.generated(len(found[0].tokens))
+                row.submission.finish(row.place, found)
+            except Exception as error:  # only this row fails
+                row.submission.fail(error)
 
     def _begin(self, worker: int, batch: RunningBatch) -> bool:
         """Wait for work, and add rows to the batch; return False when closed."""

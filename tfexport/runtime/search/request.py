@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,8 +121,7 @@ _RULES = frozenset({"first_token", "last_token"})  # compared with the rules of 
 _ALWAYS_RESOLVED = frozenset({"seed"})  # set even if the caller did not set it
 
 
-@dataclass(frozen=True)
-class GraphRules:
+class GraphRules(NamedTuple):
     """A bundle's decoding defaults that are part of its greedy search graph.
 
     Attributes:

@@ -1,11 +1,11 @@
 """Tokenization of source texts, with special and language tokens, and detokenization of targets."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral  # numpy's integers are registered as such
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfexport.bundle import Manifest
 from tfexport.errors import (
@@ -23,8 +23,7 @@ from tfexport.languages import SOURCE_PLACES, Languages
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 
-@dataclass(frozen=True)
-class Framing:
+class Framing(NamedTuple):
     """The language tokens that are added to a source text.
 
     Attributes:
@@ -62,8 +61,7 @@ class Framing:
 PLAIN = Framing()
 
 
-@dataclass(frozen=True)
-class LanguagePair:
+class LanguagePair(NamedTuple):
     """The languages that a caller names.
 
     Attributes:
@@ -77,8 +75,7 @@ class LanguagePair:
     as_ids: bool = False
 
 
-@dataclass(frozen=True)
-class LanguageTokens:
+class LanguageTokens(NamedTuple):
     """The ids of language tokens, by position.
 
     Attributes:
@@ -91,7 +88,7 @@ class LanguageTokens:
     framing: Framing = PLAIN
     first: int | None = None
     start: int | None = None
-    problems: tuple[Problem, ...] = field(default=())
+    problems: tuple[Problem, ...] = ()
 
 
 NO_LANGUAGES = LanguagePair()
@@ -389,7 +386,7 @@ def find_language_tokens(
     if known.target_place == "source":
         unmarked = target is None and not language_pair.as_ids
         asked = _which("target", known) if unmarked else None
-        framing = replace(framing, mark=target, marks=frozenset(known.ids.values()), asked=asked)
+        framing = framing._replace(mark=target, marks=frozenset(known.ids.values()), asked=asked)
     return LanguageTokens(
         framing,
         first=target if known.target_place == "first" else None,

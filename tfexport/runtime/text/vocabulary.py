@@ -8,9 +8,8 @@ how text is split, and its words may contain line breaks: ``{"split": "basic_eng
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfexport.errors import TokenizerError, missing_dependency, shown
 from tfexport.file_access import open_file
@@ -20,8 +19,7 @@ from tfexport.runtime.text.libraries import read_file
 _SHOWN = 40  # characters of a word in a message
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """Words, and the rule for splitting text into words.
 
     Attributes:
