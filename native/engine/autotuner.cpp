@@ -16,6 +16,9 @@ constexpr int64_t SOON = 5 * MILLISECOND;
 // changes; at its longest the cost is 0.15 %, and a change of the machine is noticed within a
 // second.
 constexpr int64_t FIRST = 30 * MILLISECOND, LONGEST = 1000 * MILLISECOND;
+// A piece may take much longer than a trial has to: a step of 32 sentences with beams takes 60 ms,
+// and twice that in one thread. So intervals are at least as many times as long as the last trial.
+constexpr int64_t OFTEN = 10, SELDOM = 50;
 // A rate is over pieces of so long together: ten time slices of Linux's scheduler (3 to 4 ms), so
 // that a piece that was interrupted once does not decide.
 constexpr double MEMORY = 40 * MILLISECOND;
@@ -69,9 +72,13 @@ void Autotuner::end(Sharing used, double work, int64_t time, bool waited, int64_
         if (trial_ > 0 || (skipped && !lost)) return;
         const bool change = !lost && rate(tried_).value() > BETTER * rate(best_).value();
         if (change) best_ = tried_;
-        interval_ = change ? FIRST : std::min(2 * interval_, LONGEST);
+        took_ = now - since_;
+        const int64_t least = std::max(FIRST, OFTEN * took_);
+        const int64_t most = std::max(LONGEST, SELDOM * took_);
+        interval_ = change ? least : std::clamp(2 * interval_, least, most);
         next_ = now + interval_;
-    } else if (used != Sharing::serial && waited && now - since_ > FIRST / 2) {
+    } else if (used != Sharing::serial && waited &&
+               now - since_ > std::max(FIRST / 2, OFTEN * took_)) {
         next_ = now;  // it may have lost its core just now
         lost_ = true;
     }

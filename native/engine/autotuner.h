@@ -42,6 +42,7 @@ private:
     bool lost_ = false;                // a helper was: serial is tried next
     int64_t trial_ = 0;                // what is left of a trial
     int64_t next_ = 0, since_ = 0, interval_ = 0;  // of trials
+    int64_t took_ = 0;                             // the last one
 };
 
 }  // namespace tfn

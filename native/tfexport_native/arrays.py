@@ -61,9 +61,10 @@ def _joined(sources: Sequence[Source], state_size: int) -> Floats:
 def as_ints(values: Sequence[int] | NDArray[Any]) -> Ints:
     """As the engine takes them; what would wrap to other int32 values becomes the largest."""
     found = np.asarray(values)
-    if found.size and not np.issubdtype(found.dtype, np.integer):
+    if found.size and found.dtype.kind not in "iu":
         raise NativeError(f"{found.dtype} values where integers are expected")
-    return np.ascontiguousarray(np.clip(found, -1, _LARGEST), np.int32)
+    # np.clip takes several times as long.
+    return np.ascontiguousarray(np.minimum(np.maximum(found, -1), _LARGEST), np.int32)
 
 
 def c_tensor(name: str, tensor: Tensor) -> CTensor:

@@ -185,8 +185,9 @@ def _translated(
             if worded:
                 with contextlib.suppress(*((TooLongError,) if optional else ())):
                     request = engine.request(
-                        sentence, len(requests), (), options, as_ids=False, terms=terms
-                    )
+                        sentence, len(requests), (), options, as_ids=False,
+                        terms=() if terms is None else terms.locate(sentence),
+                    )  # fmt: skip
             if request and not has_words(sentence, request.ids, wordless, texts):
                 request = None
             requests.append(request)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # slow to import, and seldom needed
 
     from tfexport.runtime.search.required import Required
     from tfexport.runtime.term_tokens import TermTokens
-    from tfexport.runtime.terms import Terms, Words
+    from tfexport.runtime.terms import Occurrence, Terms
 
 Result = TypeVar("Result")
 Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
@@ -143,7 +143,7 @@ class Engine:
         options: ResolvedOptions,
         *,
         as_ids: bool,
-        terms: Terms | None = None,
+        terms: Sequence[Occurrence] = (),
         required: Required | None = None,
     ) -> Request | None:
         """Check one input and make a request of it; None for a blank or empty one.
@@ -154,7 +154,7 @@ class Engine:
             prefix: the forced start of its target.
             options: how to decode it.
             as_ids: whether the source has to be ids, or a text.
-            terms: of a text; those that occur in it have to be met.
+            terms: those that occur in a text, as ``Terms.locate`` finds them: they have to be met.
             required: of a row of ids: what its target has to contain.
 
         Raises:
@@ -184,18 +184,12 @@ class Engine:
         return Request(ids, number, prefix, candidates, group=group, required=required)
 
     def _read(
-        self, source: str, terms: Terms | None, options: ResolvedOptions
+        self, source: str, terms: Sequence[Occurrence], options: ResolvedOptions
     ) -> tuple[list[int], Required | None]:
         """The ids of a text, and the phrases that its terms require; None if it has none."""
         limit, framing = options.max_input_length, options.framing
         check_text(source)
-        found, words = None, None
-        if terms is not None:
-            from tfexport.runtime.terms import split_words  # noqa: PLC0415
-
-            words = split_words(source)
-            found = terms.locate(words) if terms and words else None
-        if not found:
+        if not terms:
             return self.texts.encode(source, options.truncate, limit, framing), None
         try:
             ids = self.texts.encode(source, False, limit, framing)
@@ -204,17 +198,19 @@ class Engine:
                 raise
             text = ", and would be cut; terms need the whole text"
             raise InputError(Message(error.message, text)) from None
-        assert words is not None
-        of_ids = partial(self._words_of_ids, source, words, ids, framing)
+        of_ids = partial(self._words_of_ids, source, ids, framing)
         # Only a bundle with attention can place phrases.
-        return ids, self.term_tokens.required(found, options, None if self._io else of_ids)
+        return ids, self.term_tokens.required(terms, options, None if self._io else of_ids)
 
-    def _words_of_ids(
-        self, source: str, words: Words, ids: Sequence[int], framing: Framing
-    ) -> tuple[int, ...]:
+    def _words_of_ids(self, source: str, ids: Sequence[int], framing: Framing) -> tuple[int, ...]:
         """The word of each id of a text, -1 for special tokens."""
-        from tfexport.runtime.terms import words_of_pieces, words_of_tokens  # noqa: PLC0415
+        from tfexport.runtime.terms import (  # noqa: PLC0415
+            split_words,
+            words_of_pieces,
+            words_of_tokens,
+        )
 
+        words = split_words(source)
         before, after = self.texts.num_special_tokens(framing)
         of_text = words_of_pieces(words, self.texts.pieces(ids[before : len(ids) - after]))
         if of_text is None:
@@ -489,6 +485,13 @@ def requests_of(
         InputError: naming everything that is wrong with any of them.
     """
     call, noun = ("generate", "row") if as_ids else ("translate", "text")
+    # In turn with the tokenizer, each would put the other's memory out of the caches.
+    found: list[Sequence[Occurrence]] = [() for _ in sources]
+    if terms is not None:
+        found = [
+            each.locate(source) if each and isinstance(source, str) else ()
+            for source, each in zip(sources, terms, strict=True)
+        ]
 
     def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
         return engine.request(
@@ -497,7 +500,7 @@ def requests_of(
             prefix,
             options,
             as_ids=as_ids,
-            terms=None if terms is None else terms[number],
+            terms=found[number],
             required=None if required is None else required[number],
         )
 

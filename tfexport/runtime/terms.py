@@ -6,7 +6,7 @@ docs/terms.md has the rules of matching.
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -180,11 +180,6 @@ def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
     return found
 
 
-def _in_word(character: str) -> bool:
-    """Of ASCII whether a word has it."""
-    return character.isalnum() or character == "_"
-
-
 @lru_cache(4096)
 def _without_space(surface: str) -> str:
     return "".join(unicodedata.normalize("NFC", surface).split())
@@ -215,12 +210,12 @@ class Phrases:
     def _written(self) -> tuple[tuple[str, bool, bool], ...]:
         """Each phrase as one text, and whether it begins and ends with a word."""
         texts = ["".join(words) for words in self.numbers]
-        return tuple((text, _in_word(text[0]), _in_word(text[-1])) for text in texts)
+        return tuple((text, _kind(text[0]) == "word", _kind(text[-1]) == "word") for text in texts)
 
     @cached_property
-    def _tails(self) -> tuple[str, ...]:
-        """The first word of each phrase without its first letter."""
-        return tuple(word[1:] for word in self.lengths)
+    def _firsts(self) -> tuple[str, ...]:
+        """The first words of phrases, and what they are with a capital letter."""
+        return (*{form for word in self.lengths for form in (word, word[:1].upper() + word[1:])},)
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, int]]) -> "Phrases":
@@ -235,30 +230,46 @@ class Phrases:
         return cls(numbers, ordered)
 
     def find(self, text: Words) -> list[tuple[int, int, int]]:
-        """Each phrase that occurs, in order; occurrences do not overlap.
+        """Each phrase that occurs, the longest of those at a word; occurrences do not overlap.
 
         Returns:
-            Its number, its first word, and the word after it.
+            Its number, its first word, and the word after it; in order.
         """
         found, free = list[tuple[int, int, int]](), 0
-        for place in self._starts(text):
-            if place < free:
-                continue
-            number, length = self._at(text, place)
-            if length:
-                free = place + length
-                found.append((number, place, free))
+        # Of equal length the one as it is written: sorting keeps the order.
+        for start, end, number in sorted(self._all(text), key=lambda each: (each[0], -each[1])):
+            if start >= free:
+                found.append((number, start, end))
+                free = end
         return found
 
-    def _starts(self, text: Words) -> list[int]:
-        """The words with which a phrase may begin."""
-        known, begins = self.lengths, text.begins
-        return [
-            place
-            for place, word in enumerate(text.words)
-            if (written := word.lstrip(" ")) in known
-            or (begins[place] and _lower_first(written) in known)
-        ]
+    def count(self, text: Words) -> int:
+        """The most occurrences of any of the phrases that do not overlap."""
+        found, free = 0, 0
+        for end, start in sorted((end, start) for start, end, _ in self._all(text)):
+            if start >= free:
+                found, free = found + 1, end
+        return found
+
+    def _all(self, text: Words) -> Iterator[tuple[int, int, int]]:
+        """Each occurrence: its first word, the word after it, and the number of its phrase.
+
+        A word that begins a sentence is also looked for without its capital letter.
+        """
+        known, words, begins = self.lengths, text.words, text.begins
+        for place, word in enumerate(words):
+            word = word.lstrip(" ")
+            firsts = [word] if word in known else []
+            if begins[place]:
+                lower = _lower_first(word)
+                if lower != word and lower in known:
+                    firsts.append(lower)
+            for first in firsts:
+                for length in known[first]:
+                    end = place + length
+                    number = self.numbers.get((first, *words[place + 1 : end]))
+                    if number is not None and end <= len(words):
+                        yield place, end, number
 
     def is_in(self, text: str) -> bool | None:
         """Whether some phrase occurs in a text; None if that needs a closer look.
@@ -271,46 +282,12 @@ class Phrases:
             start = text.find(written)
             if start >= 0:
                 end = start + len(written)
-                if not (begins and start and _in_word(text[start - 1])) and not (
-                    ends and end < len(text) and _in_word(text[end])
+                if not (begins and start and _kind(text[start - 1]) == "word") and not (
+                    ends and end < len(text) and _kind(text[end]) == "word"
                 ):
                     return True
-        # Without the first letter, which may be a capital; in ASCII a letter stays one.
-        for tail in self._tails:
-            if tail in text:
-                return None
-        return False
-
-    def count(self, text: Words) -> int:
-        """The most occurrences of any of the phrases that do not overlap."""
-        ends = list[tuple[int, int]]()
-        for start in self._starts(text):
-            written = text.words[start].lstrip(" ")
-            lower = _lower_first(written) if text.begins[start] else written
-            for first in (written, lower) if lower != written else (written,):
-                for length in self.lengths.get(first, ()):
-                    if (first, *text.words[start + 1 : start + length]) in self.numbers:
-                        ends.append((start + length, start))
-        found, free = 0, 0
-        for end, start in sorted(ends):
-            if start >= free:
-                found, free = found + 1, end
-        return found
-
-    def _at(self, text: Words, place: int) -> tuple[int, int]:
-        """The number and length of the longest phrase that begins at a word; length 0 for none."""
-        word = text.words[place].lstrip(" ")
-        choices = [(length, word) for length in self.lengths.get(word, ())]
-        lower = _lower_first(word) if text.begins[place] else word
-        if lower != word and lower in self.lengths:
-            choices += [(length, lower) for length in self.lengths[lower]]
-            # Of equal length the one as it is written: sorting keeps the order.
-            choices.sort(key=lambda choice: -choice[0])
-        for length, start in choices:
-            key = (start, *text.words[place + 1 : place + length]) if length > 1 else (start,)
-            if len(key) == length and key in self.numbers:
-                return self.numbers[key], length
-        return 0, 0
+        # It may be a part of a word here and not further on, or have other white space.
+        return None if any(word in text for word in self._firsts) else False
 
 
 class Occurrence(NamedTuple):
@@ -377,15 +354,15 @@ class Terms:
 
     def find(self, text: str) -> list[Term]:
         """The term of each occurrence in a source text, in order."""
-        return [each.term for each in self.locate(split_words(text))]
+        return [each.term for each in self.locate(text)]
 
-    def locate(self, text: Words) -> list["Occurrence"]:
+    def locate(self, text: str) -> list["Occurrence"]:
         """The occurrences in a source text, in order."""
         if not self.terms:
             return []
         return [
             Occurrence(self.terms[place], start, end)
-            for place, start, end in self._sources.find(text)
+            for place, start, end in self._sources.find(split_words(text))
         ]
 
 

@@ -66,4 +66,13 @@ void check_autotuner(Checks& checks) {
         world.run(3000, piece);
         checks.hold(world.times[(int)Sharing::rows] == 0, "rows are shared that cannot be" + of);
     }
+    // Pieces that take long are not spent on trials, nor where a helper is waited for now and then.
+    for (bool stalls : {false, true}) {
+        World world;
+        world.speeds[(int)Sharing::rows] = 1.9;
+        world.stalls = stalls;
+        world.run(6000, 120e6);
+        checks.hold(world.share(Sharing::columns) > 0.75,
+                    "trials take " + std::to_string(1 - world.share(Sharing::columns)));
+    }
 }

@@ -75,10 +75,6 @@ def cuts_and_turns(x: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([made, one.mT * other.mT, *mask.float()[..., None].chunk(2, -1)], dim=-1)
 
 
-def cuts_a_varying_axis(x: Tensor, mask: Tensor) -> Tensor:
-    return x * x.chunk(2, 1)[0].sum(1, keepdim=True)
-
-
 def writes_into_a_part(x: Tensor, mask: Tensor) -> Tensor:
     made = x * 2
     made.chunk(2, -1)[0].add_(x[..., :2])
@@ -92,8 +88,7 @@ def has_a_constant(x: Tensor, mask: Tensor) -> Tensor:
 CASES: dict[Callable[[Tensor, Tensor], Tensor], bool] = {
     hides: True, adds_twice: True, reads_a_view_after: False, reads_a_view_between: False,
     writes_into_a_view: False, writes_into_what_may_be_shared: False, keeps_its_type: False,
-    splits_axes: True, cuts_and_turns: True, cuts_a_varying_axis: False, writes_into_a_part: False,
-    has_a_constant: True,
+    splits_axes: True, cuts_and_turns: True, writes_into_a_part: False, has_a_constant: True,
 }  # fmt: skip
 FEW = hides, adds_twice, reads_a_view_between, splits_axes, cuts_and_turns, has_a_constant
 

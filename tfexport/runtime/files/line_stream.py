@@ -128,7 +128,8 @@ def _read(
             except InputError as error:
                 raise InputError(Message("target prefix: ", error.message)) from None
         source = read_numbers(text) if ids else text
-        request = engine.request(source, number - 1, prefix, options, as_ids=ids, terms=task.terms)
+        found = () if ids or task.terms is None else task.terms.locate(text)
+        request = engine.request(source, number - 1, prefix, options, as_ids=ids, terms=found)
     except InputError as error:
         return _Job(number, text, None, error.message)
     return _Job(number, text, request)
