@@ -261,13 +261,13 @@ class Slots:
                 break
             starts = self._positions[: self.rows] == 0
             given = self.step(given, return_logits=False)[0].copy()
-            ends = left[kept] == counts[kept] + 1
+            ends = left == step + 1
             if run.last is not None:
                 given[ends] = run.last
             if run.first is not None:
                 given[starts] = run.first
-            chosen[kept, counts[kept]] = given
-            counts[kept] += 1
+            chosen[kept, step] = given
+            counts[kept] = step + 1
             ends |= given == run.end
             if ends.any():
                 count = len(ends) - int(ends.sum())
@@ -275,7 +275,7 @@ class Slots:
                 # The last ones take the places of those that leave.
                 rows[ends[:count]] = np.flatnonzero(~ends[count:]) + count
                 self.select(rows)
-                kept, given = kept[rows], given[rows]
+                kept, given, left = kept[rows], given[rows], left[rows]
                 if not count:
                     break
         return Ran(chosen, counts, kept)
