@@ -62,8 +62,9 @@ test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/exp
 	tests/export/parity \
 	tests/system/peers/test_generation.py
 
-# Two more than cores: tests also wait, for servers and processes that they start.
-WORKERS ?= $(shell python3 -c "import os; print(2 + (os.cpu_count() or 1))")
+# One more than cores: tests also wait, for servers and processes that they start. With two more
+# the whole takes longer.
+WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # Files are taken as tests/conftest.py orders them, those with slow tests first, so that no worker is
 # left with these at the end; pytest-xdist would begin with the files that have the most tests.
