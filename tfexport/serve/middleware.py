@@ -66,7 +66,7 @@ class RequestMiddleware:
         body, answer = _Body(receive), _Answer(send, call)
         if call.rules.is_work and self._service.overloaded:
             await self._shed(scope, answer)
-            if not 0 < _length(call) <= FREE:  # these have arrived already
+            if b"transfer-encoding" in call.headers or _length(call) > FREE:
                 await body.drop()
             return
         scope[SCOPE_KEY] = call
