@@ -7,6 +7,7 @@ import pytest
 from tests.support.command import invoke
 from tests.support.documents import read_blocks, words
 from tests.support.paths import REPOSITORY
+from tfexport.cli import document_files
 from tfexport.cli.translate_command import FORMATS
 from tfexport.markup.files import FILE_FORMATS
 from tfexport.runtime import Translator
@@ -79,6 +80,22 @@ def test_malformed_files_are_refused(kind: str, content: bytes, said: str) -> No
     assert done.exit_code == 1, done.stdout
     assert said in done.stderr
     assert not done.stdout
+
+
+def test_files_have_a_longest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are named or come from standard input; the longest one is read to its end."""
+    monkeypatch.setattr(document_files, "MOST_BYTES", 13)
+    source = tmp_path / "a.txt"
+    source.write_text("Guten Morgen!")
+    done = invoke("translate", DEMO, source, "--format", "text")
+    assert done.stdout == translated("Guten Morgen!")[0]
+    source.write_text("Guten Morgen!!")
+    for done, name in (
+        (invoke("translate", DEMO, source, "--format", "text"), source),
+        (invoke("translate", DEMO, "--format", "text", stdin=b"Guten Morgen!!"), "-"),
+    ):
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert f"{name}: has more than 13 bytes" in done.stderr
 
 
 def test_every_format_is_offered() -> None:

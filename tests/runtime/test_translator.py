@@ -2,6 +2,7 @@ import json
 import math
 import random
 import threading
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,25 @@ def test_max_length_is_bounded_by_the_model(translator: Translator) -> None:
 def test_bad_option_is_named(translator: Translator, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         translator.generate([[5]], **options)
+
+
+@pytest.mark.parametrize(
+    ("argument", "calls"),
+    [("terms", "translate"), ("required", "generate"), ("asynchronous", "translate and generate")],
+)
+def test_calls_without_an_argument_name_those_that_have_it(
+    translator: Translator, argument: str, calls: str
+) -> None:
+    given: dict[str, tuple[Any, ...]] = {
+        "translate": (["w4"],), "generate": ([[5]],), "generate_from": ([],), "transcribe": ([],),
+        "score": ([], []), "stream": ("w4",), "translate_iterable": ([],),
+        "translate_file": ("a", "b"),
+    }  # fmt: skip
+    having = [name for name in given if argument in signature(getattr(Translator, name)).parameters]
+    assert " and ".join(having) == calls
+    for name in given.keys() - having:
+        with pytest.raises(ConfigError, match=rf"{argument}.* an argument of {calls} only"):
+            getattr(translator, name)(*given[name], **{argument: None})
 
 
 def test_every_option_is_documented() -> None:

@@ -176,6 +176,23 @@ def test_bodies_without_a_length_are_refused_where_they_become_too_long(server: 
     server.wait_idle()
 
 
+@pytest.mark.parametrize("framing", [b"Content-Length: 2000000", b"Transfer-Encoding: chunked"])
+def test_a_client_that_still_sends_gets_its_answer(server: Server, framing: bytes) -> None:
+    parts = [b" " * 100_000] * 20
+    if b"chunked" in framing:
+        parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts] + [b"0\r\n\r\n"]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(HEAD + framing + b"\r\n\r\n")
+        for part in parts:
+            time.sleep(0.02)
+            client.sendall(part)
+        received = b""
+        while part := client.recv(1 << 16):
+            received += part
+    assert received.startswith(b"HTTP/1.1 413")
+    assert b"the body has more than" in received
+
+
 def test_half_a_body_is_given_up(guarded: Server) -> None:
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{"
     begun = time.monotonic()

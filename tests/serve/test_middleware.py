@@ -311,6 +311,59 @@ def test_a_full_server_refuses_before_it_reads(
     assert counted in service.metrics.text().decode()
 
 
+def test_a_full_server_answers_before_it_reads_a_long_body(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(service, "read", set(range(1000)))
+    parts = [b"x" * FREE] * 3
+
+    async def receive() -> Any:
+        part = parts.pop()
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    sent: list[int] = []
+
+    async def send(message: Any) -> None:
+        sent.append(len(parts))
+
+    middleware = RequestMiddleware(make_app(service), service, [], None)
+    headers = [(b"content-length", b"%d" % (3 * FREE))]
+    scope = {"type": "http", "method": "POST", "path": "/v1/translate", "headers": headers}
+    asyncio.run(middleware(scope, receive, send))
+    assert (sent, parts) == ([3, 3], [])
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "least"),
+    [("_REST_BYTES", 90, 9), ("_REST_SECONDS", 0.2, 1), ("_PAUSE", 0.01, 1)],
+)
+def test_the_rest_of_a_refused_body_is_read_up_to_a_bound(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    bound: str,
+    value: float,
+    least: int,
+) -> None:
+    """However long it is, however slowly it comes."""
+    monkeypatch.setattr(middleware, bound, value)
+    received: list[bytes] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(60 if bound == "_PAUSE" and received else 0.001)
+        received.append(b"x" * 10)
+        return {"type": "http.request", "body": received[-1], "more_body": True}
+
+    monkeypatch.setattr(service, "max_body", 5)
+    app = RequestMiddleware(make_app(service), service, [], None)
+    status, body = asyncio.run(asyncio.wait_for(ask(app, "/v1/translate", receive), 30))
+    assert (status, "more than 5 bytes" in body["error"]) == (413, True)
+    assert len(received) >= least
+    assert bound != "_REST_BYTES" or len(received) == 10  # the first one was too long already
+    capsys.readouterr()
+
+
 def test_the_application_is_ended_by_its_deadline(
     tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

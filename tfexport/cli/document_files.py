@@ -22,6 +22,7 @@ _OF_LINES = (
     "target_prefix_file",
 )  # fmt: skip
 _MOST_UNMET = 20  # sentences that are listed
+MOST_BYTES = 64 << 20  # of a file, which is read as a whole
 _OF_FORMATS: tuple[str, ...] = (
     "placeholders", "placeholder_pattern", "ignore_tags",
 )  # fmt: skip
@@ -64,7 +65,7 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
         terms: of all texts.
 
     Raises:
-        InputError: the file is malformed.
+        InputError: the file is malformed, or has more than ``MOST_BYTES``.
         ConfigError: options are wrong.
     """
     with needs("markup"):
@@ -106,10 +107,15 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
 def _content(file: str) -> tuple[str, str]:
     """The text of a file, with the line breaks that it has, and its byte order mark."""
     if file == "-":
-        raw = sys.stdin.buffer.read()
+        raw = sys.stdin.buffer.read(MOST_BYTES + 1)
     else:
-        with naming(file):
-            raw = Path(file).read_bytes()
+        with naming(file), Path(file).open("rb") as opened:
+            raw = opened.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise InputError(
+            f"{file}: has more than {MOST_BYTES:,} bytes, the most with --format; divide the file, "
+            "or translate it line by line, without --format"
+        )
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:

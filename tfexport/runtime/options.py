@@ -1,6 +1,6 @@
 """Decoding options: names, types, bounds, defaults and checks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from inspect import Parameter, signature
@@ -469,7 +469,7 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Proble
         The valid options that are not the defaults, and every problem: unknown options, invalid
         values, and contradictions.
     """
-    problems = [_unknown(name) for name in given if name not in SPECS]
+    problems = [unknown_option(name, SPECS) for name in given if name not in SPECS]
     valid = {}
     for name, spec in SPECS.items():
         if name in given:
@@ -545,9 +545,23 @@ def naming_options(keywords: type) -> Callable[[Call], Call]:
     return name
 
 
-def _unknown(name: str) -> Problem:
-    near = nearest_name(str(name), DEFAULTS)
-    hint = f"did you mean {near!r}?" if near else f"known: {', '.join(DEFAULTS)}"
+# Arguments of some calls of ``Translator``, which the others take for options.
+_OF_CALLS = {"terms": "translate", "required": "generate", "asynchronous": "translate and generate"}
+
+
+def unknown_option(name: str, known: Collection[str]) -> Problem:
+    """The problem of an option that a call does not know, with what may have been meant.
+
+    Args:
+        name: the option.
+        known: the call's options.
+    """
+    if name in _OF_CALLS:
+        hint = f"in Translator it is an argument of {_OF_CALLS[name]} only"
+    elif near := nearest_name(str(name), known):
+        hint = f"did you mean {near!r}?"
+    else:
+        hint = f"known: {', '.join(known)}"
     return Problem(None, f"unknown option {shown(name)}; {hint}")
 
 

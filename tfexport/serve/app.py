@@ -4,13 +4,14 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route, Router
+from starlette.types import ASGIApp
 
 from tfexport import __version__
 from tfexport.serve import openapi
@@ -41,7 +42,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
         service: the service to serve.
         local: whether it listens only to this machine, and accepts only this machine's names.
     """
-    app = FastAPI(
+    app = _Described(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     protocols = (own, token_offsets, openai, libretranslate, deepl, deepl_glossaries, kserve)
@@ -52,8 +53,6 @@ def make_app(service: Service, *, local: bool = False) -> App:
     _add_probes(app, service)
     work = [route for router in routers for route in _work_routes(router)]
     front = Router([*work, Mount("/", app)])
-    for kind in (HTTPException, Exception):  # the middleware around all answers
-        app.add_exception_handler(kind, _pass_on)
     hosts = service.settings.allowed_hosts if local else None
     document = app.openapi()
     openapi.complete(document, ANSWERS, keys=service.keys.needed)
@@ -64,6 +63,14 @@ def make_app(service: Service, *, local: bool = False) -> App:
             expose_headers=["X-Request-Id", "Retry-After", UNFINISHED, UNMET],
         )  # fmt: skip
     return middleware
+
+
+class _Described(FastAPI):
+    """Routes with their description; what they raise, ``RequestMiddleware`` answers."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Only what FastAPI's routes need, without its own answers to what is raised."""
+        return AsyncExitStackMiddleware(self.router)
 
 
 def _work_routes(router: APIRouter) -> list[Route]:
@@ -119,7 +126,3 @@ def _add_probes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", summary="Figures, as Prometheus reads them.")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type=METRICS_TYPE)
-
-
-async def _pass_on(request: Request, error: Exception) -> Response:
-    raise error

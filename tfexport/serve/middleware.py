@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import anyio
@@ -29,6 +29,8 @@ _FAULT = "internal server error; see the log of the server"
 _SECONDS = 1.0  # refusals of this time share one line of the log
 _GRACE = 1.0  # seconds after a deadline in which the work may report it itself
 _LAST_PARTS = 10.0  # seconds after a deadline in which a started answer may end
+# What is read and dropped of a body after its request was refused, and how long a client may pause.
+_REST_BYTES, _REST_SECONDS, _PAUSE = 64 << 20, 10.0, 2.0
 _CLOSE = {"Connection": "close"}  # if a body is not read to its end
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers may not guess another type
 
@@ -61,9 +63,11 @@ class RequestMiddleware:
             await self._app(scope, receive, send)
             return
         call = Call.begin(scope["path"], scope["headers"], self._timeout)
-        answer = _Answer(send, call)
+        body, answer = _Body(receive), _Answer(send, call)
         if call.rules.is_work and self._service.overloaded:
             await self._shed(scope, answer)
+            if b"transfer-encoding" in call.headers or _length(call) > FREE:
+                await body.drop()
             return
         scope[SCOPE_KEY] = call
         method = scope["method"]
@@ -74,11 +78,12 @@ class RequestMiddleware:
         answer.completed.callback(active.dec)
         try:
             with call.exits:
-                await self._answer(scope, call, receive, answer)
+                await self._answer(scope, call, body, answer)
         finally:
             call.ended = True
             answer.completed.close()
             self._record(scope, call, method, answer.status)
+        await body.drop()
 
     async def _shed(self, scope: Scope, answer: "_Answer") -> None:
         """Refuse a request if the server is full, with as little work as possible."""
@@ -92,18 +97,18 @@ class RequestMiddleware:
         request_log.write("refused", level="warning", requests=self._refused, problem=CROWDED)
         self._refused = 0
 
-    async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
+    async def _answer(self, scope: Scope, call: Call, body: "_Body", answer: "_Answer") -> None:
         service = self._service
         try:
             self._check(scope, call)
             service.active.add(call)
             call.exits.callback(service.active.discard, call)
-            call.body = await self._body(call, receive)
+            call.body = await self._read(call, body)
             if call.rules.is_work and service.overloaded:
                 raise self._overloaded()  # since it was checked
             service.read.add(call)
             call.exits.callback(service.read.discard, call)
-            await self._run(scope, call, receive, answer)
+            await self._run(scope, call, body, answer)
         except _GoneError:
             # This includes a body that is not valid HTTP: its sender still gets an answer.
             await answer.fail(RequestError(400, "the body cannot be read", dict(_CLOSE)))
@@ -140,35 +145,34 @@ class RequestMiddleware:
             text = f"Content-Encoding {coding[:40]!r}: compressed bodies are not supported"
             raise RequestError(415, text, dict(_CLOSE))
 
-    async def _body(self, call: Call, receive: Receive) -> bytes:
+    async def _read(self, call: Call, body: "_Body") -> bytes:
         """Read the body, up to the length of the settings."""
-        length = call.headers.get(b"content-length", b"")
-        size = int(length[:18]) if length.isdigit() else 0
+        size = _length(call)
         call.exits.callback(call.memory.close)
-        body, hold = bytearray(), None
+        found, hold = bytearray(), None
         while size <= self._max_body:
             with anyio.move_on_after(max(call.left, 0.001)) as scope_of_time:
-                message = await receive()
+                message = await body.receive()
             if scope_of_time.cancelled_caught:
                 text = "the request timed out before its body was complete"
                 raise RequestError(408, text, dict(_CLOSE))
             if message["type"] == "http.disconnect":
                 raise _GoneError
-            body += message.get("body", b"")
-            size = len(body)
+            found += message.get("body", b"")
+            size = len(found)
             if size > self._max_body:
                 break
             if size > FREE and hold is None:
                 hold = call.memory.enter_context(self._service.bodies.held())
             if hold is not None and not hold(size):
                 raise _closing(busy("too many long bodies are being received", 1.0))
-            if not message.get("more_body", False):
-                return bytes(body)
+            if body.ended:
+                return bytes(found)
         raise RequestError(413, f"the body has more than {self._max_body} bytes", dict(_CLOSE))
 
-    async def _run(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
+    async def _run(self, scope: Scope, call: Call, body: "_Body", answer: "_Answer") -> None:
         """Run the application until it has answered, the client has gone or it is too late."""
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(body.disconnected())
         work = asyncio.ensure_future(self._app(scope, _nothing, answer.send))
         try:
             for more in (_GRACE, _LAST_PARTS):
@@ -204,6 +208,12 @@ class RequestMiddleware:
         )  # fmt: skip
 
 
+def _length(call: Call) -> int:
+    """The length of the body as the head has it; 0 if it has none."""
+    length = call.headers.get(b"content-length", b"")
+    return int(length[:18]) if length.isdigit() else 0
+
+
 def _failure_of(error: Exception, scope: Scope) -> RequestError | None:
     """The failure for an error of the library, or of a path; None for a fault of the server."""
     if isinstance(error, TfexportError):
@@ -222,6 +232,40 @@ def _closing(failure: RequestError) -> RequestError:
     """A failure after which the connection is closed."""
     failure.headers |= _CLOSE
     return failure
+
+
+class _Body:
+    """Receives the body of one request.
+
+    Attributes:
+        ended: whether all of it was received, or the client has gone.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self.ended = receive, False
+
+    async def receive(self) -> Message:
+        """The next part."""
+        message = await self._receive()
+        self.ended = not message.get("more_body", False)
+        return message
+
+    async def disconnected(self) -> None:
+        """Wait until the client has gone, after the last part."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def drop(self) -> None:
+        """Read and drop the rest, after the answer.
+
+        A connection that is closed while its client sends is reset, and the client may never see
+        the answer.
+        """
+        left = _REST_BYTES
+        with suppress(TimeoutError), anyio.fail_after(_REST_SECONDS):
+            while not self.ended and left > 0:
+                with anyio.fail_after(_PAUSE):
+                    left -= len((await self.receive()).get("body", b""))
 
 
 class _Answer:
@@ -259,11 +303,6 @@ class _Answer:
                    for key, value in headers.items()]  # fmt: skip
         await self.send({"type": "http.response.start", "status": status, "headers": encoded})
         await self.send({"type": "http.response.body", "body": body})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _nothing() -> Message:

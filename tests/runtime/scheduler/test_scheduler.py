@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
@@ -187,8 +187,8 @@ def test_without_the_graph_rows_are_batched_dynamically(tiny_bundle: Path, tmp_p
 class _OneAStep(ListedRows):
     """A batch of which a row ends in each step."""
 
-    def __init__(self, futures: "list[Future[Hypotheses]]") -> None:
-        super().__init__(4)
+    def __init__(self, futures: "list[Future[Hypotheses]]", capacity: int = 4) -> None:
+        super().__init__(capacity)
         self._futures, self.done = futures, list[int]()  # futures done before each step
         self.reached, self.open = threading.Event(), threading.Event()
 
@@ -221,3 +221,58 @@ def test_results_are_handed_over_in_groups_while_rows_wait(
         assert each.future.result(30) == [[Hypothesis([5], 0.0)]]
     workers.close()
     assert batch.done == done
+
+
+class _Clock:
+    """Stands for the module ``time``; only steps take time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class _TimedSteps(_OneAStep):
+    """Steps of these milliseconds, of which a row ends in each; the last ones take none."""
+
+    def __init__(
+        self, futures: "list[Future[Hypotheses]]", clock: _Clock, steps: Sequence[int]
+    ) -> None:
+        super().__init__(futures, capacity=12)
+        self._clock, self._steps = clock, iter(steps)
+
+    def step(self) -> Ended:
+        self.reached.set()
+        assert self.open.wait(30)
+        self._clock.now += next(self._steps, 0) / 1000
+        return super().step()
+
+
+@pytest.mark.no_model
+@pytest.mark.parametrize(
+    ("steps", "done"),
+    [
+        ((9,) * 9, [0, 0, 0, 0, 4, 4, 4, 4, 8]),
+        ((15,) * 5, [0, 0, 2, 2, 4]),  # a third step would end after 45 ms
+        ((15, 25, 9, 9), [0, 0, 2, 2]),  # the second one took longer than the first
+        ((30, 9), [0, 1]),
+        ((2,) * 12, [0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 6, 6]),  # half of the slots
+    ],
+)
+def test_results_are_held_for_a_bounded_time(
+    steps: Sequence[int], done: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted from the beginning of the step in which the first of them ended."""
+    clock = _Clock()
+    monkeypatch.setattr("tfexport.runtime.scheduler.scheduler.time", clock)
+    submissions = [Submission([Request([5], 0, ())], ONE_WINDOW, None, None) for _ in range(40)]
+    batch = _TimedSteps([each.future for each in submissions], clock, steps)
+    workers = BatchWorkers("test", [batch], Observer(), np.zeros(1, np.int32))
+    for each in submissions:
+        workers.submit(each)
+    batch.open.set()
+    for each in submissions:
+        each.future.result(30)
+    workers.close()
+    assert batch.done[: len(done)] == done

@@ -31,9 +31,10 @@ from tfexport.runtime.search import Request, ResolvedOptions
 _LEAST_SLOTS = 8  # slots of a batch, if there are several: room for a beam
 ENCODED_TOKENS = 1024  # tokens of sources that enter between two steps, for which running rows wait
 _RECENT = 256  # finished rows by which the rate is measured
-# While rows wait, results are handed over when they are a share of the slots, or so many seconds
-# old: to hand them over wakes other threads, and they take the GIL from those that decode.
-_TOGETHER, _HELD_SECONDS = 2, 0.03
+# While rows wait, results are handed over when they are a share of the slots, or at most so many
+# seconds after the step that gave the first of them began: to hand them over wakes other threads,
+# and they take the GIL from those that decode.
+_TOGETHER, _HELD_SECONDS = 2, 0.04
 
 
 @dataclass(frozen=True)
@@ -348,32 +349,42 @@ class BatchWorkers:
                 thread.join()
 
     def _run(self, worker: int, batch: RunningBatch) -> None:
-        ended, since = Ended(), 0.0  # not handed over yet, and the time of the first
+        # Results that are not handed over yet, and when the step of the first of them began.
+        ended, since = Ended(), 0.0
+        before = time.monotonic()
         while self._begin(worker, batch):
+            begun = time.monotonic()
             try:
                 batch.leave()
                 if batch.rows:
                     self._observer.batch(len(batch.rows))
                     found = batch.step()
-                    since = since if ended else time.monotonic()
+                    since = since if ended else begun
                     ended += found
             except Exception as error:  # an error of onnxruntime, which callers get
                 _fail(batch, error)
-            if not self._may_hold(batch, ended, since):
+            now = time.monotonic()
+            if not self._may_hold(batch, ended, now + (now - before) - since):
                 self._hand_over(ended)
                 ended = []
+            before = now
             with self._changed:
                 self._running[worker] = len(batch.rows)
                 if not any(self._running):
                     self._changed.notify_all()
         self._hand_over(ended)
 
-    def _may_hold(self, batch: RunningBatch, ended: Ended, since: float) -> bool:
-        """Whether results may wait for more, while the batch goes on."""
+    def _may_hold(self, batch: RunningBatch, ended: Ended, seconds: float) -> bool:
+        """Whether results may wait for more, while the batch goes on.
+
+        Args:
+            batch: the rows that go on.
+            ended: the results.
+            seconds: how long they will have been held after a step that takes as long as the last.
+        """
         if not (self._in_groups and self._wake[0] and batch.rows):
             return False
-        few = len(ended) < self.capacity // _TOGETHER
-        return few and time.monotonic() - since < _HELD_SECONDS
+        return len(ended) < self.capacity // _TOGETHER and seconds <= _HELD_SECONDS
 
     def _hand_over(self, ended: Ended) -> None:
         for row, found in ended:

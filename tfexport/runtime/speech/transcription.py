@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 from tfexport.errors import ConfigError, InputError, Message, Option, Problem, join_problems, shown
 from tfexport.json_checks import Check, integer, list_of, of_type, one_of
+from tfexport.runtime.options import unknown_option
 from tfexport.speech import TASKS, Speech, language_code, language_name
 
 SUBJECT = "transcribe"
@@ -213,10 +214,9 @@ def merge_options(
         ConfigError: unknown or invalid options.
     """
     known = [each.name for each in fields(TranscriptionOptions)]
-    unknown = [name for name in keywords if name not in known]
-    if unknown:
-        text = f"unknown option {shown(unknown[0])}; known: {', '.join(known)}"
-        raise ConfigError(join_problems(SUBJECT, [Problem(None, text)]))
+    problems = [unknown_option(name, known) for name in keywords if name not in known]
+    if problems:
+        raise ConfigError(join_problems(SUBJECT, problems))
     return replace(options or TranscriptionOptions(), **keywords)
 
 
