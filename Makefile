@@ -62,8 +62,9 @@ test-all: RESULTS = tests/serve tests/system/demo/test_ready_bundle.py tests/exp
 	tests/export/parity \
 	tests/system/peers/test_generation.py
 
-# Two more than cores: tests also wait, for servers and processes that they start.
-WORKERS ?= $(shell python3 -c "import os; print(2 + (os.cpu_count() or 1))")
+# One more than cores: tests also wait, for servers and processes that they start. With two more
+# the whole takes longer.
+WORKERS ?= $(shell python3 -c "import os; print(1 + (os.cpu_count() or 1))")
 # A file's tests run in one process: what they share (an export, a browser, a cluster) is made once.
 # Files are taken as tests/conftest.py orders them, those with slow tests first, so that no worker is
 # left with these at the end; pytest-xdist would begin with the files that have the most tests.
@@ -156,13 +157,19 @@ fuzz-native: $(SANITIZED)
 	build/native-thread/fuzz 0 $(CASES) build/fuzz-native
 	TFEXPORT_NATIVE_SHARING=rows build/native-thread/fuzz 0 $(CASES) build/fuzz-native
 
-# Python's own memory is left alone: it never gives some of it back.
+# Python's own memory is left alone: it never gives some of it back. Sanitizers report to stderr and
+# end the process, so pytest captures none of it; and what wrote no results has not run.
+RESULTS_SANITIZED := build/native-address/results.xml
 sanitize: .venv/ready $(SANITIZED)
 	$(MAKE) --no-print-directory fuzz-native
+	@rm -f $(RESULTS_SANITIZED)
 	LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-file-name=libubsan.so) \
-		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 PYTHONPATH=native \
-		TFEXPORT_NATIVE_LIBRARY=build/native-address/libtfexport_native.so \
-		$(BIN)/python -m pytest native/tests -p no:cacheprovider --sanitizers
+		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/native \
+		TFEXPORT_NATIVE_LIBRARY=$(CURDIR)/build/native-address/libtfexport_native.so \
+		$(BIN)/python -m pytest native/tests -p no:cacheprovider --sanitizers --capture=sys \
+		--junit-xml=$(RESULTS_SANITIZED)
+	@grep -q ' tests="[1-9]' $(RESULTS_SANITIZED) || \
+		{ echo "sanitize: no test has run" >&2; exit 1; }
 
 # With the native engine, where it can be built.
 MEASURE = PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m

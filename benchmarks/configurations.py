@@ -69,7 +69,7 @@ TWO_ASLEEP = Configuration(
 WORKERS = Configuration("2 workers", workers=2)
 ENGINES = ("onnxruntime", "native")
 NATIVE_SET = "TFEXPORT_NATIVE_INSTRUCTION_SET"
-RANKING_SETS = ("amx",)  # of the native engine, which rank words by pairs of integers
+RANKING_SETS = ("amx",)  # of the native engine, which rank words by integers of two digits
 # Variables that keep each system's libraries from instructions beyond a set. onnxruntime has none.
 INSTRUCTION_SETS = {
     "avx2": {

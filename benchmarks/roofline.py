@@ -163,7 +163,7 @@ def work_of(size: Size, batch: int, source: int, target: int, weights: str, beam
         weights: "float32", "int8"; or float32 whose tokens are chosen by an int8 pre-selection over
             the vocabulary: "preselected" (without the few logits that are computed again in
             float32), or "scored", which computes all logits in float32 as well, after the loop; or
-            "ranked": logits of all words from pairs of integers, as beams need them.
+            "ranked": logits of all words from integers of two digits, as beams need them.
         beams: hypotheses of each row.
     """
     feed_forward = 2 * size.d_model * size.d_ff
@@ -183,8 +183,8 @@ def work_of(size: Size, batch: int, source: int, target: int, weights: str, beam
     parts = [Part(4 * amount, of, 0) for amount, of in zip(read, done, strict=True)]
     if weights == "float32":
         return Work(tuple(parts), 4 * (layers + projection))
-    if weights == "ranked":  # each integer of a pair with each of the other
-        ranked = Part(2 * read[2], 0, 4 * done[2])
+    if weights == "ranked":  # of the products of digits, that of both second ones is left out
+        ranked = Part(2 * read[2], 0, 3 * done[2])
         return Work((*parts[:2], ranked), 4 * layers + 2 * projection)
     screened = Part(read[2], 0, done[2])
     if weights == "scored":

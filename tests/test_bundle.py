@@ -1,7 +1,10 @@
 """Bundles: read, and written so that no half of one is ever seen."""
 
+import hashlib
 import json
+import mmap
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -261,6 +264,17 @@ def test_a_changed_file_is_the_error_whatever_opening_it_raises(
         (folder / name).write_bytes(b"y" * manifest.files[name].size)
     with pytest.raises(BundleError, match="its sha256 is not"), opening_bundle(folder):
         raise ValueError("what the block found in it")
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_sha256_of_a_file_that_is_mapped_in_parts(
+    parts: int, beyond: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "_MAPPED", mmap.ALLOCATIONGRANULARITY)
+    content = random.Random(0).randbytes(parts * mmap.ALLOCATIONGRANULARITY + beyond)
+    (tmp_path / "file").write_bytes(content)
+    assert bundle._sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
 
 
 def test_a_noted_file_is_not_read_again_until_it_changes(

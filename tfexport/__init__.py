@@ -24,6 +24,9 @@ __all__ = ["Translator", "__version__"]
 # onnxruntime reads it when it is imported, and then neither starts its thread that reports to its
 # maker nor writes into the home folder.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# OpenBLAS reads it when numpy is imported: its threads, which numpy starts then, spin for 2^20
+# cycles and not for 2^26 (some 25 ms on a core each) before they sleep.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 
 def __getattr__(name: str) -> Any:

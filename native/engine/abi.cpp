@@ -188,18 +188,18 @@ struct Given {
 };
 
 tfn_model* make_model(const Given& given, std::unique_ptr<tfn::Store> store) {
-    std::unique_ptr<tfn::Workspace> workspace(new tfn::Workspace(given.kernels, given.threads));
-    tfn::Tensors all(*store, workspace->team);
+    // One core is left to the caller, who computes the digests of the files meanwhile.
+    tfn::Team team(std::max(1, given.threads - 1));
+    tfn::Tensors all(*store, team);
     for (int32_t i = 0; i < given.count; i++) add_tensor(all, given.tensors[i]);
     std::shared_ptr<tfn::Model> made;
     {
-        tfn::Team::Span loading(workspace->team, tfn::Phase::loading, 1);
+        tfn::Team::Span loading(team, tfn::Phase::loading, 1);
         made = std::make_shared<tfn::Model>(tfn::Config::parse(given.config), all, given.kernels,
                                             given.threads);
     }
     store->finish();
     made->keep(std::move(store));
-    made->workspaces.give_back(std::move(workspace));
     return new tfn_model{std::move(made), given.config};
 }
 

@@ -1,5 +1,6 @@
 """Options of the engine's tests."""
 
+import ctypes
 import importlib.util
 
 import pytest
@@ -18,3 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--configs", type=int, default=25, help="configs that are drawn")
     parser.addoption("--sanitizers", action="store_true", help="build with them, too")
     parser.addoption("--batches", type=int, default=200, help="batches that are drawn")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--sanitizers") and not hasattr(ctypes.CDLL(None), "__asan_init"):
+        raise pytest.UsageError("AddressSanitizer is not in this process: see `make sanitize`")

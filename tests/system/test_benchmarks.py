@@ -179,6 +179,10 @@ def test_the_bound_takes_the_slower_of_memory_and_units_for_each_part() -> None:
     assert work.seconds_of_products(machine) == pytest.approx(20.9)
     screened = work_of(size, 8, source=100, target=3, weights="preselected", beams=1)
     assert (screened.parts[2].bytes, screened.parts[2].int8) == (60, 8 * 3 * 40)
+    # Two bytes for each weight of the words; of four products of digits one is left out.
+    ranked = work_of(size, 8, source=100, target=3, weights="ranked", beams=4)
+    assert (ranked.parts[2].bytes, ranked.parts[2].int8) == (2 * 60, 3 * 32 * 3 * 40)
+    assert (ranked.parts[2].float32, ranked.working_set) == (0, 4 * 40 + 2 * 20)
     assert "2 threads: memory and caches 20 to 20 GB/s" in peaks([STALLED])
     assert "| CTranslate2 | 50%, 25%, 60% |" in bounds([STALLED])
 

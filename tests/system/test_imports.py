@@ -1,5 +1,6 @@
 """Libraries that each part imports: the runtime and the command line need no torch and no onnx."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,19 @@ def test_command_line_starts_without_the_heavy_libraries() -> None:
 
 def test_numpy_is_imported_while_the_files_of_a_bundle_are_checked() -> None:
     assert "numpy" not in modules_after("import tfexport.runtime.translator")
+
+
+@pytest.mark.parametrize("own", [None, "7"])
+def test_threads_of_openblas_sleep_soon_unless_a_program_says_when(own: str | None) -> None:
+    name = "OPENBLAS_THREAD_TIMEOUT"
+    environment = {key: value for key, value in os.environ.items() if key != name}
+    # At the moment when numpy is imported, which reads it.
+    code = "import os, sys, tfexport; assert 'numpy' not in sys.modules; print(os.environ[%r])"
+    done = subprocess.run(
+        [sys.executable, "-c", code % name],
+        env=environment | ({name: own} if own else {}), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == (own or "20")
 
 
 def test_runtime_decodes_where_torch_and_onnx_cannot_be_imported() -> None:

@@ -97,6 +97,24 @@ class Written(nn.Module):
         return sums.add_(3.0), same, (x - y).add_(1.0).mul_(2.0)
 
 
+class Converted(nn.Module):
+    """Conversions that name a device or another tensor: some give their input, others a new one."""
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, y = tensors
+        hidden = (x > 0).to(device=x.device, dtype=torch.float32)
+        whole = (y * 4).to(x.device, torch.int64, copy=True).to(y)
+        return hidden * y.to(device=x.device, dtype=x.dtype), whole, (x + y).to(x)
+
+
+class Copied(nn.Module):
+    """A conversion to the type that is there, which is a copy all the same."""
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, y = tensors
+        return x + y, (x * y).to(torch.float32, copy=True)
+
+
 class Cells(nn.Module):
     """Steps of recurrent layers, differences of neighbours, and deviations."""
 
@@ -118,7 +136,14 @@ RUN_SIZES = [{BATCH: 2, SOURCE: 5}, {BATCH: 3, SOURCE: 7}]
 
 
 @pytest.mark.parametrize(
-    ("module", "again"), [(Rewritten(), False), (Written(), True), (Cells(), False)]
+    ("module", "again"),
+    [
+        (Rewritten(), False),
+        (Written(), True),
+        (Cells(), False),
+        (Converted(), False),
+        (Copied(), True),
+    ],
 )
 def test_operators_that_onnx_lacks(
     module: nn.Module, again: bool, monkeypatch: pytest.MonkeyPatch

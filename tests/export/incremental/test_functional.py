@@ -75,6 +75,18 @@ def cuts_and_turns(x: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([made, one.mT * other.mT, *mask.float()[..., None].chunk(2, -1)], dim=-1)
 
 
+def converts(x: Tensor, mask: Tensor) -> Tensor:
+    shown = mask.to(device=x.device, dtype=torch.int64)[..., None].to(x)
+    return shown * x.to(device=x.device, dtype=torch.float32)
+
+
+def writes_into_what_is_converted(x: Tensor, mask: Tensor) -> Tensor:
+    made = x * 2
+    same = made.to(device=x.device, dtype=torch.float32)
+    made += x
+    return made + same
+
+
 def writes_into_a_part(x: Tensor, mask: Tensor) -> Tensor:
     made = x * 2
     made.chunk(2, -1)[0].add_(x[..., :2])
@@ -88,9 +100,12 @@ def has_a_constant(x: Tensor, mask: Tensor) -> Tensor:
 CASES: dict[Callable[[Tensor, Tensor], Tensor], bool] = {
     hides: True, adds_twice: True, reads_a_view_after: False, reads_a_view_between: False,
     writes_into_a_view: False, writes_into_what_may_be_shared: False, keeps_its_type: False,
-    splits_axes: True, cuts_and_turns: True, writes_into_a_part: False, has_a_constant: True,
+    splits_axes: True, cuts_and_turns: True, converts: True,
+    writes_into_what_is_converted: True, writes_into_a_part: False, has_a_constant: True,
 }  # fmt: skip
-FEW = hides, adds_twice, reads_a_view_between, splits_axes, cuts_and_turns, has_a_constant
+FEW = (
+    hides, adds_twice, reads_a_view_between, splits_axes, cuts_and_turns, converts, has_a_constant,
+)  # fmt: skip
 
 
 class Forward(nn.Module):

@@ -145,13 +145,15 @@ def test_a_checkpoint_in_half_precision_is_packed_as_it_is(
     bundle = tmp_path / "a.bundle"
     export(tmp_path / "model.safetensors", bundle)
     rows = rows_of(9)
-    found, sizes = [], []
+    found, files = [], []
     for wanted in ("stored", "float32"):
         monkeypatch.setenv("TFEXPORT_NATIVE_WEIGHTS", wanted)
         translator = Translator(bundle, engine="native")
         found.append([r.to_dict() for r in translator.generate(rows, beam_size=3)])
-        sizes.append(pack_weights(bundle, force=True).stat().st_size)
+        files.append(pack_weights(bundle, force=True))
     assert found[0] == found[1], "to the last bit"
+    assert files[0] != files[1], "one is not mapped in place of the other"
+    sizes = [file.stat().st_size for file in files]
     # The packed file has the same further parts: norms, biases, integers of the output projection.
     table = read_weight_table(bundle, (bundle / WEIGHTS).stat().st_size)
     matrices = sum(each.nbytes for name, each in table.items() if name.endswith("proj.weight"))

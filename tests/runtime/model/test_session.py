@@ -8,7 +8,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import onnxruntime as ort
 import pytest
 
 from tests.support.links import LINKS, hard
@@ -16,7 +18,6 @@ from tests.support.paths import VERSION_1
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model import session
-from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 ROWS = [[5, 6, 7], [8], [9, 2, 4, 4, 11]]
 MakeLinks = Callable[[Path, Path], Path]
@@ -157,12 +158,23 @@ else:
 
 
 @pytest.mark.onnxruntime
-def test_threads_do_not_wait_at_full_load_behind_the_encoder(tiny_bundle: Path) -> None:
-    model = Translator(tiny_bundle, 2, engine="onnxruntime").engine.model
-    assert isinstance(model, OnnxModel)
-    stops = {}
-    for role in ("encoder", "decoder"):
-        options = model._session(role)._session.get_session_options()
+def test_threads_do_not_wait_at_full_load_behind_the_encoder(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, stops = ort.InferenceSession.__init__, {}
+
+    def noted(self: Any, file: Path, options: ort.SessionOptions, **keywords: Any) -> None:
+        begin(self, file, options, **keywords)
+        stops[file.stem] = False
         with contextlib.suppress(RuntimeError):  # it was not set
-            stops[role] = options.get_session_config_entry("session.force_spinning_stop")
-    assert stops == {"encoder": "1"}
+            stop = self.get_session_options().get_session_config_entry(
+                "session.force_spinning_stop"
+            )
+            stops[file.stem] = stop == "1"
+
+    monkeypatch.setattr(ort.InferenceSession, "__init__", noted)
+    translator = Translator(tiny_bundle, 2, engine="onnxruntime")
+    translator.generate(ROWS, max_length=3, return_attention=True)  # step by step
+    assert {role: stops[role] for role in ("encoder", "decoder")} == {
+        "encoder": True, "decoder": False,
+    }  # fmt: skip

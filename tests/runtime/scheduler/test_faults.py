@@ -9,12 +9,13 @@ import pytest
 
 from tests.runtime.scheduler.calls import LONG, Gate, submit
 from tests.runtime.scheduler.drawn import same
-from tfexport.errors import ClosedSchedulerError, QueueFullError
+from tfexport.errors import BundleError, ClosedSchedulerError, QueueFullError
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
-from tfexport.runtime.scheduler import Scheduler
+from tfexport.runtime.scheduler import Scheduler, Submission
 from tfexport.runtime.scheduler.continuous import SearchSequence
+from tfexport.runtime.search import Request
 
 
 def test_a_callback_that_fails_costs_no_other_caller(
@@ -38,32 +39,31 @@ def test_a_callback_that_fails_costs_no_other_caller(
     assert blocking.future.result(30)
 
 
+def submit_unknown(scheduler: Scheduler, engine: Engine, **keywords: Any) -> Submission:
+    """Submit a row that onnxruntime fails at: no embedding has its id."""
+    options, _ = engine.resolver.resolve(keywords, [None])
+    return scheduler.submit([Request([5, 10_000])], options)
+
+
 @pytest.mark.onnxruntime
 def test_a_failing_model_fails_its_rows_and_the_next_ones_run(
-    schedule: Callable[..., Scheduler], engine: Engine, monkeypatch: pytest.MonkeyPatch
+    schedule: Callable[..., Scheduler], engine: Engine
 ) -> None:
     scheduler = schedule(slots=4)
-    with monkeypatch.context() as broken:
-        broken.setattr(engine.model, "_inputs", lambda rows: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            submit(scheduler, engine).future.result(30)
+    with pytest.raises(BundleError, match="failed in onnxruntime"):
+        submit_unknown(scheduler, engine).future.result(30)
     assert submit(scheduler, engine).future.result(30)
 
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("keywords", [{}, {"return_attention": True}], ids=str)
 def test_a_fault_of_some_rows_ends_their_requests(
-    keywords: dict[str, Any],
-    schedule: Callable[..., Scheduler],
-    engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
+    keywords: dict[str, Any], schedule: Callable[..., Scheduler], engine: Engine
 ) -> None:
     scheduler = schedule(slots=4)
-    with monkeypatch.context() as broken:
-        broken.setattr(engine.model, "_inputs", lambda rows: 1 / 0)
-        for failing in [submit(scheduler, engine, **keywords) for _ in range(3)]:
-            with pytest.raises(ZeroDivisionError):
-                failing.future.result(30)
+    for failing in [submit_unknown(scheduler, engine, **keywords) for _ in range(3)]:
+        with pytest.raises(BundleError, match="failed in onnxruntime"):
+            failing.future.result(30)
     assert scheduler.drain(30)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -32,6 +32,7 @@ _RENAMED = {
     _ATEN.__or__.Tensor: _ATEN.bitwise_or.Tensor,
     _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
 }
+_CONVERSIONS = {_ATEN.to.dtype, _ATEN.to.device, _ATEN.to.dtype_layout, _ATEN.to.other}
 _PERMUTATIONS = {_ATEN.movedim.int, _ATEN.numpy_T.default, _ATEN.mT.default}
 # These give their first input: exported modules are in eval mode, and have no gradients.
 _PASSED_THROUGH = {_ATEN.detach_.default, _ATEN.detach.default, _ATEN.dropout.default}
@@ -169,22 +170,20 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
     # torch's exporter removes assertions itself.
     known |= {found for name in torch_names.ASSERTIONS if (found := torch_names.find(name))}
     copy = torch_names.find(torch_names.COPY)
-    if copy is None and any(node.target is _ATEN.to.dtype for node in calls):
+    if copy is None and any(node.target in _CONVERSIONS for node in calls):
         return False
     if any(True for _ in module.children()) or not all(_is_known(node, known) for node in calls):
         return False
     for node in calls:
         if (other := _other_form(node)) is not None:
             node.target, node.args = other
-        elif node.target in _PASSED_THROUGH or _keeps_type(node):
-            node.replace_all_uses_with(node.args[0])
-            # The signature lists outputs by name.
-            program.graph_signature.replace_all_uses(node.name, node.args[0].name)
-            module.graph.erase_node(node)
-        elif node.target is _ATEN.to.dtype:
-            node.target = copy
-            node.kwargs = {"dtype": node.args[1]}
-            node.args = node.args[:1]
+        elif node.target in _PASSED_THROUGH:
+            replace_by_input(program, node)
+        elif (dtype := type_converted_to(node)) is not None:
+            if dtype == _type(node.args[0]):
+                replace_by_input(program, node)
+            else:
+                node.target, node.args, node.kwargs = copy, node.args[:1], {"dtype": dtype}
     module.recompile()
     return True
 
@@ -193,8 +192,8 @@ def _is_known(node: Node, known: set[Any]) -> bool:
     target = node.target
     if target in _PASSED_THROUGH:
         return True
-    if target is _ATEN.to.dtype:
-        return len(node.args) == 2 and not node.kwargs
+    if target in _CONVERSIONS:
+        return type_converted_to(node) is not None
     if (other := _other_form(node)) is not None:
         return other[0] in known
     return target in known and not _is_in_place(target)  # operators in place are left to torch
@@ -234,6 +233,32 @@ def order_of_axes(node: Node) -> list[int] | None:
     return axes
 
 
+def type_converted_to(node: Node) -> torch.dtype | None:
+    """The type that a node converts its input to; None if it is no conversion, or may do more.
+
+    A conversion to the type that is there gives its input itself.
+    """
+    if node.target not in _CONVERSIONS or not isinstance(node.args[0], Node):
+        return None
+    before, after = node.args[0].meta.get("val"), node.meta.get("val")
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return None
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    moves = before.device != after.device or before.layout != after.layout
+    copies = before.dtype == after.dtype and given.get("copy", False)
+    laid_out = given.get("memory_format") not in (None, torch.preserve_format)
+    return None if moves or copies or laid_out or given.get("pin_memory") else after.dtype
+
+
+def replace_by_input(program: ExportedProgram, node: Node) -> None:
+    """Remove a node that gives its first input."""
+    given: Any = node.args[0]
+    node.replace_all_uses_with(given)
+    program.graph_signature.replace_all_uses(node.name, given.name)  # it lists outputs by name
+    node.graph.erase_node(node)
+
+
 def _type(value: Any) -> torch.dtype | None:
     """The type of a node that is a tensor."""
     return getattr(value.meta.get("val"), "dtype", None) if isinstance(value, Node) else None
@@ -248,10 +273,3 @@ def _has_own_memory(values: Node, only: Node) -> bool:
     """Whether a tensor is no view, and used by one node only, which may write to it."""
     made = values.target in _MAKERS or torch.Tag.pointwise in getattr(values.target, "tags", ())
     return made and not _is_in_place(values.target) and list(values.users) == [only]
-
-
-def _keeps_type(node: Node) -> bool:
-    if node.target is not _ATEN.to.dtype:
-        return False
-    before = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
-    return before is not None and before.dtype == node.args[1]

@@ -17,7 +17,11 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 
 from tfexport.export import torch_names
-from tfexport.export.graphs.shortcuts import order_of_axes
+from tfexport.export.graphs.shortcuts import (
+    order_of_axes,
+    replace_by_input,
+    type_converted_to,
+)
 
 aten: Any = torch.ops.aten
 # Composite operators that may return their input. What reads programs knows them as they are.
@@ -52,12 +56,15 @@ def functional(program: ExportedProgram) -> ExportedProgram:
             _make_view(node)
         elif node.target is aten.chunk.default and not node.kwargs:
             _make_split(node)
-        elif node.target in (aten.to.device, aten.to.dtype) and not node.kwargs:
-            _make_conversion(program, node)
+        elif (dtype := type_converted_to(node)) is not None:
+            if dtype == node.args[0].meta["val"].dtype:
+                replace_by_input(program, node)
+            else:
+                node.target, node.args, node.kwargs = aten.to.dtype, (node.args[0], dtype), {}
         elif (order := order_of_axes(node)) is not None:
             node.target, node.args = aten.permute.default, (node.args[0], order)
         elif node.target is aten.detach_.default:  # which torch writes behind a constant
-            _remove(program, node)
+            replace_by_input(program, node)
     program.graph_module.recompile()
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     if not all(found.is_kept(node) or node.target in _WRITING for node in nodes):
@@ -106,27 +113,6 @@ def _make_split(node: fx.Node) -> None:
     size = values.meta["val"].shape[axis]
     if isinstance(size, int) and size > 0:
         node.target, node.args = aten.split.Tensor, (values, -(-size // parts), axis)
-
-
-def _make_conversion(program: ExportedProgram, node: fx.Node) -> None:
-    """Let a conversion name the type alone, and leave out one that gives its input."""
-    given: Any = node.args
-    values, *device, dtype = given
-    value = values.meta["val"]
-    if len(device) != (node.target is aten.to.device) or device not in ([], [value.device]):
-        return  # it may copy, or move
-    if value.dtype == dtype:
-        _remove(program, node)
-    else:
-        node.target, node.args = aten.to.dtype, (values, dtype)
-
-
-def _remove(program: ExportedProgram, node: fx.Node) -> None:
-    """Remove a node that gives its input."""
-    before: Any = node.args[0]
-    node.replace_all_uses_with(before)
-    program.graph_signature.replace_all_uses(node.name, before.name)  # outputs go by names
-    node.graph.erase_node(node)
 
 
 def _traced_again(program: ExportedProgram) -> ExportedProgram:

@@ -137,6 +137,7 @@ DISTRIBUTION = "tfexport-native"
 # Its interface that is called here; it is a distribution of its own, which may be older or newer.
 _INTERFACE = 9
 _NOT_INSTALLED = "tfexport-native is not installed"
+_WEIGHTS_VARIABLE = "TFEXPORT_NATIVE_WEIGHTS"  # how weights are packed; native/engine/tensors.cpp
 _PACKED = b"TFNPACK\n"  # with which a packed file begins; native/engine/store.cpp
 
 
@@ -213,7 +214,10 @@ def packed_file(folder: Path, manifest: Manifest) -> tfexport_native.PackedFile:
     """The path of the weights that are packed for this machine, next to the bundle."""
     import tfexport_native
 
-    path = folder.parent / f"{folder.name}.{instruction_set()}.packed"
+    kind = instruction_set()
+    if os.environ.get(_WEIGHTS_VARIABLE) == "float32":  # not those that are packed as stored
+        kind += ".float32"
+    path = folder.parent / f"{folder.name}.{kind}.packed"
     digests = [manifest.files[name].sha256 for name in (WEIGHTS, WEIGHT_TABLE)]
     return tfexport_native.PackedFile(path, ".".join(digests))
 

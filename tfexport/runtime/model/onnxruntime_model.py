@@ -205,24 +205,27 @@ class OnnxModel:
             state = join_rows(encoded)
             state.own_past = True  # it has no positions yet that other rows could share
             return state
-        feeds = {
-            name: OrtValue.ortvalue_from_numpy(array) for name, array in self._inputs(rows).items()
-        }
-        cross = self._session("encoder").run_with_ort_values(self._cross_out, feeds)
+        inputs = self._inputs(rows)
+        cross = self._memory(inputs)
         empty = np.zeros((len(rows), self._cache.num_heads, 0, self._cache.head_dim), np.float32)
-        past = {name: OrtValue.ortvalue_from_numpy(empty) for name in self._past_in}
         memory = {
-            graph_io.ENCODER_ATTENTION_MASK: feeds[graph_io.ATTENTION_MASK],
+            graph_io.ENCODER_ATTENTION_MASK: inputs[graph_io.ATTENTION_MASK],
             **dict(zip(self._cross_in, cross, strict=True)),
         }
-        return DecoderState(memory, past)
+        return DecoderState(
+            {name: OrtValue.ortvalue_from_numpy(array) for name, array in memory.items()},
+            {name: OrtValue.ortvalue_from_numpy(empty) for name in self._past_in},
+        )
 
     def encode_memory(self, rows: Sequence[Source]) -> Floats:
         """The cross-attention keys and values of sources, (2L, B, H, S, D)."""
-        inputs, session = self._inputs(rows), self._session("encoder")
+        return self._memory(self._inputs(rows))
+
+    def _memory(self, inputs: Mapping[str, NDArray[Any]]) -> Floats:
         batch, length = inputs[graph_io.INPUT_IDS].shape
         of_one = (batch, self._cache.num_heads, length, self._cache.head_dim)
         memory: Floats = np.empty((len(self._cross_out), *of_one), np.float32)
+        session = self._session("encoder")
         session.run_bound(session.bind(inputs, dict(zip(self._cross_out, memory, strict=True))))
         return memory
 
