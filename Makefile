@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
 	@echo "make ready-bundle  make examples/de-en.bundle again, which ships with the repository"
-	@echo "make test   run the tests, but the exhaustive ones; about 14 minutes on two cores"
+	@echo "make test   run the tests, but the exhaustive ones; 7 to 14 minutes on two cores"
 	@echo "make test-all  run all tests, as a release and the nightly run do: further combinations of"
 	@echo "               what make test runs, all pages of one kind, long forms of runs that are killed"
 	@echo "make test-quick-start  the README's commands in fresh virtual environments"
