@@ -94,7 +94,7 @@ def prepare(size: str) -> None:
         make_model(model, size)
     if not bundle.exists():
         command = [sys.executable, "-m", "tfexport", "onnx", "--checkpoint", str(model)]
-        command += ["-o", str(bundle)]
+        command += ["--verify", "quick", "-o", str(bundle)]
         subprocess.run(command, check=True)
     if not (folder / "int8.bundle").exists():
         command = [sys.executable, "-m", "tfexport", "quantize", str(bundle)]

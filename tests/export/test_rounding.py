@@ -15,7 +15,15 @@ from torch import Tensor, nn
 
 from tfexport.export import rounding
 from tfexport.export.report import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE, allow
-from tfexport.export.rounding import CHANGED, FLOAT64, ORDERS, Rounding, Weights, suited_threads
+from tfexport.export.rounding import (
+    CHANGED,
+    FLOAT64,
+    ORDERS,
+    Rounding,
+    Weights,
+    difference,
+    suited_threads,
+)
 
 IDS = torch.arange(6)
 
@@ -206,6 +214,21 @@ def test_code_without_weights_is_measured_by_orders_alone() -> None:
 
     noise, found = measured(code, lambda: code(IDS))
     assert (noise, found.by) == (0.0, ORDERS)
+
+
+def test_a_difference_is_the_largest_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounding, "_COMPARED", 4)
+    wanted = np.linspace(-3.0, 3.0, 10).reshape(2, 5)
+    for place in range(10):
+        ours = wanted.copy()
+        ours.flat[place] += 0.5
+        relative = 0.5 / max(1.0, abs(wanted.flat[place]))
+        assert difference(ours, wanted) == pytest.approx(relative)
+        ours.flat[place] = np.nan
+        assert math.isnan(difference(ours, wanted))
+        ours.flat[place] = wanted.flat[place]
+        assert difference(ours, wanted) == 0.0
+    assert difference(np.empty((0, 3)), np.empty((0, 3))) == 0.0
 
 
 def test_allowance_follows_the_noise_between_bounds() -> None:

@@ -38,6 +38,7 @@ class SpokenTable(TableModel):
 
     engine, has_slots = "table", False
     has_attention = has_alignment = True
+    searches_encoded = False
 
     def __init__(self, seconds: float = 0.0) -> None:
         super().__init__(VOCABULARY)

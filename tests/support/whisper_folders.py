@@ -77,6 +77,7 @@ class EagerModel:
     has_shortlist: bool = False
     has_attention: bool = True
     has_alignment: bool = True
+    searches_encoded: bool = False
     log_normalizer: None = None
     engine: str = "eager"
 

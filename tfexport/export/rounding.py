@@ -30,6 +30,7 @@ FLOAT64 = "float64"
 CHANGED = "weights changed by one unit in the last place, and other orders of the sums"
 ORDERS = "other orders of the sums"
 MOST_VALUES = 2**24  # that are held in float64 at once
+_COMPARED = 2**20  # values, at a time
 _SEEDS = [1, 2, 3, 4]  # of changes: on some ids the noise of one draw is a third of another's
 _PATTERN = 8191  # a prime, so that no two rows of a matrix are changed alike
 MOST_VISITED = 200_000  # objects; the search for weights stops there
@@ -88,22 +89,35 @@ class Rounding:
         if self.by is None:  # other objects of the code may have weights too
             self._weights.watch(compute)
         exact = self.exact(compute)
-        draws = [_arrays(other()) for other in others or ()]
-        seeds = _SEEDS[:1] if others is None else _SEEDS
-        if exact is not None:
-            self.by = FLOAT64
-            draws += [list(found), *(self._changed(compute, seed) for seed in seeds)]
-        else:
-            exact = list(found)
+        wanted = list(found) if exact is None else exact
+        noise = [0.0] * len(wanted)
+        # A draw may have as many values as a table of words has for each of many tokens.
+        for draw in self._draws(compute, found, others, exact is not None):
+            gaps = map(difference, draw, wanted)
+            noise = [max(each) for each in zip(noise, gaps, strict=True)]
+        return noise
+
+    def _draws(
+        self,
+        compute: Compute,
+        found: Sequence[Floats],
+        others: Sequence[Compute] | None,
+        in_float64: bool,
+    ) -> Iterator[Sequence[Floats]]:
+        """Results in float32, which differ by rounding; sets ``by``."""
+        yield from (_arrays(other()) for other in others or ())
+        if in_float64:
+            yield found
+        elif others is not None:
             with _threads(1 if torch.get_num_threads() > 1 else 2):
-                draws += [] if others is None else [_arrays(compute())]
-            draws += [self._changed(compute, seed) for seed in seeds] if self._weights.found else []
-            changed = draws and not all(map(np.array_equal, draws[-1], found))
-            self.by = CHANGED if changed and self._weights.found else ORDERS
-        return [
-            max((difference(draw[i], wanted) for draw in draws), default=0.0)
-            for i, wanted in enumerate(exact)
-        ]
+                draw = _arrays(compute())
+            yield draw
+        self.by = FLOAT64 if in_float64 else ORDERS
+        for seed in (_SEEDS[:1] if others is None else _SEEDS) if self._weights.found else ():
+            draw = self._changed(compute, seed)
+            yield draw
+            if self.by != FLOAT64 and not all(map(np.array_equal, draw, found)):
+                self.by = CHANGED
 
     def _changed(self, compute: Compute, seed: int) -> list[Floats]:
         """The results in float32 with weights changed by one unit in the last place."""
@@ -128,14 +142,20 @@ class Rounding:
 
 def difference(ours: Floats, wanted: Floats) -> float:
     """The largest difference relative to max(1, |value|); equal infinities do not differ."""
+    one, two = (each.reshape(-1) for each in np.broadcast_arrays(ours, wanted))
+    parts = (slice(at, at + _COMPARED) for at in range(0, one.size, _COMPARED))
+    return float(np.max([_difference(one[part], two[part]) for part in parts], initial=0.0))
+
+
+def _difference(ours: Floats, wanted: Floats) -> Any:
     with np.errstate(invalid="ignore"):
         gap = np.abs(ours - wanted) / np.maximum(1.0, np.abs(wanted))
-    return float(np.where(ours == wanted, 0.0, gap).max(initial=0.0))
+    return np.where(ours == wanted, 0.0, gap).max()
 
 
 def log_probs(logits: Tensor) -> Tensor:
     """Log-probabilities (…, V); those below ``LEAST_LOG_PROB`` are that."""
-    return logits.log_softmax(-1).clamp(min=LEAST_LOG_PROB)
+    return logits.log_softmax(-1).clamp_(min=LEAST_LOG_PROB)
 
 
 @contextlib.contextmanager

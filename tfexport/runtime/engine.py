@@ -172,7 +172,7 @@ class Engine:
         if not ids:
             return None
         prefix = options.with_first_token(prefix)
-        if required is not None:
+        if required is not None and not options.takes_required:
             from tfexport.runtime.term_tokens import check_supported  # noqa: PLC0415
 
             check_supported(options)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from tfexport.bundle import Manifest
@@ -285,14 +285,11 @@ class WordBoundaries:
         """
         self._tokenizer, self._alone, self._inside = tokenizer, list(alone), inside
         self._word, self._shown = word, tokenizer.decode(alone)
-        self._continues: dict[int, bool] = {}
-        self._opens: dict[int, bool] = {}
+        self.continues, self.opens = cache(self._continues), cache(self._opens)
 
-    def continues(self, token: int) -> bool:
-        """See ``Boundaries``."""
-        if token not in self._continues:
-            self._continues[token] = self.continue_with((token,))
-        return self._continues[token]
+    def _continues(self, token: int) -> bool:
+        """See ``Boundaries.continues``."""
+        return self.continue_with((token,))
 
     def continue_with(self, tokens: Sequence[int]) -> bool:
         """Whether tokens, after a word, begin within that word."""
@@ -300,14 +297,12 @@ class WordBoundaries:
         after = text[len(self._shown) :] if text.startswith(self._shown) else ""
         return joins(self._shown, after) or after.startswith(_UNDECIDED)
 
-    def opens(self, token: int) -> bool:
-        """See ``Boundaries``."""
-        if token not in self._opens:
-            text = self._tokenizer.decode([token, self._inside])
-            last = self._tokenizer.decode([self._inside]).strip()
-            before = text[: len(text) - len(last)] if last and text.endswith(last) else ""
-            self._opens[token] = joins(before, last)
-        return self._opens[token]
+    def _opens(self, token: int) -> bool:
+        """See ``Boundaries.opens``."""
+        text = self._tokenizer.decode([token, self._inside])
+        last = self._tokenizer.decode([self._inside]).strip()
+        before = text[: len(text) - len(last)] if last and text.endswith(last) else ""
+        return joins(before, last)
 
 
 class TermPlaces:

@@ -207,10 +207,14 @@ class Phrases:
     lengths: Mapping[str, tuple[int, ...]]
 
     @cached_property
-    def _written(self) -> tuple[tuple[str, bool, bool], ...]:
-        """Each phrase as one text, and whether it begins and ends with a word."""
-        texts = ["".join(words) for words in self.numbers]
-        return tuple((text, _kind(text[0]) == "word", _kind(text[-1]) == "word") for text in texts)
+    def _written(self) -> re.Pattern[str]:
+        """Any of the phrases, from where a word begins to where one ends; for texts of ASCII."""
+        texts = []
+        for words in self.numbers:
+            text = "".join(words)
+            before, after = (r"\b" if _kind(each) == "word" else "" for each in (text[0], text[-1]))
+            texts.append(before + re.escape(text) + after)
+        return re.compile("|".join(texts) or "(?!)", re.ASCII)  # nothing, for no phrases
 
     @cached_property
     def _firsts(self) -> tuple[str, ...]:
@@ -236,8 +240,11 @@ class Phrases:
             Its number, its first word, and the word after it; in order.
         """
         found, free = list[tuple[int, int, int]](), 0
-        # Of equal length the one as it is written: sorting keeps the order.
-        for start, end, number in sorted(self._all(text), key=lambda each: (each[0], -each[1])):
+        every = list(self._all(text))
+        if len(every) > 1:
+            # Of equal length the one as it is written: sorting keeps the order.
+            every.sort(key=lambda each: (each[0], -each[1]))
+        for start, end, number in every:
             if start >= free:
                 found.append((number, start, end))
                 free = end
@@ -278,16 +285,13 @@ class Phrases:
         """
         if not text.isascii():
             return None
-        for written, begins, ends in self._written:
-            start = text.find(written)
-            if start >= 0:
-                end = start + len(written)
-                if not (begins and start and _kind(text[start - 1]) == "word") and not (
-                    ends and end < len(text) and _kind(text[end]) == "word"
-                ):
-                    return True
-        # It may be a part of a word here and not further on, or have other white space.
-        return None if any(word in text for word in self._firsts) else False
+        if self._written.search(text):
+            return True
+        # It may have other white space, or the capital letter of a sentence's first word.
+        for word in self._firsts:
+            if word in text:
+                return None
+        return False
 
 
 class Occurrence(NamedTuple):

@@ -91,7 +91,8 @@ STATES = {
 COMPUTED_AGAIN = ("convolutional", "chomped")
 
 
-@pytest.mark.parametrize("case", cases(SHORT[2:]))  # test_exports searches with the others
+# test_exports searches with the others; ids of "tutorial" are (T, B).
+@pytest.mark.parametrize("case", cases((*SHORT[2:], "tutorial")))
 def test_each_step_gives_the_logits_of_the_forward(case: Case) -> None:
     steps, model = found_in(case), case.make()
     for batch, lengths, length in SIZES:

@@ -181,6 +181,16 @@ def masked_by(compare: Any, number: int) -> tuple[fx.GraphModule, list[list[Tens
     return step_of(write)
 
 
+def test_shapes_are_found_of_tensors_that_no_memory_holds() -> None:
+    graph = fx.Graph()
+    given = graph.placeholder("given")
+    product = graph.call_function(torch.matmul, (given, graph.call_function(torch.t, (given,))))
+    graph.output(product)
+    runs = [[torch.ones(size, 1)] for size in (10**6, 10**7)]  # 4 and 400 terabytes
+    found = shapes_of(fx.GraphModule(nn.Module(), graph), runs)
+    assert found[product] == ((10**6, 10**6), (10**7, 10**7))
+
+
 def test_a_mask_that_hides_nothing_is_removed() -> None:
     module, runs = masked_by(aten.gt.Scalar, 0)
     remove_masks(module, shapes_of(module, runs), 40)

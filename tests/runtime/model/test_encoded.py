@@ -27,6 +27,21 @@ def test_encoded_rows_are_decoded_as_their_sources(tiny_bundle: Path, engine: En
             model.step(tokens[:2, :1], state)
 
 
+def test_searches_take_encoded_rows_as_their_sources(tiny_bundle: Path) -> None:
+    pytest.importorskip("tfexport_native")
+    with Translator(tiny_bundle, threads=1, engine="native") as opened:
+        model = opened.engine.model
+        assert model.searches_encoded
+        kept = model.encoded(ROWS)
+        for found, expected in zip(
+            model.beam(kept, 2, 2, 9), model.beam(ROWS, 2, 2, 9), strict=True
+        ):
+            np.testing.assert_array_equal(found, expected)
+        made, own = model.generate(kept, 9), model.generate(ROWS, 9)
+        np.testing.assert_array_equal(made.sequences, own.sequences)
+        np.testing.assert_array_equal(made.scores, own.scores)
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime", "native"])
 def test_attention_is_the_same_without_logits(engine: EngineName) -> None:
     if engine == "native":

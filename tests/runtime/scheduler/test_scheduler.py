@@ -23,7 +23,7 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler
 from tfexport.runtime.scheduler.scheduler import BatchWorkers
 from tfexport.runtime.scheduler.sounds import ONE_WINDOW
-from tfexport.runtime.scheduler.submission import Ended, Hypotheses, ListedRows, Submission
+from tfexport.runtime.scheduler.submission import Ended, Hypotheses, ListedRows, Row, Submission
 from tfexport.runtime.search import Request
 
 
@@ -276,3 +276,39 @@ def test_results_are_held_for_a_bounded_time(
         each.future.result(30)
     workers.close()
     assert batch.done[: len(done)] == done
+
+
+class _Entering(_TimedSteps):
+    """Also notes how many rows enter after the first ones."""
+
+    def __init__(self, clock: _Clock, step: int) -> None:
+        super().__init__([], clock, (step,) * 9)
+        self.entered = list[int]()
+
+    def enter(self, rows: Sequence[Row]) -> None:
+        super().enter(rows)
+        self.entered.append(len(rows))
+
+
+@pytest.mark.no_model
+@pytest.mark.parametrize(
+    ("step", "entered"),
+    [
+        (4, [12, 6]),  # half of the slots, after 24 ms
+        (9, [12, 4, 4]),  # 36 ms
+        (20, [12, 3, 3, 3]),  # a quarter at least
+    ],
+)
+def test_rows_enter_a_full_batch_together(
+    step: int, entered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = _Clock()
+    monkeypatch.setattr("tfexport.runtime.scheduler.scheduler.time", clock)
+    submission = Submission([Request([5], n, ()) for n in range(60)], ONE_WINDOW, None, None)
+    batch = _Entering(clock, step)
+    batch.open.set()
+    workers = BatchWorkers("test", [batch], Observer())
+    workers.submit(submission)
+    submission.future.result(30)
+    workers.close()
+    assert batch.entered[: len(entered)] == entered

@@ -84,9 +84,13 @@ def test_placed_hypotheses_have_the_phrases_and_the_scores_of_the_model(beam: in
     assert [made and made.tokens for made in alone] == [made and made.tokens for made in found]
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_what_follows_forced_tokens_is_that_of_a_greedy_search_with_a_prefix(beam: int) -> None:
-    draw, model, options = random.Random(beam), TableModel(SIZE, 9), resolved(beam_size=beam)
+@pytest.mark.parametrize(("beam", "ngram"), [(1, 0), (3, 0), (3, 20)])  # none is of 20 tokens
+def test_what_follows_forced_tokens_is_that_of_a_greedy_search_with_a_prefix(
+    beam: int, ngram: int
+) -> None:
+    draw, model = random.Random(beam), TableModel(SIZE, 9)
+    options = resolved(beam_size=beam, no_repeat_ngram_size=ngram)
+    assert options.fits_reading == (not ngram)
     drafts = list[tuple[Draft, Reading]]()
     for number in range(8):
         row = Request([number, 3])

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tfexport.export.incremental.attention import attention, order_of
 from tfexport.export.ir_tools.nodes import MULTI_HEAD_ATTENTION
@@ -82,7 +83,12 @@ def _of_all_queries(bias: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 def shapes_of(module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> Shapes:
-    """The shapes of a graph's tensors, by running it with each size of its inputs once."""
+    """The shapes of a graph's tensors for each size of its inputs, without computing the tensors.
+
+    Args:
+        module: whose shapes follow from those of its inputs.
+        runs: inputs; only their shapes and types matter.
+    """
     found: dict[Any, dict[fx.Node, Shape]] = {}
 
     class Recorder(fx.Interpreter):
@@ -93,12 +99,18 @@ def shapes_of(module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> Shape
             return made
 
     sizes = [tuple(each.shape for each in given) for given in runs]
-    with torch.no_grad():
-        for key, given in zip(sizes, runs, strict=True):
-            if key not in found:
-                of_run = found[key] = {}
-                Recorder(module).run(*given)
+    for key, given in zip(sizes, runs, strict=True):
+        if key not in found:
+            of_run = found[key] = {}
+            without_values(Recorder(module).run, given)
     return {node: tuple(found[key][node] for key in sizes) for node in found[sizes[0]]}
+
+
+@torch.no_grad()
+def without_values(compute: Callable[..., Any], given: Sequence[Tensor]) -> Any:
+    """What a function gives for tensors, as tensors with a shape and a type but no values."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        return compute(*map(mode.from_tensor, given))
 
 
 def lighten(

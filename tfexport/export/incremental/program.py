@@ -209,7 +209,7 @@ class Program:
 
     def _followers(self) -> set[fx.Node]:
         """Nodes that are computed from the target ids or from their number, not their batch."""
-        batch = self.target, self.own.target.axes.index(BATCH)
+        batch = self.target, 0  # (B, T), whatever the order of the forward
         found = {self.target}
         for node in self.graph.nodes:
             # An encoder may take the size of its batch from the target.

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, fx, nn
 
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.incremental.fused import PAST_AXIS, find_head, lighten, shapes_of
+from tfexport.export.incremental.fused import (
+    PAST_AXIS,
+    find_head,
+    lighten,
+    shapes_of,
+    without_values,
+)
 from tfexport.export.incremental.program import FIRST, LONGER, MORE_ROWS, MORE_SOURCE, Program, Size
 from tfexport.export.incremental.recurrent import activation_of, is_recurrent, one_step, sequence
 from tfexport.export.incremental.rules import TOTAL, Ask, Call, InputSize, Rows
@@ -44,11 +50,14 @@ def build_steps(found: Found, longest: int, fused: bool = True) -> "FoundSteps":
     """
     step, encoder = _Emitter(found).step(), build_encoder(found.program, found.memory, fused)
     examples = [found.program.examples[run] for run in _SHAPED]
-    memory: dict[Any, Sequence[Tensor]] = {}  # by the sizes of the inputs
+    memory: dict[Any, Sequence[Tensor]] = {}  # zeros, by the sizes of the inputs
     for each in examples:
         sizes = tuple(tensor.shape for tensor in each.inputs)
         if sizes not in memory:
-            memory[sizes] = encoder(*each.inputs)
+            memory[sizes] = [
+                torch.zeros(made.shape, dtype=made.dtype)
+                for made in without_values(encoder, each.inputs)
+            ]
     given = [_step_arguments(found, run, memory) for run in _SHAPED]
     lighten(step, given, longest, fused)
     head = find_head(step, shapes_of(step, given)) if fused else None

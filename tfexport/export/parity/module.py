@@ -40,7 +40,7 @@ from tfexport.export.report import (
     Comparison,
     ParityReport,
 )
-from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
+from tfexport.export.rounding import MOST_VALUES, NO_NOISE, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.session import named_failures, open_session
 from tfexport.typing import Progress
@@ -169,11 +169,13 @@ class EagerModule:
         return replace(run, noise=self._noise(run, memory, logits)) if measured else run
 
     def _noise(self, run: ModuleRun, memory: Sequence[tuple[Tensor, ...]], logits: Tensor) -> Noise:
-        """The noise of the memory's tensors and of the logits (B, T, V)."""
-        prefix = torch.from_numpy(run.prefix)
+        """The noise of the memory's tensors and of the logits (B, T, V), over the rows that fit."""
+        fit = max(1, MOST_VALUES // max(1, logits[0].numel()))
+        rows, memory, logits = run.rows[:fit], memory[:fit], logits[:fit]
+        prefix = torch.from_numpy(run.prefix[:fit])
 
         def compute() -> list[Tensor]:
-            made = [self._follow(row, tokens) for row, tokens in zip(run.rows, prefix, strict=True)]
+            made = [self._follow(row, tokens) for row, tokens in zip(rows, prefix, strict=True)]
             found = torch.stack([logits for _, logits in made])
             return [found, log_probs(found), *_joined([memory for memory, _ in made])]
 

@@ -283,6 +283,7 @@ class Model(Protocol):
         has_beam: whether ``beam`` can be called.
         has_attention: whether ``attend`` can be called.
         has_alignment: whether ``alignment`` can be called.
+        searches_encoded: whether ``generate`` and ``beam`` take rows of ``encoded`` too.
         engine: name of the engine, and its instruction set if known.
     """
 
@@ -292,6 +293,7 @@ class Model(Protocol):
     has_beam: bool
     has_attention: bool
     has_alignment: bool
+    searches_encoded: bool
     engine: str
 
     @property

@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class NativeModel:
     """
 
     has_generate = has_min_length = has_beam = has_shortlist = has_slots = True
-    has_attention = has_alignment = True
+    has_attention = has_alignment = searches_encoded = True
 
     @reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
@@ -221,11 +221,9 @@ class NativeModel:
         return Traced(log_probs, attention, NativeTracedRows(self.folder, batch))
 
     @reporting
-    def encoded(self, rows: Sequence[Source]) -> Sequence[Any]:
-        """See ``interface.Model``."""
-        batch = self._model.new_batch()
-        batch.enter(self.sources(rows))
-        return [_EncodedRow(batch, place) for place in range(len(rows))]
+    def encoded(self, rows: Sequence[Source]) -> Sequence[Floats]:
+        """See ``interface.Model``: the states (S, E) of each row."""
+        return self._model.encode(self.sources(rows))
 
     @reporting
     def encode(self, rows: Sequence[Source]) -> NativeRows:
@@ -234,12 +232,6 @@ class NativeModel:
 
     def _entered(self, rows: Sequence[Source]) -> tfexport_native.Batch:
         """A batch of sources, or of what ``encoded`` has made of them."""
-        encoded = [row for row in rows if isinstance(row, _EncodedRow)]
-        if encoded:
-            first = encoded[0].batch
-            if len(encoded) < len(rows) or any(row.batch is not first for row in encoded):
-                raise ValueError("some rows are not encoded, or not in the same batch")
-            return first.branch([row.place for row in encoded], [0] * len(rows))
         batch = self._model.new_batch()
         batch.enter(self.sources(rows))
         return batch
@@ -314,13 +306,6 @@ class NativeRows:
         """See ``interface.Rows``."""
         self.batch.select(rows)
         self.sources = self.sources[rows]
-
-
-class _EncodedRow(NamedTuple):
-    """A row of a batch before its first token, from which several searches may start."""
-
-    batch: tfexport_native.Batch
-    place: int
 
 
 class NativeTracedRows:

@@ -49,6 +49,7 @@ class OnnxModel:
     engine = "onnxruntime"
     log_normalizer = None
     has_attention = has_alignment = True
+    searches_encoded = False
     has_min_length = False
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:

@@ -31,7 +31,7 @@ from tfexport.runtime.search.ranking import make_hypothesis
 
 # Axes: W rows of the model's batch that a sequence takes, V vocabulary.
 
-ENTERING = 4  # share of the slots that has to be free before rows enter a full batch
+ENTERING = 2  # share of the slots that has to be free before rows enter a full batch
 # Greedy rows go on for so long before results are handed over and the batch looks at its queue:
 # longer while more rows wait than enter, as every look costs some time of each row that runs.
 _STEPS, _SECONDS, _SECONDS_IF_FULL = 16, 0.005, 0.02

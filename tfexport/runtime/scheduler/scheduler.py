@@ -30,6 +30,8 @@ from tfexport.runtime.search import Request, ResolvedOptions
 
 _LEAST_SLOTS = 8  # slots of a batch, if there are several: room for a beam
 ENCODED_TOKENS = 1024  # tokens of sources that enter between two steps, for which running rows wait
+# This share suffices if rows last entered so many seconds ago: those that are left may be long.
+_ENTERING_LATE, _LATE_SECONDS = 4, 0.03
 _RECENT = 256  # finished rows by which the rate is measured
 # While rows wait, results are handed over when they are a share of the slots, or at most so many
 # seconds after the step that gave the first of them began: to hand them over wakes other threads,
@@ -275,6 +277,7 @@ class BatchWorkers:
         self._changed = threading.Condition()
         self._closed = False
         self._running = [0] * len(batches)  # rows of each
+        self._entered = [0.0] * len(batches)  # when rows entered each
         self._ended: deque[float] = deque(maxlen=_RECENT)
         self._threads = [
             threading.Thread(
@@ -407,8 +410,9 @@ class BatchWorkers:
                 return False
             rows: list[Row] = []
             if self._waiting.rows:
+                room = self._room(batch, time.monotonic() - self._entered[worker])
                 rows = self._waiting.take(
-                    self._room(batch), ENCODED_TOKENS, self._share(worker), alone=not batch.rows
+                    room, ENCODED_TOKENS, self._share(worker), alone=not batch.rows
                 )
                 self._wake[0] = self._waiting.rows > 0
             if not any(self._running):
@@ -418,6 +422,8 @@ class BatchWorkers:
         for submission in over:  # outside the lock, because callbacks are called
             submission.end_if_late()
         now = time.monotonic()
+        if rows:
+            self._entered[worker] = now
         try:
             for row in rows:
                 self._observer.queued(now - row.submission.submitted)
@@ -430,9 +436,15 @@ class BatchWorkers:
             _enter(batch, rows)
         return True
 
-    def _room(self, batch: RunningBatch) -> int:
-        """How many rows may enter now: if more wait than fit, several are encoded together."""
-        few = self._waiting.rows > batch.free < self.capacity // ENTERING
+    def _room(self, batch: RunningBatch, seconds: float) -> int:
+        """How many rows may enter now: if more wait than fit, several are encoded together.
+
+        Args:
+            batch: which they enter.
+            seconds: since rows entered it.
+        """
+        enough = self.capacity // (ENTERING if seconds < _LATE_SECONDS else _ENTERING_LATE)
+        few = self._waiting.rows > batch.free < enough
         return 0 if few and batch.rows else batch.free
 
     def _share(self, worker: int) -> int:

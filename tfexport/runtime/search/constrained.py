@@ -50,6 +50,10 @@ def decode_constrained(
         options: how to decode them.
         search: the search without phrases.
     """
+    # What the encoder gives is computed once for all that follows.
+    traces = options.beam_size == 1 and options.fits_greedy_graph
+    if model.searches_encoded and not traces and not options.encoder_no_repeat_ngram_size:
+        requests = _encoded(model, requests)
     found, traced = _searched(model, requests, options, search)
     lacking = dict[int, Request]()
     for place, request in enumerate(requests):
@@ -61,20 +65,18 @@ def decode_constrained(
     if not lacking:
         return found
     if traced is None:
-        # What the encoder gives is computed once for all that follows.
-        sources = model.encoded([request.source for request in lacking.values()])
-        for place, source in zip(lacking, sources, strict=True):
-            lacking[place] = dataclasses.replace(lacking[place], encoded=source)
+        rows = _encoded(model, list(lacking.values()))
+        lacking = dict(zip(lacking, rows, strict=True))
     placed = _placed(model, lacking, found, options, traced)
-    rows, open_rows = dict[int, Request](), dict[int, list[int]]()
+    followed, open_rows = dict[int, Request](), dict[int, list[int]]()
     for place, request in lacking.items():
         if place in placed:
             found[place] = placed[place]
         elif (reachable := _within(request, options)) is not None:
-            rows[place] = _admitting(request, reachable)
+            followed[place] = _admitting(request, reachable)
             open_rows.setdefault(_width(reachable, options), []).append(place)
     for width, places in open_rows.items():
-        chosen = [rows[place] for place in places]
+        chosen = [followed[place] for place in places]
         wider = dataclasses.replace(options, beam_size=width)
         made = _run(model, chosen, wider)
         for place, hypotheses in zip(places, made, strict=True):
@@ -83,6 +85,17 @@ def decode_constrained(
             checked = [_checked(each, required) for each in hypotheses]
             found[place] = _fewest_unmet(found[place], checked, options.num_hypotheses)
     return found
+
+
+def _encoded(model: Model, requests: Sequence[Request]) -> Sequence[Request]:
+    """Rows with what the encoder gives; they are all of its results, or none."""
+    if requests[0].encoded is not None:
+        return requests
+    sources = model.encoded([request.source for request in requests])
+    return [
+        dataclasses.replace(request, encoded=source)
+        for request, source in zip(requests, sources, strict=True)
+    ]
 
 
 def _searched(
@@ -171,8 +184,7 @@ def _placed_alike(
 def unsupported(options: ResolvedOptions) -> list[Problem]:
     """The problems of options that have no meaning for rows with required phrases."""
     # Rows are many, and wrong ones few.
-    if not (options.sampling or options.return_alternatives or options.beam_groups > 1
-            or options.callback is not None):  # fmt: skip
+    if options.takes_required:
         return []
     names = [
         name

@@ -151,7 +151,8 @@ def _words_at_once(drafts: Sequence[Draft], attention: Sequence[Floats]) -> Iter
         words[row, :count] = of_sources[row]
         prefix, is_sign = len(draft.request.prefix), draft.places.is_sign
         for first, end in spans[row]:
-            if first < prefix or all(map(is_sign, tokens[first:end])):
+            # Most words begin with a token that is no sign.
+            if first < prefix or (is_sign(tokens[first]) and all(map(is_sign, tokens[first:end]))):
                 none.append(len(starts))
             starts.append(row * longest + first)
     pooled = np.rint(parts * _PARTS) @ (words[:, :, None] == np.arange(width)).astype(np.float64)
@@ -195,6 +196,7 @@ def _places(draft: Draft, words: _Words) -> Iterator[_Place]:
     required, tokens, places = draft.required, draft.tokens, draft.places
     unmet, spans = draft.unmet, words.spans
     met = [each.number for each in required.requirements if each.number not in unmet]
+    several = {each.number for each in required.requirements if each.count > 1}
     for number in unmet:
         for source in places.sources(number):
             found = _translated_from(words, source)
@@ -203,7 +205,7 @@ def _places(draft: Draft, words: _Words) -> Iterator[_Place]:
             (first, end), core = found
             span = spans[first][0], spans[end - 1][1]
             replaced = tokens[slice(*span)]
-            if places.holds(number, replaced):
+            if number in several and places.holds(number, replaced):
                 continue
             for other in met:  # the words are another phrase: this one is put beside them
                 if places.holds(other, replaced):

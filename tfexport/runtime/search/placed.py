@@ -373,7 +373,8 @@ def continue_drafts(
         prefilled.prefix_scores[row] = reading.log_probs[:common]
     uncounted = options.uncounted(drafts[0][0].request.prefix)
     choice: _ForcedBeams | _ForcedSteps
-    if options.beam_size > 1:
+    # A beam of one is a greedy search, unless penalties or bans act in its own way.
+    if options.beam_size > 1 and not options.fits_reading:
         choice = _ForcedBeams(model, requests, inner, prefilled, forced, uncounted)
     else:
         choice = _ForcedSteps(requests, inner, prefilled, forced)

@@ -265,6 +265,12 @@ class ResolvedOptions(DecodingOptions):
         """Ids that no target has before its end: end tokens and suppressed ones."""
         return frozenset((*self.end_tokens, *self.suppress_tokens))
 
+    @cached_property
+    def takes_required(self) -> bool:
+        """Whether rows may have required phrases."""
+        return not (self.sampling or self.return_alternatives or self.beam_groups > 1
+                    or self.callback is not None)  # fmt: skip
+
     @property
     def by_transformers(self) -> bool:
         """Whether the search follows the rules of transformers."""
