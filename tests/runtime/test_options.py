@@ -162,6 +162,14 @@ def test_all_problems_stand_in_one_message(translator: Translator) -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("value", [np.array([]), np.array([1, 2]), "much", None])
+def test_scoring_refuses_coverage_penalties_that_are_no_numbers(
+    translator: Translator, value: Any
+) -> None:
+    with pytest.raises(ConfigError, match="coverage_penalty"):
+        translator.score([[4]], [[5]], coverage_penalty=value)
+
+
 @pytest.mark.parametrize("option", ["beam_size", "sampling", "callback", "max_length", "nonsense"])
 def test_scoring_takes_no_option_that_chooses_tokens(translator: Translator, option: str) -> None:
     with pytest.raises(ConfigError, match=option):

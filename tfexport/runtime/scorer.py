@@ -73,7 +73,7 @@ class Scorer:
             for name in keywords
             if name in _SEARCH_OPTIONS
         ]
-        if keywords.get("coverage_penalty"):
+        if "coverage_penalty" in keywords:
             # ``check_options`` requires a beam with it, which scoring does not have.
             keywords = {"beam_size": 2, **keywords}
         return self._engine.resolver.resolve(keywords, extra=extra, language_pair=language_pair)[0]
