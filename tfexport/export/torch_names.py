@@ -44,6 +44,9 @@ CHOOSE_LINES = "torch.fx.proxy:TracerBase._filter_traceback_frames"
 PACK = "torch:_C._VariableFunctions._pack_padded_sequence"
 UNPACK = "torch:_C._VariableFunctions._pad_packed_sequence"
 
+# Shapes of a captured forward's graphs; see ``incremental.fused``.
+WITHOUT_VALUES = "torch._subclasses.fake_tensor:FakeTensorMode"
+
 # Operators of a captured forward; see ``incremental.functional``.
 OPERATOR = "torch:_ops.OpOverload"
 COMPOSITE = "torch:_C.DispatchKey.CompositeImplicitAutograd"
@@ -56,7 +59,7 @@ NAMES = (
     DECOMPOSE, LIST_OPERATORS, RUN_NODE, PROMOTE, SET_NODE, FIND_RULE, TRY_RULE,
     RULE_MATCHER, COPY, *ASSERTIONS,
     CAUSAL_HINT, *TENSOR_LISTS, TRUTH, UNKNOWN_VALUE, SET_SIZE, CHOOSE_LINES, PACK, UNPACK,
-    OPERATOR, COMPOSITE, READ_ARCHIVE, WRITE_ARCHIVE,
+    WITHOUT_VALUES, OPERATOR, COMPOSITE, READ_ARCHIVE, WRITE_ARCHIVE,
 )  # fmt: skip
 
 

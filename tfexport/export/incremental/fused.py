@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tfexport.export import torch_names
 from tfexport.export.incremental.attention import attention, order_of
 from tfexport.export.ir_tools.nodes import MULTI_HEAD_ATTENTION
 from tfexport.export.modules.contract import Head
@@ -108,8 +108,11 @@ def shapes_of(module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> Shape
 
 @torch.no_grad()
 def without_values(compute: Callable[..., Any], given: Sequence[Tensor]) -> Any:
-    """What a function gives for tensors, as tensors with a shape and a type but no values."""
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    """The results of a function of tensors, with shapes and types; without values if torch can."""
+    kind = torch_names.find(torch_names.WITHOUT_VALUES)
+    if kind is None:
+        return compute(*given)
+    with kind(allow_non_fake_inputs=True) as mode:
         return compute(*map(mode.from_tensor, given))
 
 
