@@ -419,13 +419,14 @@ int tfn_batch_read(tfn_batch* batch, const int32_t* tokens, const int32_t* count
         tfn::Batch& own = batch_of(batch);
         if (!own.rows()) return;
         require(tokens && counts && reading, "no tokens");
-        require(reading->targets && reading->log_probs && reading->gaps && reading->best,
+        const bool found = reading->log_probs && reading->gaps && reading->best;
+        require(reading->targets ? found : reading->states || reading->attention,
                 "no targets, or no room for what is found");
         int64_t all = 0;
         for (int row = 0; row < own.rows(); row++) all += std::max(0, counts[row]);
         require(all <= MOST_TOKENS, "too many tokens at once");
         const int size = own.model().config.target_vocab_size;
-        for (int64_t i = 0; i < all; i++)
+        for (int64_t i = 0; reading->targets && i < all; i++)
             require(reading->targets[i] >= 0 && reading->targets[i] < size,
                     "a target that the vocabulary does not have");
         require(!reading->attention || reading->source_width >= own.longest_source(),
@@ -433,7 +434,7 @@ int tfn_batch_read(tfn_batch* batch, const int32_t* tokens, const int32_t* count
         tfn::Borrowed workspace(own.model());
         own.read(*workspace, tokens, counts,
                  {reading->targets, reading->log_probs, reading->gaps, reading->best,
-                  reading->attention, reading->source_width});
+                  reading->states, reading->attention, reading->source_width});
     });
 }
 

@@ -68,10 +68,11 @@ def test_rows_go_on_from_any_position(drawn: int) -> None:
     given = [[draw.randrange(model.vocab_size) for _ in range(draw.randint(1, 6))] for _ in rows]
     wanted = [[draw.randrange(model.vocab_size) for _ in row] for row in given]
     branch = trace.batch.branch(rows, lengths)
-    width = max(map(len, sources)) + 2
-    attention = np.empty((sum(map(len, given)), width), np.float32)
     flat = [[token for row in each for token in row] for each in (given, wanted)]
-    found = branch.read(flat[0], [len(row) for row in given], flat[1], attention)
+    counts = [len(row) for row in given]
+    found = branch.read(flat[0], counts, flat[1])
+    states, attention = trace.batch.branch(rows, lengths).trace(flat[0], counts)
+    np.testing.assert_array_equal(model.log_probs(states, flat[1]), found.log_probs)
     at = 0
     for row, before, tokens, targets in zip(rows, begun, given, wanted, strict=True):
         log_probs, attended = read_alone(model, sources[row], [*before, *tokens])

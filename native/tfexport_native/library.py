@@ -160,6 +160,7 @@ class CReading(ctypes.Structure):
         ("log_probs", ctypes.c_void_p),
         ("gaps", ctypes.c_void_p),
         ("best", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
         ("attention", ctypes.c_void_p),
         ("source_width", Int),
     )

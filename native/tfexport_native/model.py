@@ -428,7 +428,6 @@ class Batch:
         tokens: Sequence[int] | NDArray[Any],
         counts: Sequence[int] | NDArray[Any],
         targets: Sequence[int] | NDArray[Any],
-        attention: Floats | None = None,
     ) -> Read:
         """Give each row its next tokens, and compare what may follow each with a target.
 
@@ -436,26 +435,47 @@ class Batch:
             tokens: row after row.
             counts: (R,), how many each row gets, at least one.
             targets: for each token one that may follow it.
-            attention: (tokens, S), to be filled with the mean over heads of the last layer's
-                cross-attention; S at least the longest source.
         """
-        given, each, wanted = as_ints(tokens), as_ints(counts), as_ints(targets)
-        if len(each) != self.rows or given.shape != wanted.shape or each.sum() != len(given):
-            raise NativeError(
-                f"{len(given)} tokens, {len(wanted)} targets and {len(each)} counts of "
-                f"{int(each.sum())}; the batch has {self.rows} rows"
-            )
+        given, wanted = as_ints(tokens), as_ints(targets)
+        if given.shape != wanted.shape:
+            raise NativeError(f"{len(given)} tokens and {len(wanted)} targets")
         found = Read(np.empty(len(given), np.float64), np.empty(len(given), np.float32),
                      np.empty(len(given), np.int32))  # fmt: skip
-        width = 0 if attention is None else attention.shape[-1]
-        check("attention", attention, np.float32, (len(given), width))
-        how = CReading(
-            address(wanted), address(found.log_probs), address(found.gaps), address(found.best),
-            address(attention), width,
-        )  # fmt: skip
+        self._read(
+            given,
+            counts,
+            CReading(address(wanted), *[each.ctypes.data for each in found], None, None, 0),
+        )
+        return found
+
+    def trace(
+        self, tokens: Sequence[int] | NDArray[Any], counts: Sequence[int] | NDArray[Any]
+    ) -> tuple[Floats, Floats]:
+        """Give each row its next tokens, and keep what ``Model.trace`` keeps.
+
+        Args:
+            tokens: row after row.
+            counts: (R,), how many each row gets, at least one.
+
+        Returns:
+            The states (N, E) and the attention (N, S of the longest source) after each token.
+        """
+        given, width = as_ints(tokens), self.longest_source
+        states = np.empty((len(given), self._model.state_size), np.float32)
+        attention = np.empty((len(given), width), np.float32)
+        how = CReading(None, None, None, None, address(states), address(attention), width)
+        self._read(given, counts, how)
+        return states, attention
+
+    def _read(self, given: Ints, counts: Sequence[int] | NDArray[Any], how: CReading) -> None:
+        each = as_ints(counts)
+        if len(each) != self.rows or each.sum() != len(given):
+            raise NativeError(
+                f"{len(given)} tokens and counts of {int(each.sum())} in {len(each)} rows; the "
+                f"batch has {self.rows} rows"
+            )
         call("tfn_batch_read", self._handle, given.ctypes.data, each.ctypes.data,
              ctypes.byref(how))  # fmt: skip
-        return found
 
     def step(
         self,

@@ -238,13 +238,15 @@ private:
         if (!tokens.empty() && draw.chance(5)) targets.back() = draw.any<int32_t>({-1, size});
         if (!counts.empty() && draw.chance(5)) counts.back() = draw.any<int32_t>({0, INT32_MIN});
         const int32_t width = tfn_batch_longest_source(made) + draw.below(3);
-        std::vector<float> gaps(tokens.size()), attention(tokens.size() * (size_t)width);
+        std::vector<float> gaps(tokens.size()), attention(tokens.size() * (size_t)width),
+            states(tokens.size() * (size_t)config_.whole("d_model"));
         std::vector<double> log_probs(tokens.size());
         best.resize(tokens.size());
-        const tfn_reading reading{targets.data(),
+        const tfn_reading reading{draw.chance(50) ? targets.data() : nullptr,
                                   log_probs.data(),
                                   gaps.data(),
                                   best.data(),
+                                  draw.chance(50) ? states.data() : nullptr,
                                   draw.chance(50) ? attention.data() : nullptr,
                                   draw.chance(3) ? -1 : width};
         Outcome read;

@@ -200,20 +200,25 @@ class NativeModel:
                 sequences = wider
                 without = dict(zip(map(int, longer), scores.tolist(), strict=True))
         left = NativeTracedRows(self.folder, self._model, found.batch)
-        log_probs = partial(self._log_probs, found)
+        log_probs = partial(self._log_probs, found.states, found.sequences.tolist())
         made = sequences.astype(np.int64)
         return made, Traced(log_probs, found.attention[:, :steps], left, without)
 
     @reporting
     def _log_probs(
-        self, trace: tfexport_native.Trace, rows: Sequence[int], counts: Sequence[int]
+        self,
+        states: Sequence[Floats] | Floats,
+        tokens: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        counts: Sequence[int],
     ) -> list[list[float]]:
         """See ``interface.Traced``."""
-        states = [trace.states[row, :count] for row, count in zip(rows, counts, strict=True)]
-        tokens = [
-            trace.sequences[row, :count].tolist() for row, count in zip(rows, counts, strict=True)
-        ]
-        return _log_probs(self._model, states, tokens)
+        pairs = list(zip(rows, counts, strict=True))
+        return _log_probs(
+            self._model,
+            [states[row][:count] for row, count in pairs],
+            [tokens[row][:count] for row, count in pairs],
+        )
 
     @reporting
     def retrace(
@@ -225,15 +230,13 @@ class NativeModel:
         """See ``interface.Model``."""
         batch = self._entered(rows)
         counts = [len(row) for row in tokens]
-        flat, wanted = ([token for row in each for token in row] for each in (tokens, targets))
-        attended = np.empty((len(flat), batch.longest_source), np.float32)
-        found = batch.read(flat, counts, wanted, attended)
-        log_probs = np.zeros((len(rows), max(counts)))
-        attention = np.zeros((*log_probs.shape, attended.shape[1]), np.float32)
+        states, attended = batch.trace([token for row in tokens for token in row], counts)
         inside = np.arange(max(counts)) < np.array(counts)[:, None]
-        log_probs[inside], attention[inside] = found.log_probs, attended
+        attention = np.zeros((*inside.shape, attended.shape[1]), np.float32)
+        attention[inside] = attended
+        of_rows = np.split(states, np.cumsum(counts)[:-1])
         left = NativeTracedRows(self.folder, self._model, batch)
-        return Traced(partial(_firsts, log_probs.tolist()), attention, left)
+        return Traced(partial(self._log_probs, of_rows, targets), attention, left)
 
     @reporting
     def encoded(self, rows: Sequence[Source]) -> Sequence[Floats]:
@@ -394,13 +397,6 @@ def _log_probs(
         rows.append(found[at : at + len(row)])
         at += len(row)
     return rows
-
-
-def _firsts(
-    values: Sequence[list[float]], rows: Sequence[int], counts: Sequence[int]
-) -> list[list[float]]:
-    """The first values of rows."""
-    return [values[row][:count] for row, count in zip(rows, counts, strict=True)]
 
 
 class NativeRunningRows:
