@@ -300,7 +300,9 @@ def test_the_scheduler_decodes_rows_with_terms_beside_others(translator: Transla
     options, _ = engine.resolver.resolve({"beam_size": 2})
     terms = Terms.of(TERMS)
     requests = [
-        engine.request(row, i, (), options, as_ids=False, terms=terms.locate(row))
+        engine.request(
+            row, i, (), options, as_ids=False, required=engine.required(row, terms, options)
+        )
         for i, row in enumerate(ROWS)
     ]
     expected = [made.hypotheses for made in translator.translate(ROWS, beam_size=2, terms=terms)]

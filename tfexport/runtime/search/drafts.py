@@ -135,7 +135,7 @@ def _words(drafts: Sequence[Draft], attention: Sequence[Floats]) -> Iterator[_Wo
 
 def _words_at_once(drafts: Sequence[Draft], attention: Sequence[Floats]) -> Iterator[_Words]:
     spans = [_spans(draft.tokens, draft.required.boundaries) for draft in drafts]
-    of_sources = [draft.places.words for draft in drafts]
+    of_sources = [draft.places.words(draft.request.ids) for draft in drafts]
     width = max((max(words, default=-1) for words in of_sources), default=-1) + 1
     longest = max(len(draft.tokens) for draft in drafts)
     most_words = max(len(words) for words in of_sources)
