@@ -19,6 +19,7 @@ from tfexport.runtime.terms import (
     split_words,
     words_of_pieces,
     words_of_tokens,
+    written_words,
 )
 from tfexport.runtime.text.codec import Framing, TextCodec, check_ids, check_rows
 from tfexport.runtime.text.tokenizer import Tokenizer
@@ -127,7 +128,7 @@ class TermTokens:
 
     def words_of(self, text: str, ids: Sequence[int], framing: Framing) -> tuple[int, ...]:
         """The word of each id of a source text; see ``Places``."""
-        words = split_words(text)
+        words = written_words(text)
         before, after = self._texts.num_special_tokens(framing)
         of_text = words_of_pieces(words, self._texts.pieces(ids[before : len(ids) - after]))
         if of_text is None:

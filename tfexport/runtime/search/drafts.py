@@ -4,6 +4,7 @@ Axes: R rows, T tokens, S source tokens, W words of the source, N words of a tar
 """
 
 import itertools
+import math
 import operator
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -59,8 +60,8 @@ class _Words(NamedTuple):
     Attributes:
         spans: (N,), the tokens of each.
         sources: (W,), the words of the source that have tokens, ascending.
-        attention: (N, W), sums over the tokens of both; 0 for signs and a prefix.
-        whole: (N,), of all words of the source.
+        attention: (N, W), sums over the tokens of both.
+        whole: (N,), of all words of the source; infinity for signs and a prefix, which have none.
         most: (N,), the column of the one with the most; -1 for signs and a prefix.
     """
 
@@ -84,8 +85,9 @@ class _Place(NamedTuple):
     core: Span
     numbers: tuple[int, ...]
 
-    def ways(self, draft: Draft) -> Iterator[tuple[Span, Tokens]]:
+    def ways(self, draft: Draft) -> list[tuple[Span, Tokens]]:
         """The tokens that are replaced, and those that replace them."""
+        found = list[tuple[Span, Tokens]]()
         places, start = draft.places, len(draft.request.prefix)
         for span in (self.span,) if self.core == self.span else (self.span, self.core):
             replaced = draft.tokens[slice(*span)]
@@ -96,8 +98,9 @@ class _Place(NamedTuple):
                 first = span[0] == start and not rank
                 own = sign if rank == len(self.numbers) - 1 else ""
                 forms.append(places.forms(number, own, first, upper))
-            for chosen in itertools.product(*forms):
-                yield span, tuple(itertools.chain(*chosen))
+            for chosen in itertools.islice(itertools.product(*forms), _MOST_DRAFTS):
+                found.append((span, tuple(itertools.chain(*chosen))))
+        return found[:_MOST_DRAFTS]
 
 
 def with_phrases(
@@ -114,7 +117,7 @@ def with_phrases(
         places = _places(draft, attended)
         if len(places) > 1:
             places = _merged(sorted(places, key=lambda place: place.span))
-        ways = [list(itertools.islice(place.ways(draft), _MOST_DRAFTS)) for place in places]
+        ways = [place.ways(draft) for place in places]
         for chosen in itertools.islice(itertools.product(*ways), _MOST_DRAFTS) if ways else ():
             tokens, at, forced, replaced = list[int](), 0, 0, Tokens()
             for span, phrases in chosen:
@@ -147,11 +150,10 @@ def _words(draft: Draft, attention: Floats) -> _Words | None:
         for place, (start, stop) in enumerate(spans)
         if start < prefix or (is_sign(tokens[start]) and all(map(is_sign, tokens[start:stop])))
     ]
-    most = pooled.argmax(1).tolist()
+    whole, most = pooled.sum(1).tolist(), pooled.argmax(1).tolist()
     for place in none:
-        most[place] = -1
-    pooled[none] = 0
-    return _Words(spans, [words[place] for place in first], pooled, pooled.sum(1).tolist(), most)
+        whole[place], most[place] = math.inf, -1
+    return _Words(spans, [words[place] for place in first], pooled, whole, most)
 
 
 def _spans(tokens: Tokens, bounds: Boundaries | None) -> list[Span]:
