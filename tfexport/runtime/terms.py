@@ -5,7 +5,7 @@ docs/terms.md has the rules of matching.
 
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -62,7 +62,8 @@ _JOINED = {("word", "word"), ("mark", "word")}
 _PLAIN = re.compile(
     "[ -~\xa1-\u02ff\u0370-\u0482\u048a-\u0590\u1e00-\u1fff\u2010-\u2027\u2030-\u205e]*"
 )
-_UNITS = re.compile(r" ?(?:\w+|[^\w ])")
+_WRITTEN = re.compile(r"\w+|[^\w ]")
+_UNITS = re.compile(f" ?(?:{_WRITTEN.pattern})")
 
 
 class Words(NamedTuple):
@@ -113,51 +114,57 @@ def _split(text: str) -> Words:
     return Words(tuple(words), tuple(begins))
 
 
-def words_of_pieces(words: Words, pieces: Sequence[str]) -> list[int] | None:
+def written_words(text: str) -> list[str]:
+    """The words of a text, as of ``split_words``, without the space before them."""
+    text = unicodedata.normalize("NFC", text)
+    if _PLAIN.fullmatch(text):
+        return _WRITTEN.findall(text)
+    return [word.lstrip(" ") for word in _split(text).words]
+
+
+def words_of_pieces(written: Sequence[str], pieces: Sequence[str]) -> list[int] | None:
     """The word of each token of a text, as of ``words_of_tokens``.
 
     Args:
-        words: of the text.
+        written: the words of the text.
         pieces: the tokens, without white space.
 
     Returns:
         None if the pieces are not exactly the text.
     """
-    written = [word.lstrip(" ") for word in words.words]
     if "".join(pieces) != "".join(written) or not written:
         return None
-    ends, stops = list(accumulate(map(len, written))), list(accumulate(map(len, pieces)))
-    starts = [0, *stops[:-1]]
-    found = [bisect_right(ends, start) for start in starts]
-    lasts = [bisect_left(ends, stop) for stop in stops]
-    if found != lasts:
-        for token, (first, last) in enumerate(zip(found, lasts, strict=True)):
-            if first < last:  # a token such as "a." belongs to the word, not to the sign
-                if last == first + 1 and _kind(written[last][0]) == "sign":
-                    continue
-                start, stop = starts[token], stops[token]
-                found[token] = max(
-                    range(first, last + 1),
-                    key=lambda word: (
-                        _kind(written[word][0]) != "sign",
-                        min(stop, ends[word]) - max(start, ends[word] - len(written[word])),
-                        -word,
+    found, word, last, start = list[int](), 0, len(written) - 1, 0
+    ends = list(accumulate(map(len, written)))
+    for piece in pieces:
+        stop = start + len(piece)
+        while ends[word] <= start and word < last:
+            word += 1
+        chosen = word
+        if stop > ends[word]:  # a token such as "a." belongs to the word, not to the sign
+            reached = bisect_left(ends, stop)
+            if reached > word + 1 or _kind(written[reached][0]) != "sign":
+                chosen = max(
+                    range(word, reached + 1),
+                    key=lambda each: (
+                        _kind(written[each][0]) != "sign",
+                        min(stop, ends[each]) - max(start, ends[each] - len(written[each])),
+                        -each,
                     ),
                 )
-            elif first == len(written):  # nothing, after the text
-                found[token] = first - 1
+        found.append(chosen)
+        start = stop
     return found
 
 
-def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
+def words_of_tokens(written: Sequence[str], surfaces: Sequence[str]) -> list[int]:
     """The word of each token of a text.
 
     Args:
-        words: of the text.
+        written: the words of the text.
         surfaces: the part of the text that each token is; see ``TextCodec.surfaces``. What is not
             there is looked for nearby.
     """
-    written = [word.lstrip(" ") for word in words.words]
     text = "".join(written)
     word_at = [number for number, word in enumerate(written) for _ in word]
     found, place, before = list[int](), 0, ""

@@ -28,9 +28,12 @@ class Boundaries(Protocol):
 class Places(Protocol):
     """Where requirements come from in the source, and how they are put into a translation."""
 
-    @property
-    def words(self) -> Tokens:
-        """The word of each source token; -1 for special tokens."""
+    def words(self, ids: Sequence[int]) -> Tokens:
+        """The word of each source token; -1 for special tokens.
+
+        Args:
+            ids: the tokens.
+        """
 
     def sources(self, number: int) -> Sequence[tuple[int, int]]:
         """The first source word of each occurrence of a requirement, and the one after the last."""
