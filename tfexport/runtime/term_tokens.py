@@ -362,7 +362,7 @@ class TermPlaces:
     def forms(self, number: int, sign: str, first: bool, upper: bool) -> Sequence[tuple[int, ...]]:
         """See ``Places``."""
         target = self._requirements[number].target
-        return self._tokens.forms(target, sign, first, first and upper, self._options)
+        return self._tokens.forms(target, sign, first, upper, self._options)
 
     def holds(self, number: int, tokens: Sequence[int]) -> bool:
         """See ``Places``."""

@@ -52,7 +52,7 @@ class Places(Protocol):
             number: the number of the requirement.
             sign: punctuation that is written to the word before it; empty for none.
             first: whether it comes before all other tokens.
-            upper: whether it has a capital letter there.
+            upper: whether it has a capital letter there; only with ``first``.
         """
 
     def holds(self, number: int, tokens: Sequence[int]) -> bool:
