@@ -37,7 +37,7 @@ def save_marian(size: Size, folder: Path) -> None:
     model = MarianMTModel(config).requires_grad_(False)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1 and "embed" not in name and "shared" not in name:
-            torch.nn.init.xavier_uniform_(parameter)
+            torch.nn.init.xavier_normal_(parameter)  # as trained weights are distributed
         if name.endswith("encoder_attn.out_proj.weight"):
             parameter.mul_(3.0)  # listen to the source
     table = model.model.shared.weight

@@ -53,7 +53,7 @@ def make_random(size: Size) -> Transformer:
     model = build_transformer(config_of(size)).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            torch.nn.init.xavier_uniform_(parameter)
+            torch.nn.init.xavier_normal_(parameter)  # as trained weights are distributed
         if name.endswith("cross_attn.out_proj.weight"):
             parameter.mul_(3.0)  # listen to the source
         if "embedding" in name:
