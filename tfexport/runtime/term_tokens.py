@@ -1,7 +1,7 @@
 """Terms as tokens of a bundle's target: what a search has to find, and what a text has met."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -67,17 +67,22 @@ class _Target:
     first: tuple[tuple[int, ...], ...]
     problems: tuple[Message, ...]
     forms: dict[tuple[str, bool, bool], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    requirements: dict[tuple[int, int], Requirement] = field(default_factory=dict)
+    requirements: dict[tuple[int, int], "_TermRequirement"] = field(default_factory=dict)
 
-    def requirement(self, number: int, count: int) -> Requirement:
+    def requirement(self, number: int, count: int) -> "_TermRequirement":
         """The requirement of this number that one of the phrases occurs so often."""
         key = number, count
         if key not in self.requirements:
-            self.requirements[key] = Requirement(self.inside, self.first, count, number)
+            made = _TermRequirement(self.inside, self.first, count, number, target=self)
+            self.requirements[key] = made
         return self.requirements[key]
 
 
-_Targets = Sequence[tuple[_Target, int]]  # each with the number of times that it is needed
+@dataclass(frozen=True, kw_only=True)
+class _TermRequirement(Requirement):
+    """A requirement, and the target phrases that it is made of."""
+
+    target: _Target = field(compare=False, repr=False)
 
 
 class TermTokens:
@@ -116,15 +121,21 @@ class TermTokens:
             raise InputError(
                 f"holds {len(counts)} different terms; at most {MOST_REQUIRED}: split the text"
             )
-        targets = [(self._target(each, options), count) for each, count in counts.items()]
-        if problems := [problem for target, _ in targets for problem in target.problems]:
+        requirements = self._requirements(counts, options)
+        if problems := [problem for each in requirements for problem in each.target.problems]:
             raise InputError(join_problems("terms", problems))
-        places = TermPlaces(self, text, targets, found, options)
-        requirements = [
-            target.requirement(number, count) for number, (target, count) in enumerate(targets)
-        ]
+        places = TermPlaces(self, text, requirements, found, options)
         known = places if self._can_place else None
-        return Required(tuple(requirements), self.boundaries, places.unmet_in, known)
+        return Required(requirements, self.boundaries, places, known)
+
+    def _requirements(
+        self, counts: Mapping[tuple[str, ...], int], options: ResolvedOptions
+    ) -> tuple[_TermRequirement, ...]:
+        """That target phrases occur so often."""
+        return tuple([
+            self._target(targets, options).requirement(number, count)
+            for number, (targets, count) in enumerate(counts.items())
+        ])  # fmt: skip
 
     def words_of(self, text: str, ids: Sequence[int], framing: Framing) -> tuple[int, ...]:
         """The word of each id of a source text; see ``Places``."""
@@ -168,9 +179,10 @@ class TermTokens:
     def unmet(self, found: Sequence[Term], text: str, options: ResolvedOptions) -> tuple[Term, ...]:
         """The terms, of those found in a source, that its translation does not meet."""
         firsts = {term.targets: term for term in reversed(found)}
-        counts = _counted(found)
-        targets = [(self._target(each, options), count) for each, count in counts.items()]
-        return tuple(firsts[targets[place][0].targets] for place in _missing(targets, text))
+        requirements = self._requirements(_counted(found), options)
+        return tuple(
+            firsts[requirements[number].target.targets] for number in _unmet(requirements, text)
+        )
 
     @cached_property
     def boundaries(self) -> "WordBoundaries | None":
@@ -315,26 +327,26 @@ class WordBoundaries:
 
 
 class TermPlaces:
-    """See ``required.Places``."""
+    """See ``required.Places`` and ``required.Checker``."""
 
-    __slots__ = ("_found", "_options", "_targets", "_text", "_tokens", "_words")
+    __slots__ = ("_found", "_options", "_requirements", "_text", "_tokens", "_words")
 
     def __init__(
         self,
         tokens: TermTokens,
         text: str,
-        targets: _Targets,
+        requirements: Sequence[_TermRequirement],
         found: Sequence[Occurrence],
         options: ResolvedOptions,
     ) -> None:
-        """Take a source, the targets of its requirements, and the occurrences of their terms."""
+        """Take a source, its requirements, and the occurrences of their terms."""
         self._tokens, self._options = tokens, options
-        self._text, self._targets, self._found = text, targets, found
+        self._text, self._requirements, self._found = text, requirements, found
         self._words: tuple[int, ...] | None = None
 
-    def unmet_in(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """See ``Required``."""
-        return _missing(self._targets, self._tokens.decode(tokens))
+    def unmet(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """See ``Checker``."""
+        return _unmet(self._requirements, self._tokens.decode(tokens))
 
     def words(self, ids: Sequence[int]) -> tuple[int, ...]:
         """See ``Places``."""
@@ -344,18 +356,18 @@ class TermPlaces:
 
     def sources(self, number: int) -> Sequence[tuple[int, int]]:
         """See ``Places``."""
-        targets = self._targets[number][0].targets
+        targets = self._requirements[number].target.targets
         return [(start, end) for term, start, end in self._found if term.targets == targets]
 
     def forms(self, number: int, sign: str, first: bool, upper: bool) -> Sequence[tuple[int, ...]]:
         """See ``Places``."""
-        target = self._targets[number][0]
-        return self._tokens.forms(target, sign, first, first and upper, self._options)
+        target = self._requirements[number].target
+        return self._tokens.forms(target, sign, first, upper, self._options)
 
     def holds(self, number: int, tokens: Sequence[int]) -> bool:
         """See ``Places``."""
-        target = self._targets[number][0]
-        return not _missing([(target, 1)], self._tokens.decode(tokens))
+        once = self._requirements[number].target.requirement(number, 1)
+        return not _unmet([once], self._tokens.decode(tokens))
 
     def is_sign(self, token: int) -> bool:
         """See ``Places``."""
@@ -378,17 +390,18 @@ def _counted(found: Iterable[Term]) -> dict[tuple[str, ...], int]:
     return counts
 
 
-def _missing(targets: _Targets, text: str) -> tuple[int, ...]:
-    """Which of the targets a text does not have as often as it has to."""
-    words, missing = None, list[int]()
-    for place, (target, count) in enumerate(targets):
-        known = target.phrases.is_in(text)
-        if known is None or (known and count > 1):
+def _unmet(requirements: Sequence[_TermRequirement], text: str) -> tuple[int, ...]:
+    """The numbers of the requirements that a text does not meet."""
+    words, unmet = None, list[int]()
+    for each in requirements:
+        phrases = each.target.phrases
+        known = phrases.is_in(text)
+        if known is None or (known and each.count > 1):
             words = words or split_words(text)
-            known = target.phrases.count(words) >= count
+            known = phrases.count(words) >= each.count
         if not known:
-            missing.append(place)
-    return tuple(missing)
+            unmet.append(each.number)
+    return tuple(unmet)
 
 
 def _capital(phrase: str) -> str:

@@ -201,6 +201,23 @@ def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+def _upper_first(text: str) -> str:
+    """The text whose ``_lower_first`` it is, if there is one; else itself."""
+    upper = text[:1].upper() + text[1:]
+    return upper if _lower_first(upper) == text else text
+
+
+def _as_words(text: str) -> str:
+    """An expression for a text from where a word begins to where one ends."""
+    before, after = (r"\b" if _kind(each) == "word" else "" for each in (text[0], text[-1]))
+    return before + re.escape(text) + after
+
+
+def _any_of(expressions: Iterable[str]) -> re.Pattern[str]:
+    """Any of some expressions; nothing, for none."""
+    return re.compile("|".join(dict.fromkeys(expressions)) or "(?!)", re.ASCII)
+
+
 @dataclass(frozen=True)
 class Phrases:
     """Phrases that are found in texts, the longest first.
@@ -215,18 +232,16 @@ class Phrases:
 
     @cached_property
     def _written(self) -> re.Pattern[str]:
-        """Any of the phrases, from where a word begins to where one ends; for texts of ASCII."""
-        texts = []
-        for words in self.numbers:
-            text = "".join(words)
-            before, after = (r"\b" if _kind(each) == "word" else "" for each in (text[0], text[-1]))
-            texts.append(before + re.escape(text) + after)
-        return re.compile("|".join(texts) or "(?!)", re.ASCII)  # nothing, for no phrases
+        """Any of the phrases, also with a capital letter at the start; for texts of ASCII."""
+        texts = ["".join(words) for words in self.numbers]
+        starts = [r"\A" + _as_words(_upper_first(text)) for text in texts]
+        return _any_of([*map(_as_words, texts), *starts])
 
     @cached_property
-    def _firsts(self) -> tuple[str, ...]:
-        """The first words of phrases, and what they are with a capital letter."""
-        return (*{form for word in self.lengths for form in (word, word[:1].upper() + word[1:])},)
+    def _firsts(self) -> re.Pattern[str]:
+        """Any of the first words of phrases, also with a capital letter; for texts of ASCII."""
+        words = [form for word in self.lengths for form in (word, _upper_first(word))]
+        return _any_of(map(_as_words, words))
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, int]]) -> "Phrases":
@@ -294,11 +309,8 @@ class Phrases:
             return None
         if self._written.search(text):
             return True
-        # It may have other white space, or the capital letter of a sentence's first word.
-        for word in self._firsts:
-            if word in text:
-                return None
-        return False
+        # It may have other white space, or the capital letter of another sentence's first word.
+        return None if self._firsts.search(text) else False
 
 
 class Occurrence(NamedTuple):

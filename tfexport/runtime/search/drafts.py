@@ -92,10 +92,10 @@ class _Place(NamedTuple):
         for span in (self.span,) if self.core == self.span else (self.span, self.core):
             replaced = draft.tokens[slice(*span)]
             sign = places.sign_after(replaced[-1]) if replaced else ""
-            upper = bool(replaced) and places.is_upper(replaced[0])
             forms = list[Sequence[Tokens]]()
             for rank, number in enumerate(self.numbers):
                 first = span[0] == start and not rank
+                upper = first and bool(replaced) and places.is_upper(replaced[0])
                 own = sign if rank == len(self.numbers) - 1 else ""
                 forms.append(places.forms(number, own, first, upper))
             for chosen in itertools.islice(itertools.product(*forms), _MOST_DRAFTS):
