@@ -21,7 +21,7 @@ from tfexport.runtime import Translator
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.interface import Floats
 from tfexport.runtime.results import TranslationResult
-from tfexport.runtime.terms import Terms, split_words, words_of_tokens
+from tfexport.runtime.terms import Terms, words_of_tokens, written_words
 
 BUNDLE, TESTS = Path("examples/de-en.bundle"), Path("examples/de-en/test.tsv")
 CLEARLY = 0.35  # of the attention of a reference's word
@@ -58,9 +58,9 @@ def terms_of(
 ) -> list[tuple[str, str]]:
     """Words of a source, and the words of its reference that attend to them."""
     texts, bounds = translator.engine.texts, translator.engine.term_tokens.boundaries
-    words, surfaces = split_words(source), texts.surfaces(source)
+    words, surfaces = written_words(source), texts.surfaces(source)
     tokens = texts.encode_target(target)
-    pooled = np.zeros((len(tokens), len(words.words)))
+    pooled = np.zeros((len(tokens), len(words)))
     # The first source token is the start token.
     for place, word in enumerate(words_of_tokens(words, surfaces)):
         pooled[:, word] += attention[: len(tokens), place + 1]
@@ -73,7 +73,7 @@ def terms_of(
     for first, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
         written = re.sub(r"[^\w'-]", "", texts.decode(tokens[first:end]))
         shares = pooled[first:end].mean(0)
-        source_word = words.words[int(shares.argmax())].strip()
+        source_word = words[int(shares.argmax())]
         if not WORD.fullmatch(written) or shares.max() <= CLEARLY:
             continue
         if len(source_word) < 3 or not source_word.isalpha():

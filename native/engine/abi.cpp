@@ -288,14 +288,12 @@ int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t le
                                    scores);
             return;
         }
-        require(scores && trace->log_probs && trace->attention && trace->batch,
-                "no room for a trace");
+        require(trace->states && trace->attention && trace->batch, "no room for a trace");
         for (int32_t i = 0; i < all.count; i++)
             require(trace->source_width >= all.lengths[i],
                     "source_width is below the longest source");
         std::unique_ptr<tfn_batch> made(new tfn_batch{tfn::Batch(model->model)});
-        const tfn::Trace left{trace->log_probs, trace->attention, trace->source_width,
-                              &made->batch};
+        const tfn::Trace left{trace->states, trace->attention, trace->source_width, &made->batch};
         *steps = tfn::generate(*workspace, model->model, all, most, least, sequences, counts,
                                scores, &left);
         *trace->batch = made.release();
@@ -316,6 +314,19 @@ int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules* rules,
         *steps =
             tfn::beam(*workspace, model->model, all, by,
                       {record.room, record.tokens, record.parents, record.log_probs, record.steps});
+    });
+}
+
+int tfn_log_probs(tfn_model* model, const float* states, const int32_t* tokens, int32_t count,
+                  double* log_probs, tfn_error error) {
+    return guarded(error, [&] {
+        tfn::Model& own = model_of(model);
+        require(count >= 0 && (!count || (states && tokens && log_probs)), "no states");
+        for (int32_t i = 0; i < count; i++)
+            require(tokens[i] >= 0 && tokens[i] < own.config.target_vocab_size,
+                    "a token that the vocabulary does not have");
+        tfn::Borrowed workspace(own);
+        tfn::log_probs(*workspace, own, states, count, tokens, log_probs);
     });
 }
 
@@ -397,7 +408,7 @@ int tfn_batch_run(tfn_batch* batch, const int32_t* tokens, const tfn_run* run, i
         tfn::Borrowed workspace(own.model());
         tfn::run(*workspace, own, tokens,
                  {run->left, run->owed, run->end, run->first, run->last, run->steps, run->seconds,
-                  run->wake, run->enough},
+                  run->wake, run->enough, run->states},
                  chosen, counts);
     });
 }
@@ -408,13 +419,14 @@ int tfn_batch_read(tfn_batch* batch, const int32_t* tokens, const int32_t* count
         tfn::Batch& own = batch_of(batch);
         if (!own.rows()) return;
         require(tokens && counts && reading, "no tokens");
-        require(reading->targets && reading->log_probs && reading->gaps && reading->best,
+        const bool found = reading->log_probs && reading->gaps && reading->best;
+        require(reading->targets ? found : reading->states || reading->attention,
                 "no targets, or no room for what is found");
         int64_t all = 0;
         for (int row = 0; row < own.rows(); row++) all += std::max(0, counts[row]);
         require(all <= MOST_TOKENS, "too many tokens at once");
         const int size = own.model().config.target_vocab_size;
-        for (int64_t i = 0; i < all; i++)
+        for (int64_t i = 0; reading->targets && i < all; i++)
             require(reading->targets[i] >= 0 && reading->targets[i] < size,
                     "a target that the vocabulary does not have");
         require(!reading->attention || reading->source_width >= own.longest_source(),
@@ -422,7 +434,7 @@ int tfn_batch_read(tfn_batch* batch, const int32_t* tokens, const int32_t* count
         tfn::Borrowed workspace(own.model());
         own.read(*workspace, tokens, counts,
                  {reading->targets, reading->log_probs, reading->gaps, reading->best,
-                  reading->attention, reading->source_width});
+                  reading->states, reading->attention, reading->source_width});
     });
 }
 

@@ -13,7 +13,7 @@ extern "C" {
 #else
 #define TFN_API __attribute__((visibility("default")))
 #endif
-#define TFN_VERSION 9
+#define TFN_VERSION 10
 
 enum {
     TFN_OK = 0,
@@ -104,7 +104,8 @@ typedef struct {
  * at least. `owed` (rows,): tokens that each gets before it may choose `end`; null for none. A row
  * ends with the token `end`, or with its last one. `first`, `last`: forced, -1 for
  * none. At most `steps`; none begins after `seconds`, or once `enough` rows have ended and `wake`,
- * if it is not null, is not 0. Any thread may set it. */
+ * if it is not null, is not 0. Any thread may set it. states (rows, steps, E): as of tfn_trace, or
+ * null. */
 typedef struct {
     const int32_t* left;
     const int32_t* owed;
@@ -112,27 +113,31 @@ typedef struct {
     int32_t steps, enough;
     double seconds;
     const int32_t* wake;
+    float* states;
 } tfn_run;
 
-/* What tfn_generate leaves if it is not null; `scores` are needed then. log_probs (count, most): of
- * each token, 0 for a forced one. attention (count, most, source_width): the mean over heads of the
- * last layer's cross-attention when each token was chosen, padded with 0; of the rows' own tokens.
- * batch: a new one of all rows, whose positions are those that were computed. */
+/* What tfn_generate leaves if it is not null. states (count, most, E): by which each token was
+ * chosen, for tfn_log_probs. attention (count, most, source_width): the mean over heads of the last
+ * layer's cross-attention then, padded with 0. Both are written for the rows' own tokens; they are
+ * 0 for a last one that is forced. batch: a new one of all rows, whose positions are those that
+ * were computed. */
 typedef struct {
-    double* log_probs;
+    float* states;
     float* attention;
     int32_t source_width;
     tfn_batch** batch;
 } tfn_trace;
 
-/* What tfn_batch_read finds for each token. `targets`: a token that may follow each. log_probs: its
- * log-probability. gaps: how far its logit is below the greatest. best: the token of that; of those
- * that are not suppressed. attention (tokens, source_width): as of tfn_trace, or null. */
+/* What tfn_batch_read finds for each token. `targets`: a token that may follow each, or null.
+ * log_probs: its log-probability. gaps: how far its logit is below the greatest. best: the token of
+ * that; of those that are not suppressed. Without targets these three are null too. states (tokens,
+ * E), attention (tokens, source_width): as of tfn_trace, or null. */
 typedef struct {
     const int32_t* targets;
     double* log_probs;
     float* gaps;
     int32_t* best;
+    float* states;
     float* attention;
     int32_t source_width;
 } tfn_reading;
@@ -176,6 +181,9 @@ TFN_API int tfn_beam(tfn_model* model, tfn_sources sources, const tfn_beam_rules
                      tfn_beam_record record, int32_t* steps, const int32_t* cancelled,
                      tfn_error error);
 
+/* The natural-log probabilities (count,) of tokens (count,) by states (count, E). */
+TFN_API int tfn_log_probs(tfn_model* model, const float* states, const int32_t* tokens,
+                          int32_t count, double* log_probs, tfn_error error);
 /* The natural logs of the sums of exponentials, (rows,), of values (rows, columns), as of a beam.
  */
 TFN_API int tfn_log_sums(tfn_model* model, const float* values, int32_t rows, int32_t columns,

@@ -57,6 +57,7 @@ struct Reading {
     double* log_probs;
     float* gaps;
     int32_t* best;
+    float* states;
     float* attention;
     int source_width;
 };

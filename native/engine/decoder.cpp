@@ -143,7 +143,10 @@ void Batch::read(Workspace& w, const int32_t* tokens, const int32_t* counts,
         Team::Span span(w.team, Phase::decoder, count, rows());
         for (int row = 0; row < rows(); row++) rows_[row].cache.extend(positions_, counts[row]);
         advance(w, {0, rows()}, given, wanted);
-        compare(w, count, reading);
+        const int d = model_->config.d_model;
+        for (int i = 0; reading.states && i < count; i++)
+            std::copy_n(w.x.data() + i * tfn::width(d), d, reading.states + (size_t)i * d);
+        if (reading.targets) compare(w, count, reading);
     });
     if (reading.attention)
         mean_of_heads(wanted.last_attention, count, heads, width, reading.attention);

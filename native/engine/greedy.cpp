@@ -10,23 +10,37 @@ struct Running {
     std::vector<int32_t> rows, tokens, chosen;
 };
 
+constexpr int SCORED = 128;  // states at a time
+
+// The log-probability of a token by each state (count, width(E)). `barred`: where the end token may
+// not be chosen; or null.
+void score(Workspace& w, const Model& model, const float* states, int count, const int32_t* tokens,
+           const uint8_t* barred, double* found) {
+    const int size = model.vocabulary.size();
+    float* logits = w.logits.reserve((size_t)count * size);
+    model.vocabulary.logits(w, states, count, logits, size);
+    w.team.run(count, 4.0 * count * size, [&](int i, int) {
+        float* of_row = logits + (size_t)i * size;
+        for (int id : model.config.suppress_tokens) of_row[id] += SUPPRESSED;
+        if (barred && barred[i]) of_row[model.config.eos_id] += SUPPRESSED;
+        found[i] = of_row[tokens[i]] - (float)w.kernels.log_sum_exp(of_row, size);
+    });
+}
+
 // Log-probabilities of tokens, many at a time: they read the whole projection, which choosing a
 // token does not.
 class Scores {
 public:
-    // log_probs: (rows, most) of each token, or null.
-    Scores(const Model& model, int rows, double* log_probs, int most)
-        : model_(model), sums_(rows), log_probs_(log_probs), most_(most) {
-        states_.reserve((size_t)MOST * ld());
+    Scores(const Model& model, int rows) : model_(model), sums_(rows) {
+        states_.reserve((size_t)SCORED * ld());
     }
     // The token that a row chose by its state, from all or from those that do not end it.
-    void add(Workspace& w, int row, int step, int32_t token, const float* state, bool barred) {
+    void add(Workspace& w, int row, int32_t token, const float* state, bool barred) {
         std::copy_n(state, ld(), states_.data() + rows_.size() * ld());
         rows_.push_back(row);
-        steps_.push_back(step);
         tokens_.push_back(token);
         barred_.push_back(barred);
-        if (rows_.size() == MOST) compute(w);
+        if (rows_.size() == SCORED) compute(w);
     }
     // Means over so many tokens of each row.
     void finish(Workspace& w, const int32_t* counts, float* scores) {
@@ -36,48 +50,34 @@ public:
     }
 
 private:
-    static constexpr size_t MOST = 128;
     size_t ld() const { return width(model_.config.d_model); }
 
     void compute(Workspace& w) {
-        const int size = model_.vocabulary.size(), count = (int)rows_.size();
-        float* logits = w.logits.reserve((size_t)count * size);
-        model_.vocabulary.logits(w, states_.data(), count, logits, size);
+        const size_t count = rows_.size();
         std::vector<double> found(count);
-        w.team.run(count, 4.0 * count * size, [&](int i, int) {
-            float* of_row = logits + (size_t)i * size;
-            for (int id : model_.config.suppress_tokens) of_row[id] += SUPPRESSED;
-            if (barred_[i]) of_row[model_.config.eos_id] += SUPPRESSED;
-            found[i] = of_row[tokens_[i]] - (float)w.kernels.log_sum_exp(of_row, size);
-        });
-        for (int i = 0; i < count; i++) {  // in the order of steps
-            sums_[rows_[i]] += found[i];
-            if (log_probs_) log_probs_[(size_t)rows_[i] * most_ + steps_[i]] = found[i];
-        }
+        score(w, model_, states_.data(), (int)count, tokens_.data(), barred_.data(), found.data());
+        for (size_t i = 0; i < count; i++) sums_[rows_[i]] += found[i];  // in the order of steps
         rows_.clear();
-        steps_.clear();
         tokens_.clear();
         barred_.clear();
     }
 
     const Model& model_;
     std::vector<double> sums_;  // of each row
-    double* log_probs_;
-    int most_;
     Buffer<float> states_;
-    std::vector<int32_t> rows_, steps_, tokens_;
+    std::vector<int32_t> rows_, tokens_;
     std::vector<uint8_t> barred_;
 };
 
-// The last layer's attention of a step, and the rows that have ended.
+// The states and the last layer's attention of a step, and the rows that have ended.
 class Records {
 public:
     Records(const Batch& batch, const Trace* trace, int rows, int most)
-        : trace_(trace), most_(most), heads_(trace ? batch_heads(batch) : 0) {
+        : trace_(trace), most_(most), heads_(batch.model().config.decoder_num_heads),
+          d_(batch.model().config.d_model) {
         if (!trace) return;
         trace->batch->make_places(rows);
         weights_.reserve((size_t)rows * heads_ * trace->source_width);
-        std::fill_n(trace->log_probs, (size_t)rows * most, 0.0);
     }
     void prepare(Wanted& wanted, int rows) {
         if (!trace_) return;
@@ -85,22 +85,25 @@ public:
         wanted.last_attention = weights_.data();
         wanted.source_width = trace_->source_width;
     }
-    void add(int step, const std::vector<int32_t>& rows) {
+    // `states`: null where no step was made.
+    void add(int step, const std::vector<int32_t>& rows, const float* states) {
         if (!trace_) return;
-        const size_t width = trace_->source_width;
-        for (size_t i = 0; i < rows.size(); i++)
-            mean_of_heads(weights_.data() + i * heads_ * width, 1, heads_, (int)width,
-                          trace_->attention + ((size_t)rows[i] * most_ + step) * width);
+        const size_t source = trace_->source_width, ld = width(d_);
+        for (size_t i = 0; i < rows.size(); i++) {
+            const size_t at = (size_t)rows[i] * most_ + step;
+            if (states) std::copy_n(states + i * ld, d_, trace_->states + at * d_);
+            else std::fill_n(trace_->states + at * d_, d_, 0.0f);
+            mean_of_heads(weights_.data() + i * heads_ * source, 1, heads_, (int)source,
+                          trace_->attention + at * source);
+        }
     }
     void end(int row, const Batch& batch, int place) {
         if (trace_) trace_->batch->put(row, batch, place);
     }
 
 private:
-    static int batch_heads(const Batch& batch) { return batch.model().config.decoder_num_heads; }
-
     const Trace* trace_;
-    int most_, heads_;
+    int most_, heads_, d_;
     Buffer<float> weights_;
 };
 
@@ -119,7 +122,7 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
     std::fill(counts, counts + count, 0);
     Running running;
     std::unique_ptr<Scores> scoring;
-    if (scores) scoring.reset(new Scores(*model, count, trace ? trace->log_probs : nullptr, most));
+    if (scores) scoring.reset(new Scores(*model, count));
     Records records(batch, trace, count, most);
     for (int row = 0; row < count; row++) running.rows.push_back(row);
     running.tokens.assign(count, config.start_id);
@@ -139,9 +142,9 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
         if (barred) wanted.barred = {config.eos_id, allowed.data(), every.data()};
         records.prepare(wanted, rows);
         if (!last) batch.step(w, running.tokens.data(), 1, wanted);
-        records.add(step, running.rows);
+        records.add(step, running.rows, last ? nullptr : w.x.data());
         for (int i = 0; scoring && forced < 0 && i < rows; i++)
-            scoring->add(w, running.rows[i], step, running.chosen[i],
+            scoring->add(w, running.rows[i], running.chosen[i],
                          w.x.data() + i * width(config.d_model), barred);
         std::vector<int32_t> kept, rows_left, tokens;
         for (int i = 0; i < rows; i++) {
@@ -163,6 +166,19 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
         std::fill(sequences + (size_t)row * most + counts[row],
                   sequences + (size_t)row * most + step, config.pad_id);
     return step;
+}
+
+void log_probs(Workspace& w, const Model& model, const float* states, int count,
+               const int32_t* tokens, double* found) {
+    const int d = model.config.d_model;
+    const size_t ld = width(d);
+    Buffer<float> padded((size_t)std::min(count, SCORED) * ld);
+    for (int first = 0; first < count; first += SCORED) {
+        const int some = std::min(SCORED, count - first);
+        for (int i = 0; i < some; i++)
+            std::copy_n(states + (size_t)(first + i) * d, d, padded.data() + i * ld);
+        score(w, model, padded.data(), some, tokens + first, nullptr, found + first);
+    }
 }
 
 }  // namespace tfn

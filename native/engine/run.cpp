@@ -16,7 +16,8 @@ bool wakes(const Run& run) { return run.wake && __atomic_load_n(run.wake, __ATOM
 
 void run(Workspace& w, Batch& batch, const int32_t* tokens, const Run& run, int32_t* chosen,
          int32_t* counts) {
-    const int all = batch.rows();
+    const int all = batch.rows(), d = batch.model().config.d_model;
+    const size_t ld = width(d);
     const auto begun = Clock::now();
     std::vector<int32_t> rows(all), next(tokens, tokens + all), best, kept, rows_left, tokens_left;
     std::vector<bool> begins;  // rows before their first token
@@ -45,7 +46,9 @@ void run(Workspace& w, Batch& batch, const int32_t* tokens, const Run& run, int3
             int32_t token = best[i];
             if (begins[i] && run.first >= 0) token = run.first;
             else if (last && run.last >= 0) token = run.last;
-            chosen[(size_t)row * run.steps + counts[row]++] = token;
+            const size_t at = (size_t)row * run.steps + counts[row]++;
+            chosen[at] = token;
+            if (run.states) std::copy_n(w.x.data() + i * ld, d, run.states + at * d);
             if (last || token == run.end) continue;
             kept.push_back(i);
             rows_left.push_back(row);

@@ -13,6 +13,7 @@ struct Run {
     double seconds;
     const int32_t* wake;
     int32_t enough;
+    float* states;  // (rows, steps, E), by which tokens were chosen; or null
 };
 
 // Tokens (rows, run.steps) and how many of them each row got. Rows that have ended are no more in

@@ -5,11 +5,11 @@
 
 namespace tfn {
 
-// What a greedy search leaves of each row: log-probabilities (rows, most), the mean over heads of
-// the last layer's attention (rows, most, source_width), of all tokens that were not forced without
-// a step; and the rows with all their positions.
+// What a greedy search leaves of each row: the states (rows, most, E) and the mean over heads of
+// the last layer's attention (rows, most, source_width) by which tokens were chosen, of all that
+// were not forced without a step; and the rows with all their positions.
 struct Trace {
-    double* log_probs;
+    float* states;
     float* attention;
     int source_width;
     Batch* batch;
@@ -21,6 +21,10 @@ struct Trace {
 int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
              int least, int32_t* sequences, int32_t* counts, float* scores,
              const Trace* trace = nullptr);
+
+// The log-probability of a token by each state: (count, E), (count,), (count,).
+void log_probs(Workspace& w, const Model& model, const float* states, int count,
+               const int32_t* tokens, double* found);
 
 // The best candidates of every step and sentence, best first: (room, rows, rules.candidates()).
 // What is none has a log-probability of -inf.

@@ -404,9 +404,9 @@ def test_a_bound_that_is_none_takes_no_memory() -> None:
 
 def test_a_library_of_another_interface_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = library.LIBRARY.tfn_version()
-    assert found == 9
+    assert found == 10
     monkeypatch.setattr(library, "_VERSION", found - 1)
-    with pytest.raises(ImportError, match="has interface 9; this package needs 8"):
+    with pytest.raises(ImportError, match="has interface 10; this package needs 9"):
         library._load()
 
 

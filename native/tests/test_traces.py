@@ -1,5 +1,7 @@
 """What a greedy search leaves, and rows that go on from any of its positions."""
 
+import functools
+import operator
 import random
 
 import numpy as np
@@ -43,12 +45,14 @@ def test_a_trace_has_what_chose_each_token(drawn: int) -> None:
     sequences, counts, scores = model.generate(sources, MOST, True)
     np.testing.assert_array_equal(trace.sequences, sequences)
     np.testing.assert_array_equal(trace.counts, counts)
-    np.testing.assert_array_equal(trace.scores, scores)
     for row, source in enumerate(sources):
         tokens = sequences[row, : counts[row]].tolist()
         log_probs, attention = read_alone(model, source, [start, *tokens[:-1]])
         chosen = log_probs[range(len(tokens)), tokens]
-        np.testing.assert_allclose(trace.log_probs[row, : len(tokens)], chosen, atol=2e-5)
+        given = model.log_probs(trace.states[row, : len(tokens)], tokens)
+        np.testing.assert_allclose(given, chosen, atol=2e-5)
+        assert scores is not None
+        assert scores[row] == np.float32(functools.reduce(operator.add, given) / len(tokens))
         found = trace.attention[row, : len(tokens)]
         np.testing.assert_allclose(found[:, : len(source)], attention, atol=1e-6)
         assert not found[:, len(source) :].any()
@@ -64,10 +68,11 @@ def test_rows_go_on_from_any_position(drawn: int) -> None:
     given = [[draw.randrange(model.vocab_size) for _ in range(draw.randint(1, 6))] for _ in rows]
     wanted = [[draw.randrange(model.vocab_size) for _ in row] for row in given]
     branch = trace.batch.branch(rows, lengths)
-    width = max(map(len, sources)) + 2
-    attention = np.empty((sum(map(len, given)), width), np.float32)
     flat = [[token for row in each for token in row] for each in (given, wanted)]
-    found = branch.read(flat[0], [len(row) for row in given], flat[1], attention)
+    counts = [len(row) for row in given]
+    found = branch.read(flat[0], counts, flat[1])
+    states, attention = trace.batch.branch(rows, lengths).trace(flat[0], counts)
+    np.testing.assert_array_equal(model.log_probs(states, flat[1]), found.log_probs)
     at = 0
     for row, before, tokens, targets in zip(rows, begun, given, wanted, strict=True):
         log_probs, attended = read_alone(model, sources[row], [*before, *tokens])
@@ -90,6 +95,34 @@ def test_rows_go_on_from_any_position(drawn: int) -> None:
         alone.enter([sources[row]])
         alone.step(np.array([[*before, *tokens]]))
         assert run_on(alone, 1) == [made]
+
+
+def test_steps_leave_the_states_that_chose_their_tokens(drawn: int) -> None:
+    start, model, sources, trace = traced(drawn)
+    count = len(sources)
+    states = np.empty((count, 5, model.state_size), np.float32)
+    how = Run(end=0, steps=5, seconds=60)
+    branch = trace.batch.branch(range(count), [0] * count)
+    chosen, counts = branch.run([start] * count, [5] * count, how, states)
+    for row, source in enumerate(sources):
+        tokens = chosen[row, : counts[row]].tolist()
+        log_probs, _ = read_alone(model, source, [start, *tokens[:-1]])
+        expected = log_probs[range(len(tokens)), tokens]
+        given = model.log_probs(states[row, : len(tokens)], tokens)
+        np.testing.assert_allclose(given, expected, atol=2e-5)
+
+
+def test_states_and_tokens_that_do_not_fit_are_refused() -> None:
+    _, model, _, trace = traced(0)
+    states = trace.states[0, :2]
+    for given, tokens, message in (
+        (states, [1], "states"),
+        (states[:, :-1], [1, 1], "states"),
+        (states, [1, model.vocab_size], "a token"),
+        (states, [1, -1], "a token"),
+    ):
+        with pytest.raises(NativeError, match=message):
+            model.log_probs(given, tokens)
 
 
 def run_on(batch: Batch, token: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 9  # of the interface
+_VERSION = 10  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32
@@ -137,6 +137,7 @@ class CRun(ctypes.Structure):
         ("enough", Int),
         ("seconds", ctypes.c_double),
         ("wake", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
     )
 
 
@@ -144,7 +145,7 @@ class CTrace(ctypes.Structure):
     """See ``tfn_trace``."""
 
     _fields_ = (
-        ("log_probs", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
         ("attention", ctypes.c_void_p),
         ("source_width", Int),
         ("batch", ctypes.c_void_p),
@@ -159,6 +160,7 @@ class CReading(ctypes.Structure):
         ("log_probs", ctypes.c_void_p),
         ("gaps", ctypes.c_void_p),
         ("best", ctypes.c_void_p),
+        ("states", ctypes.c_void_p),
         ("attention", ctypes.c_void_p),
         ("source_width", Int),
     )
@@ -191,6 +193,7 @@ _FUNCTIONS = {
         ctypes.c_int,
         (_HANDLE, CSources, ctypes.POINTER(CBeamRules), CBeamRecord, Ints, _ARRAY, CError),
     ),
+    "tfn_log_probs": (ctypes.c_int, (_HANDLE, _ARRAY, _ARRAY, Int, _ARRAY, CError)),
     "tfn_log_sums": (ctypes.c_int, (_HANDLE, _ARRAY, Int, Int, _ARRAY, CError)),
     "tfn_batch_new": (ctypes.c_int, (_HANDLE, ctypes.POINTER(_HANDLE), CError)),
     "tfn_batch_free": (None, (_HANDLE,)),

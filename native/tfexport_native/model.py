@@ -84,17 +84,16 @@ class Trace(NamedTuple):
     Attributes:
         sequences: (B, T), with their end tokens.
         counts: (B,), tokens of each.
-        scores: (B,), their mean natural-log probabilities.
-        log_probs: (B, at least T) of each token; 0 for a forced one.
+        states: (B, at least T, E), by which each token was chosen; for ``Model.log_probs``.
         attention: (B, at least T, S), the mean over heads of the last layer's cross-attention by
-            which each token was chosen; arbitrary behind the last.
+            which each token was chosen. Of this and ``states``, what is behind the last is
+            arbitrary.
         batch: the rows, whose positions are those before each token.
     """
 
     sequences: Ints
     counts: Ints
-    scores: Floats
-    log_probs: NDArray[np.float64]
+    states: Floats
     attention: Floats
     batch: "Batch"
 
@@ -119,6 +118,7 @@ class Model:
     Attributes:
         instruction_set: that its products use.
         vocab_size: V.
+        state_size: E, of the decoder.
         attention_shape: L and H.
     """
 
@@ -158,7 +158,8 @@ class Model:
         self.vocab_size = int(str(config["target_vocab_size"]))
         self._start_id, self._end_id = (int(str(config[key])) for key in ("start_id", "eos_id"))
         self._pad_id = int(str(config["pad_id"]))
-        self._state_size = int(str(config["memory_width"])) or int(str(config["d_model"]))
+        self.state_size = int(str(config["d_model"]))
+        self._memory_width = int(str(config["memory_width"])) or self.state_size
         heads = ("num_decoder_layers", "decoder_num_heads")
         self.attention_shape = tuple(int(str(config[key])) for key in heads)
         self.instruction_set: str = LIBRARY.tfn_model_instruction_set(self._handle).decode()
@@ -182,7 +183,7 @@ class Model:
         Raises:
             NativeError: states of another width or type.
         """
-        return Sources(sources, self._state_size)
+        return Sources(sources, self._memory_width)
 
     def encode(self, sources: Sequence[Source]) -> list[Floats]:
         """The encoder's states of each source, (S, E).
@@ -191,7 +192,7 @@ class Model:
             sources: ids, or, if the config has keys "encoder.…", embeddings (S, E).
         """
         given = self.sources(sources)
-        states = np.empty((int(given.lengths.sum()), self._state_size), np.float32)
+        states = np.empty((int(given.lengths.sum()), self._memory_width), np.float32)
         call("tfn_encode", self._handle, given.c, states.ctypes.data)
         return np.split(states, np.cumsum(given.lengths)[:-1])
 
@@ -263,17 +264,32 @@ class Model:
         """
         given, count, steps = self.sources(sources), len(sources), Int()
         sequences = np.empty((count, max_length), np.int32)
-        counts, scores = np.empty(count, np.int32), np.empty(count, np.float32)
-        log_probs = np.empty((count, max_length), np.float64)
-        width = int(given.lengths.max())
-        attention = np.empty((count, max_length, width), np.float32)  # written as far as ``counts``
+        counts, width = np.empty(count, np.int32), int(given.lengths.max())
+        # Both are written as far as ``counts``.
+        states = np.empty((count, max_length, self.state_size), np.float32)
+        attention = np.empty((count, max_length, width), np.float32)
         handle = ctypes.c_void_p()
-        left = CTrace(address(log_probs), address(attention), width, ctypes.addressof(handle))
+        left = CTrace(address(states), address(attention), width, ctypes.addressof(handle))
         call("tfn_generate", self._handle, given.c, max_length, 0, sequences.ctypes.data,
-             counts.ctypes.data, scores.ctypes.data, ctypes.byref(steps), ctypes.byref(left),
+             counts.ctypes.data, None, ctypes.byref(steps), ctypes.byref(left),
              flag_address(cancelled))  # fmt: skip
         made = sequences[:, : steps.value]
-        return Trace(made, counts, scores, log_probs, attention, Batch(self, handle))
+        return Trace(made, counts, states, attention, Batch(self, handle))
+
+    def log_probs(self, states: Floats, tokens: Sequence[int] | Ints) -> NDArray[np.float64]:
+        """The natural-log probability of a token by each state, (N, E) and (N,) to (N,).
+
+        Args:
+            states: of ``trace`` or ``Batch.run``.
+            tokens: one for each.
+        """
+        given, wanted = np.ascontiguousarray(states, np.float32), as_ints(tokens)
+        if given.shape != (len(wanted), self.state_size):
+            raise NativeError(f"states {given.shape} of {len(wanted)} tokens")
+        found = np.empty(len(wanted), np.float64)
+        call("tfn_log_probs", self._handle, given.ctypes.data, wanted.ctypes.data, len(wanted),
+             found.ctypes.data)  # fmt: skip
+        return found
 
     def beam(
         self,
@@ -412,7 +428,6 @@ class Batch:
         tokens: Sequence[int] | NDArray[Any],
         counts: Sequence[int] | NDArray[Any],
         targets: Sequence[int] | NDArray[Any],
-        attention: Floats | None = None,
     ) -> Read:
         """Give each row its next tokens, and compare what may follow each with a target.
 
@@ -420,26 +435,47 @@ class Batch:
             tokens: row after row.
             counts: (R,), how many each row gets, at least one.
             targets: for each token one that may follow it.
-            attention: (tokens, S), to be filled with the mean over heads of the last layer's
-                cross-attention; S at least the longest source.
         """
-        given, each, wanted = as_ints(tokens), as_ints(counts), as_ints(targets)
-        if len(each) != self.rows or given.shape != wanted.shape or each.sum() != len(given):
-            raise NativeError(
-                f"{len(given)} tokens, {len(wanted)} targets and {len(each)} counts of "
-                f"{int(each.sum())}; the batch has {self.rows} rows"
-            )
+        given, wanted = as_ints(tokens), as_ints(targets)
+        if given.shape != wanted.shape:
+            raise NativeError(f"{len(given)} tokens and {len(wanted)} targets")
         found = Read(np.empty(len(given), np.float64), np.empty(len(given), np.float32),
                      np.empty(len(given), np.int32))  # fmt: skip
-        width = 0 if attention is None else attention.shape[-1]
-        check("attention", attention, np.float32, (len(given), width))
-        how = CReading(
-            address(wanted), address(found.log_probs), address(found.gaps), address(found.best),
-            address(attention), width,
-        )  # fmt: skip
+        self._read(
+            given,
+            counts,
+            CReading(address(wanted), *[each.ctypes.data for each in found], None, None, 0),
+        )
+        return found
+
+    def trace(
+        self, tokens: Sequence[int] | NDArray[Any], counts: Sequence[int] | NDArray[Any]
+    ) -> tuple[Floats, Floats]:
+        """Give each row its next tokens, and keep what ``Model.trace`` keeps.
+
+        Args:
+            tokens: row after row.
+            counts: (R,), how many each row gets, at least one.
+
+        Returns:
+            The states (N, E) and the attention (N, S of the longest source) after each token.
+        """
+        given, width = as_ints(tokens), self.longest_source
+        states = np.empty((len(given), self._model.state_size), np.float32)
+        attention = np.empty((len(given), width), np.float32)
+        how = CReading(None, None, None, None, address(states), address(attention), width)
+        self._read(given, counts, how)
+        return states, attention
+
+    def _read(self, given: Ints, counts: Sequence[int] | NDArray[Any], how: CReading) -> None:
+        each = as_ints(counts)
+        if len(each) != self.rows or each.sum() != len(given):
+            raise NativeError(
+                f"{len(given)} tokens and counts of {int(each.sum())} in {len(each)} rows; the "
+                f"batch has {self.rows} rows"
+            )
         call("tfn_batch_read", self._handle, given.ctypes.data, each.ctypes.data,
              ctypes.byref(how))  # fmt: skip
-        return found
 
     def step(
         self,
@@ -478,7 +514,11 @@ class Batch:
         call("tfn_batch_step", self._handle, given.ctypes.data, each, wanted)
 
     def run(
-        self, tokens: Sequence[int] | NDArray[Any], left: Sequence[int], run: Run
+        self,
+        tokens: Sequence[int] | NDArray[Any],
+        left: Sequence[int],
+        run: Run,
+        states: Floats | None = None,
     ) -> tuple[Ints, Ints]:
         """Make greedy steps; rows that have ended leave, the others keep their order.
 
@@ -486,6 +526,7 @@ class Batch:
             tokens: (R,), the next of each row.
             left: (R,), how many each may still get.
             run: how far they go.
+            states: (R, ``run.steps``, E), to be filled with those by which tokens were chosen.
 
         Returns:
             The tokens that the rows got, (R, at most ``run.steps``), and their numbers, (R,).
@@ -496,8 +537,9 @@ class Batch:
             raise NativeError(f"tokens of {len(given)} rows; the batch has {rows}")
         # What the engine does not write is never read.
         chosen, counts = np.empty((rows, run.steps), np.int32), np.zeros(rows, np.int32)
+        check("states", states, np.float32, (rows, run.steps, self._model.state_size))
         how = CRun(address(most), address(owed), run.end, run.first, run.last, run.steps,
-                   run.enough, run.seconds, flag_address(run.wake))  # fmt: skip
+                   run.enough, run.seconds, flag_address(run.wake), address(states))  # fmt: skip
         call("tfn_batch_run", self._handle, given.ctypes.data, ctypes.byref(how),
              chosen.ctypes.data, counts.ctypes.data)  # fmt: skip
         return chosen, counts

@@ -3,7 +3,7 @@
 //
 // Axes: B sources, T tokens, N candidates of a step, L layers, H heads, S source.
 
-const VERSION = 9; // of the interface
+const VERSION = 10; // of the interface
 const OK = 0;
 const CANCELLED = 3;
 const ERROR_BYTES = 4096;

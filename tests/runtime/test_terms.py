@@ -14,7 +14,14 @@ from tfexport.runtime import Translator
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.scheduler import Scheduler
 from tfexport.runtime.term_tokens import WordBoundaries
-from tfexport.runtime.terms import Phrases, Terms, split_words, words_of_pieces, words_of_tokens
+from tfexport.runtime.terms import (
+    Phrases,
+    Terms,
+    split_words,
+    words_of_pieces,
+    words_of_tokens,
+    written_words,
+)
 
 DEMO = Path("examples/de-en.bundle")
 ROWS = [
@@ -124,7 +131,7 @@ def test_a_phrase_replaces_the_word_that_the_model_would_choose(
     ],
 )
 def test_tokens_belong_to_words(text: str, surfaces: list[str], words: list[int]) -> None:
-    assert words_of_tokens(split_words(text), surfaces) == words
+    assert words_of_tokens(written_words(text), surfaces) == words
 
 
 def test_tokens_that_are_exactly_the_text_belong_to_the_same_words() -> None:
@@ -136,11 +143,11 @@ def test_tokens_that_are_exactly_the_text_belong_to_the_same_words() -> None:
         while written or draw.random() < 0.2:
             size = draw.randint(0, 3)
             pieces, written = [*pieces, written[:size]], written[size:]
-        found = words_of_pieces(split_words(text), pieces)
+        found = words_of_pieces(written_words(text), pieces)
         if pieces and found is not None:
-            assert found == words_of_tokens(split_words(text), pieces), (text, pieces)
+            assert found == words_of_tokens(written_words(text), pieces), (text, pieces)
             several += 1
-        assert words_of_pieces(split_words(text), [*pieces, "b"]) is None
+        assert words_of_pieces(written_words(text), [*pieces, "b"]) is None
     assert several > 400
 
 
@@ -300,7 +307,9 @@ def test_the_scheduler_decodes_rows_with_terms_beside_others(translator: Transla
     options, _ = engine.resolver.resolve({"beam_size": 2})
     terms = Terms.of(TERMS)
     requests = [
-        engine.request(row, i, (), options, as_ids=False, terms=terms.locate(row))
+        engine.request(
+            row, i, (), options, as_ids=False, required=engine.required(row, terms, options)
+        )
         for i, row in enumerate(ROWS)
     ]
     expected = [made.hypotheses for made in translator.translate(ROWS, beam_size=2, terms=terms)]

@@ -186,7 +186,7 @@ def _translated(
                 with contextlib.suppress(*((TooLongError,) if optional else ())):
                     request = engine.request(
                         sentence, len(requests), (), options, as_ids=False,
-                        terms=() if terms is None else terms.locate(sentence),
+                        required=engine.required(sentence, terms, options),
                     )  # fmt: skip
             if request and not has_words(sentence, request.ids, wordless, texts):
                 request = None

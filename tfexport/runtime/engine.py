@@ -43,7 +43,7 @@ from tfexport.runtime.parallel.workers import (
 from tfexport.runtime.resolve import Resolver, check_own
 from tfexport.runtime.results import Hypothesis, Term, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
-from tfexport.runtime.text.codec import Framing, TextCodec, check_text
+from tfexport.runtime.text.codec import TextCodec, check_text
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:  # slow to import, and seldom needed
@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # slow to import, and seldom needed
 
     from tfexport.runtime.search.required import Required
     from tfexport.runtime.term_tokens import TermTokens
-    from tfexport.runtime.terms import Occurrence, Terms
+    from tfexport.runtime.terms import Terms
 
 Result = TypeVar("Result")
 Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
@@ -143,7 +143,6 @@ class Engine:
         options: ResolvedOptions,
         *,
         as_ids: bool,
-        terms: Sequence[Occurrence] = (),
         required: Required | None = None,
     ) -> Request | None:
         """Check one input and make a request of it; None for a blank or empty one.
@@ -154,8 +153,7 @@ class Engine:
             prefix: the forced start of its target.
             options: how to decode it.
             as_ids: whether the source has to be ids, or a text.
-            terms: those that occur in a text, as ``Terms.locate`` finds them: they have to be met.
-            required: of a row of ids: what its target has to contain.
+            required: what its target has to contain; of a text as ``required`` makes it.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -168,7 +166,7 @@ class Engine:
             most = options.truncate, options.max_input_length
             ids = self.texts.check_ids(cast("Sequence[int]", source), *most)
         else:
-            ids, required = self._read(cast("str", source), terms, options)
+            ids = self._ids_of(cast("str", source), required is not None, options)
         if not ids:
             return None
         prefix = options.with_first_token(prefix)
@@ -183,40 +181,26 @@ class Engine:
         group = () if padded else (len(ids),)
         return Request(ids, number, prefix, candidates, group=group, required=required)
 
-    def _read(
-        self, source: str, terms: Sequence[Occurrence], options: ResolvedOptions
-    ) -> tuple[list[int], Required | None]:
-        """The ids of a text, and the phrases that its terms require; None if it has none."""
+    def required(self, text: str, terms: Terms | None, options: ResolvedOptions) -> Required | None:
+        """What the target of a text has to contain; None if none of the terms occurs in it.
+
+        Raises:
+            InputError: see ``TermTokens.required``.
+        """
+        found = terms.locate(text) if terms else None
+        return self.term_tokens.required(text, found, options) if found else None
+
+    def _ids_of(self, source: str, whole: bool, options: ResolvedOptions) -> list[int]:
+        """The ids of a text; with ``whole`` it is never cut."""
         limit, framing = options.max_input_length, options.framing
         check_text(source)
-        if not terms:
-            return self.texts.encode(source, options.truncate, limit, framing), None
         try:
-            ids = self.texts.encode(source, False, limit, framing)
+            return self.texts.encode(source, options.truncate and not whole, limit, framing)
         except TooLongError as error:
             if not options.truncate:
                 raise
             text = ", and would be cut; terms need the whole text"
             raise InputError(Message(error.message, text)) from None
-        of_ids = partial(self._words_of_ids, source, ids, framing)
-        # Only a bundle with attention can place phrases.
-        return ids, self.term_tokens.required(terms, options, None if self._io else of_ids)
-
-    def _words_of_ids(self, source: str, ids: Sequence[int], framing: Framing) -> tuple[int, ...]:
-        """The word of each id of a text, -1 for special tokens."""
-        from tfexport.runtime.terms import (  # noqa: PLC0415
-            split_words,
-            words_of_pieces,
-            words_of_tokens,
-        )
-
-        words = split_words(source)
-        before, after = self.texts.num_special_tokens(framing)
-        of_text = words_of_pieces(words, self.texts.pieces(ids[before : len(ids) - after]))
-        if of_text is None:
-            of_text = words_of_tokens(words, self.texts.surfaces(source))
-        before = len(ids) - len(of_text) - after
-        return (*[-1] * before, *of_text, *[-1] * after) if before >= 0 else (-1,) * len(ids)
 
     def request_from(
         self, row: Any, number: int, prefix: tuple[int, ...], options: ResolvedOptions
@@ -355,7 +339,7 @@ class Engine:
             ids: its tokens, special tokens included.
             hypotheses: best first.
             options: how they were decoded.
-            terms: see ``request``.
+            terms: see ``required``.
         """
         around = self.texts.num_special_tokens(options.framing) if ids else (0, 0)
         result = TranslationResult(None, hypotheses, ids, framing=around)
@@ -372,7 +356,7 @@ class Engine:
         unmet: tuple[Term, ...] = ()
         # Of the text as it was decoded the search knows it; unknown words may be replaced in it.
         if terms and ids and (hypotheses[0].unmet or options.replace_unknowns):
-            unmet = self.term_tokens.unmet(terms.find(text), texts[0])
+            unmet = self.term_tokens.unmet(terms.find(text), texts[0], options)
         return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown, unmet)
 
     def count_unknown(self, ids: Sequence[int]) -> int:
@@ -485,26 +469,33 @@ def requests_of(
         InputError: naming everything that is wrong with any of them.
     """
     call, noun = ("generate", "row") if as_ids else ("translate", "text")
-    # In turn with the tokenizer, each would put the other's memory out of the caches.
-    found: list[Sequence[Occurrence]] = [() for _ in sources]
+    found: Sequence[Required | InputError | None] | None = required
     if terms is not None:
+        # In turn with the tokenizer, each would put the other's memory out of the caches.
         found = [
-            each.locate(source) if each and isinstance(source, str) else ()
+            _required(engine, source, each, options)
             for source, each in zip(sources, terms, strict=True)
         ]
 
     def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
-        return engine.request(
-            source,
-            number,
-            prefix,
-            options,
-            as_ids=as_ids,
-            terms=found[number],
-            required=None if required is None else required[number],
-        )
+        of_row = None if found is None else found[number]
+        if isinstance(of_row, InputError):
+            raise of_row
+        return engine.request(source, number, prefix, options, as_ids=as_ids, required=of_row)
 
     return _check_all(call, noun, sources, prefixes, check)
+
+
+def _required(
+    engine: Engine, source: Any, terms: Terms | None, options: ResolvedOptions
+) -> Required | InputError | None:
+    """What the target of a text has to contain, or why it cannot."""
+    if terms is None or not isinstance(source, str):
+        return None
+    try:
+        return engine.required(source, terms, options)
+    except InputError as error:
+        return error
 
 
 def requests_from(

@@ -1,7 +1,8 @@
 """Terms as tokens of a bundle's target: what a search has to find, and what a text has met."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -11,8 +12,16 @@ from tfexport.runtime.options import SUBJECT
 from tfexport.runtime.results import Term
 from tfexport.runtime.search.request import ResolvedOptions
 from tfexport.runtime.search.required import Required, Requirement
-from tfexport.runtime.terms import Occurrence, Phrases, joins, split_words
-from tfexport.runtime.text.codec import TextCodec, check_ids, check_rows
+from tfexport.runtime.terms import (
+    Occurrence,
+    Phrases,
+    joins,
+    split_words,
+    words_of_pieces,
+    words_of_tokens,
+    written_words,
+)
+from tfexport.runtime.text.codec import Framing, TextCodec, check_ids, check_rows
 from tfexport.runtime.text.tokenizer import Tokenizer
 
 _CACHED = 10_000  # phrases
@@ -22,7 +31,6 @@ _ANCHORS = ("a", "e", "и", "α", "ا", "の", "的", "1", ",")
 _AFTER = (".", ",", "?", "!", ":", ";", '"', "'", ")", "。", "、", "，")
 _UNDECIDED = "\ufffd"  # written by tokenizers for incomplete UTF-8 bytes
 MOST_REQUIRED = 64  # requirements of a row
-_Counts = tuple[tuple[tuple[str, ...], int], ...]  # target phrases, and how often they are needed
 
 
 class _Written(NamedTuple):
@@ -39,18 +47,42 @@ class _Written(NamedTuple):
     texts: tuple[str, ...]
 
 
-class _Usable(NamedTuple):
-    """The tokens of target phrases, as of ``_Written``, that options allow.
+@dataclass(frozen=True, eq=False)
+class _Target:
+    """The target phrases of a term, and what options allow of them.
 
     Attributes:
-        inside: inside a sentence.
+        targets: the phrases.
+        phrases: finds them in texts.
+        inside: their tokens inside a sentence, as of ``_Written``.
         first: at the start of a text.
         problems: of phrases that cannot be written, or are banned.
+        forms: ways of writing them that were found so far; see ``TermTokens.forms``.
+        requirements: those made so far, by their number and count.
     """
 
+    targets: tuple[str, ...]
+    phrases: Phrases
     inside: tuple[tuple[int, ...], ...]
     first: tuple[tuple[int, ...], ...]
     problems: tuple[Message, ...]
+    forms: dict[tuple[str, bool, bool], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    requirements: dict[tuple[int, int], "_TermRequirement"] = field(default_factory=dict)
+
+    def requirement(self, number: int, count: int) -> "_TermRequirement":
+        """The requirement of this number that one of the phrases occurs so often."""
+        key = number, count
+        if key not in self.requirements:
+            made = _TermRequirement(self.inside, self.first, count, number, target=self)
+            self.requirements[key] = made
+        return self.requirements[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TermRequirement(Requirement):
+    """A requirement, and the target phrases that it is made of."""
+
+    target: _Target = field(compare=False, repr=False)
 
 
 class TermTokens:
@@ -58,11 +90,11 @@ class TermTokens:
 
     def __init__(self, manifest: Manifest, texts: TextCodec) -> None:
         self._texts = texts
+        # Only a bundle with attention can place phrases.
+        self._can_place = manifest.module_io is None
         self._unk, self._size = manifest.special_ids.unk, manifest.limits.target_vocab_size
         self._written = lru_cache(_CACHED)(self._write)
-        self._phrases = lru_cache(_CACHED)(self._find_phrases)
-        self._usable: dict[tuple[object, ...], _Usable] = {}
-        self._forms_of: dict[tuple[object, ...], tuple[tuple[int, ...], ...]] = {}
+        self._targets: dict[tuple[object, ...], _Target] = {}
         self.decode = texts.decode
         self.written_as = lru_cache(_CACHED)(self._written_as)
         self.is_sign = lru_cache(_CACHED)(self._is_sign)
@@ -70,51 +102,63 @@ class TermTokens:
 
     def required(
         self,
+        text: str,
         found: Sequence[Occurrence],
         options: ResolvedOptions,
-        words: Callable[[], tuple[int, ...]] | None = None,
     ) -> Required:
         """The phrases that a target has to contain.
 
         Args:
-            found: the occurrences of terms in the source.
+            text: the source.
+            found: the occurrences of terms in it.
             options: how it is decoded.
-            words: gives the word of each source token; see ``Places``. None if phrases cannot be
-                placed.
 
         Raises:
             InputError: naming target phrases that the vocabulary lacks, or that options ban.
         """
-        places = TermPlaces(self, found, words, options)
-        if len(places.terms) > MOST_REQUIRED:
+        counts = _counted(each.term for each in found)
+        if len(counts) > MOST_REQUIRED:
             raise InputError(
-                f"holds {len(places.terms)} different terms; at most {MOST_REQUIRED}: split the "
-                "text"
+                f"holds {len(counts)} different terms; at most {MOST_REQUIRED}: split the text"
             )
-        problems = list[Message]()
-        requirements = list[Requirement]()
-        for targets, count in places.terms:
-            usable, starting, wrong = self._usable_of(targets, options)
-            problems += wrong
-            if usable:
-                requirements.append(Requirement(usable, starting, count, len(requirements)))
-        if problems:
+        requirements = self._requirements(counts, options)
+        if problems := [problem for each in requirements for problem in each.target.problems]:
             raise InputError(join_problems("terms", problems))
-        unmet_in, known = places.unmet_in, None if words is None else places
-        return Required(tuple(requirements), self.boundaries, unmet_in, known)
+        places = TermPlaces(self, text, requirements, found, options)
+        known = places if self._can_place else None
+        return Required(requirements, self.boundaries, places, known)
 
-    def _usable_of(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Usable:
-        """The tokens of target phrases that options allow; kept for further texts."""
+    def _requirements(
+        self, counts: Mapping[tuple[str, ...], int], options: ResolvedOptions
+    ) -> tuple[_TermRequirement, ...]:
+        """That target phrases occur so often."""
+        return tuple([
+            self._target(targets, options).requirement(number, count)
+            for number, (targets, count) in enumerate(counts.items())
+        ])  # fmt: skip
+
+    def words_of(self, text: str, ids: Sequence[int], framing: Framing) -> tuple[int, ...]:
+        """The word of each id of a source text; see ``Places``."""
+        words = written_words(text)
+        before, after = self._texts.num_special_tokens(framing)
+        of_text = words_of_pieces(words, self._texts.pieces(ids[before : len(ids) - after]))
+        if of_text is None:
+            of_text = words_of_tokens(words, self._texts.surfaces(text))
+        before = len(ids) - len(of_text) - after
+        return (*[-1] * before, *of_text, *[-1] * after) if before >= 0 else (-1,) * len(ids)
+
+    def _target(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Target:
+        """What options allow of target phrases; kept for further texts."""
         key = (targets, options.never_inside, options.suppress_sequences)
-        known = self._usable.get(key)
+        known = self._targets.get(key)
         if known is None:
-            if len(self._usable) >= _CACHED:
-                self._usable.clear()
-            known = self._usable[key] = self._find_usable(targets, options)
+            if len(self._targets) >= _CACHED:
+                self._targets.clear()
+            known = self._targets[key] = self._find_target(targets, options)
         return known
 
-    def _find_usable(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Usable:
-        problems = list[Message]()
+    def _find_target(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Target:
+        problems, texts = list[Message](), list[str]()
         inside, first = list[tuple[int, ...]](), list[tuple[int, ...]]()
         for target in targets:
             try:
@@ -127,30 +171,18 @@ class TermTokens:
                 problems.append(Message(f"target phrase {target!r} ", reason))
             inside += written.inside
             first += written.first
-        return _Usable(_allowed(inside, options), _allowed(first, options), tuple(problems))
+            texts += written.texts
+        phrases = Phrases.of((text, 0) for text in texts)
+        usable = _allowed(inside, options), _allowed(first, options)
+        return _Target(targets, phrases, *usable, tuple(problems))
 
-    def unmet(self, found: Sequence[Term], text: str) -> tuple[Term, ...]:
+    def unmet(self, found: Sequence[Term], text: str, options: ResolvedOptions) -> tuple[Term, ...]:
         """The terms, of those found in a source, that its translation does not meet."""
-        counts = _counted(found)
         firsts = {term.targets: term for term in reversed(found)}
-        return tuple(firsts[counts[place][0]] for place in self.missing(counts, text))
-
-    def missing(self, terms: _Counts, text: str) -> tuple[int, ...]:
-        """Which terms a translation does not meet."""
-        words, missing = None, list[int]()
-        for place, (targets, count) in enumerate(terms):
-            phrases = self._phrases(targets)
-            known = phrases.is_in(text)
-            if known is None or (known and count > 1):
-                words = words or split_words(text)
-                known = phrases.count(words) >= count
-            if not known:
-                missing.append(place)
-        return tuple(missing)
-
-    def _find_phrases(self, targets: tuple[str, ...]) -> Phrases:
-        texts = [text for target in targets for text in self._written(target).texts]
-        return Phrases.of((text, 0) for text in texts)
+        requirements = self._requirements(_counted(found), options)
+        return tuple(
+            firsts[requirements[number].target.targets] for number in _unmet(requirements, text)
+        )
 
     @cached_property
     def boundaries(self) -> "WordBoundaries | None":
@@ -208,28 +240,17 @@ class TermTokens:
         begun = tuple(each for each in first if each)
         return _Written(self._starting(inside), begun, texts)
 
-    def holds(self, targets: tuple[str, ...], tokens: Sequence[int]) -> bool:
-        """Whether tokens have one of several target phrases."""
-        return not self.missing(((targets, 1),), self._texts.decode(tokens))
-
-    def allowed_forms(
-        self,
-        targets: tuple[str, ...],
-        sign: str,
-        first: bool,
-        upper: bool,
-        options: ResolvedOptions,
+    def forms(
+        self, target: _Target, sign: str, first: bool, upper: bool, options: ResolvedOptions
     ) -> tuple[tuple[int, ...], ...]:
         """Ways of writing target phrases that options allow; see ``required.Places``."""
-        key = (targets, sign, first, upper, options.never_inside, options.suppress_sequences)
-        found = self._forms_of.get(key)
+        key = sign, first, upper
+        found = target.forms.get(key)
         if found is None:
-            if len(self._forms_of) >= _CACHED:
-                self._forms_of.clear()
-            written = [_capital(target) if upper else target for target in targets]
+            written = [_capital(each) if upper else each for each in target.targets]
             of_each = [self._forms(each, sign, first) for each in written]
             found = _allowed((form for forms in of_each for form in forms), options)
-            self._forms_of[key] = found
+            target.forms[key] = found
         return found
 
     def _forms(self, phrase: str, sign: str, first: bool) -> tuple[tuple[int, ...], ...]:
@@ -306,52 +327,47 @@ class WordBoundaries:
 
 
 class TermPlaces:
-    """See ``required.Places``.
+    """See ``required.Places`` and ``required.Checker``."""
 
-    Attributes:
-        terms: the target phrases of terms, in the order of their requirements.
-    """
-
-    __slots__ = ("_find_words", "_found", "_options", "_tokens", "_words", "terms")
+    __slots__ = ("_found", "_options", "_requirements", "_text", "_tokens", "_words")
 
     def __init__(
         self,
         tokens: TermTokens,
+        text: str,
+        requirements: Sequence[_TermRequirement],
         found: Sequence[Occurrence],
-        words: Callable[[], tuple[int, ...]] | None,
         options: ResolvedOptions,
     ) -> None:
-        """Take the occurrences of terms; see ``TermTokens.required``."""
-        self._tokens, self._options, self._find_words = tokens, options, words
-        self._found = found
+        """Take a source, its requirements, and the occurrences of their terms."""
+        self._tokens, self._options = tokens, options
+        self._text, self._requirements, self._found = text, requirements, found
         self._words: tuple[int, ...] | None = None
-        self.terms = _counted([each.term for each in found])
 
-    def unmet_in(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """See ``Required``."""
-        return self._tokens.missing(self.terms, self._tokens.decode(tokens))
+    def unmet(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """See ``Checker``."""
+        return _unmet(self._requirements, self._tokens.decode(tokens))
 
-    @property
-    def words(self) -> tuple[int, ...]:
+    def words(self, ids: Sequence[int]) -> tuple[int, ...]:
         """See ``Places``."""
         if self._words is None:
-            self._words = self._find_words() if self._find_words is not None else ()
+            self._words = self._tokens.words_of(self._text, ids, self._options.framing)
         return self._words
 
     def sources(self, number: int) -> Sequence[tuple[int, int]]:
         """See ``Places``."""
-        targets = self.terms[number][0]
+        targets = self._requirements[number].target.targets
         return [(start, end) for term, start, end in self._found if term.targets == targets]
 
     def forms(self, number: int, sign: str, first: bool, upper: bool) -> Sequence[tuple[int, ...]]:
         """See ``Places``."""
-        return self._tokens.allowed_forms(
-            self.terms[number][0], sign, first, first and upper, self._options
-        )
+        target = self._requirements[number].target
+        return self._tokens.forms(target, sign, first, upper, self._options)
 
     def holds(self, number: int, tokens: Sequence[int]) -> bool:
         """See ``Places``."""
-        return self._tokens.holds(self.terms[number][0], tokens)
+        once = self._requirements[number].target.requirement(number, 1)
+        return not _unmet([once], self._tokens.decode(tokens))
 
     def is_sign(self, token: int) -> bool:
         """See ``Places``."""
@@ -366,12 +382,26 @@ class TermPlaces:
         return self._tokens.sign_after(token)
 
 
-def _counted(found: Sequence[Term]) -> _Counts:
+def _counted(found: Iterable[Term]) -> dict[tuple[str, ...], int]:
     """The target phrases of terms, and how often each occurs."""
     counts: dict[tuple[str, ...], int] = {}  # a Counter takes several times as long
     for term in found:
         counts[term.targets] = counts.get(term.targets, 0) + 1
-    return tuple(counts.items())
+    return counts
+
+
+def _unmet(requirements: Sequence[_TermRequirement], text: str) -> tuple[int, ...]:
+    """The numbers of the requirements that a text does not meet."""
+    words, unmet = None, list[int]()
+    for each in requirements:
+        phrases = each.target.phrases
+        known = phrases.is_in(text)
+        if known is None or (known and each.count > 1):
+            words = words or split_words(text)
+            known = phrases.count(words) >= each.count
+        if not known:
+            unmet.append(each.number)
+    return tuple(unmet)
 
 
 def _capital(phrase: str) -> str:

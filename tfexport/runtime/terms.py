@@ -5,7 +5,7 @@ docs/terms.md has the rules of matching.
 
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -62,7 +62,8 @@ _JOINED = {("word", "word"), ("mark", "word")}
 _PLAIN = re.compile(
     "[ -~\xa1-\u02ff\u0370-\u0482\u048a-\u0590\u1e00-\u1fff\u2010-\u2027\u2030-\u205e]*"
 )
-_UNITS = re.compile(r" ?(?:\w+|[^\w ])")
+_WRITTEN = re.compile(r"\w+|[^\w ]")
+_UNITS = re.compile(f" ?(?:{_WRITTEN.pattern})")
 
 
 class Words(NamedTuple):
@@ -113,51 +114,57 @@ def _split(text: str) -> Words:
     return Words(tuple(words), tuple(begins))
 
 
-def words_of_pieces(words: Words, pieces: Sequence[str]) -> list[int] | None:
+def written_words(text: str) -> list[str]:
+    """The words of a text, as of ``split_words``, without the space before them."""
+    text = unicodedata.normalize("NFC", text)
+    if _PLAIN.fullmatch(text):
+        return _WRITTEN.findall(text)
+    return [word.lstrip(" ") for word in _split(text).words]
+
+
+def words_of_pieces(written: Sequence[str], pieces: Sequence[str]) -> list[int] | None:
     """The word of each token of a text, as of ``words_of_tokens``.
 
     Args:
-        words: of the text.
+        written: the words of the text.
         pieces: the tokens, without white space.
 
     Returns:
         None if the pieces are not exactly the text.
     """
-    written = [word.lstrip(" ") for word in words.words]
     if "".join(pieces) != "".join(written) or not written:
         return None
-    ends, stops = list(accumulate(map(len, written))), list(accumulate(map(len, pieces)))
-    starts = [0, *stops[:-1]]
-    found = [bisect_right(ends, start) for start in starts]
-    lasts = [bisect_left(ends, stop) for stop in stops]
-    if found != lasts:
-        for token, (first, last) in enumerate(zip(found, lasts, strict=True)):
-            if first < last:  # a token such as "a." belongs to the word, not to the sign
-                if last == first + 1 and _kind(written[last][0]) == "sign":
-                    continue
-                start, stop = starts[token], stops[token]
-                found[token] = max(
-                    range(first, last + 1),
-                    key=lambda word: (
-                        _kind(written[word][0]) != "sign",
-                        min(stop, ends[word]) - max(start, ends[word] - len(written[word])),
-                        -word,
+    found, word, last, start = list[int](), 0, len(written) - 1, 0
+    ends = list(accumulate(map(len, written)))
+    for piece in pieces:
+        stop = start + len(piece)
+        while ends[word] <= start and word < last:
+            word += 1
+        chosen = word
+        if stop > ends[word]:  # a token such as "a." belongs to the word, not to the sign
+            reached = bisect_left(ends, stop)
+            if reached > word + 1 or _kind(written[reached][0]) != "sign":
+                chosen = max(
+                    range(word, reached + 1),
+                    key=lambda each: (
+                        _kind(written[each][0]) != "sign",
+                        min(stop, ends[each]) - max(start, ends[each] - len(written[each])),
+                        -each,
                     ),
                 )
-            elif first == len(written):  # nothing, after the text
-                found[token] = first - 1
+        found.append(chosen)
+        start = stop
     return found
 
 
-def words_of_tokens(words: Words, surfaces: Sequence[str]) -> list[int]:
+def words_of_tokens(written: Sequence[str], surfaces: Sequence[str]) -> list[int]:
     """The word of each token of a text.
 
     Args:
-        words: of the text.
+        written: the words of the text.
         surfaces: the part of the text that each token is; see ``TextCodec.surfaces``. What is not
             there is looked for nearby.
     """
-    written = [word.lstrip(" ") for word in words.words]
     text = "".join(written)
     word_at = [number for number, word in enumerate(written) for _ in word]
     found, place, before = list[int](), 0, ""
@@ -194,6 +201,23 @@ def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+def _upper_first(text: str) -> str:
+    """The text whose ``_lower_first`` it is, if there is one; else itself."""
+    upper = text[:1].upper() + text[1:]
+    return upper if _lower_first(upper) == text else text
+
+
+def _as_words(text: str) -> str:
+    """An expression for a text from where a word begins to where one ends."""
+    before, after = (r"\b" if _kind(each) == "word" else "" for each in (text[0], text[-1]))
+    return before + re.escape(text) + after
+
+
+def _any_of(expressions: Iterable[str]) -> re.Pattern[str]:
+    """Any of some expressions; nothing, for none."""
+    return re.compile("|".join(dict.fromkeys(expressions)) or "(?!)", re.ASCII)
+
+
 @dataclass(frozen=True)
 class Phrases:
     """Phrases that are found in texts, the longest first.
@@ -208,18 +232,16 @@ class Phrases:
 
     @cached_property
     def _written(self) -> re.Pattern[str]:
-        """Any of the phrases, from where a word begins to where one ends; for texts of ASCII."""
-        texts = []
-        for words in self.numbers:
-            text = "".join(words)
-            before, after = (r"\b" if _kind(each) == "word" else "" for each in (text[0], text[-1]))
-            texts.append(before + re.escape(text) + after)
-        return re.compile("|".join(texts) or "(?!)", re.ASCII)  # nothing, for no phrases
+        """Any of the phrases, also with a capital letter at the start; for texts of ASCII."""
+        texts = ["".join(words) for words in self.numbers]
+        starts = [r"\A" + _as_words(_upper_first(text)) for text in texts]
+        return _any_of([*map(_as_words, texts), *starts])
 
     @cached_property
-    def _firsts(self) -> tuple[str, ...]:
-        """The first words of phrases, and what they are with a capital letter."""
-        return (*{form for word in self.lengths for form in (word, word[:1].upper() + word[1:])},)
+    def _firsts(self) -> re.Pattern[str]:
+        """Any of the first words of phrases, also with a capital letter; for texts of ASCII."""
+        words = [form for word in self.lengths for form in (word, _upper_first(word))]
+        return _any_of(map(_as_words, words))
 
     @classmethod
     def of(cls, phrases: Iterable[tuple[str, int]]) -> "Phrases":
@@ -287,11 +309,8 @@ class Phrases:
             return None
         if self._written.search(text):
             return True
-        # It may have other white space, or the capital letter of a sentence's first word.
-        for word in self._firsts:
-            if word in text:
-                return None
-        return False
+        # It may have other white space, or the capital letter of another sentence's first word.
+        return None if self._firsts.search(text) else False
 
 
 class Occurrence(NamedTuple):

@@ -350,11 +350,11 @@ def _requests(
         for place, sentence in enumerate(parts.sentences):
             prefix = () if place else prefixes[number]
             try:
-                terms = () if asked.terms is None else asked.terms.locate(sentence)
+                required = model.engine.required(sentence, asked.terms, options)
                 source = encoded.get(sentence, sentence) if asked.terms is None else sentence
                 request = model.engine.request(
                     source, len(requests), prefix, options, as_ids=source is not sentence,
-                    terms=terms,
+                    required=required,
                 )  # fmt: skip
             except InputError as error:
                 text = _too_long(error) if asked.divide else spelled(error)

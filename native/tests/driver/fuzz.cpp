@@ -186,18 +186,26 @@ private:
         const int32_t width = *std::max_element(given.lengths.begin(), given.lengths.end());
         const int32_t wide = std::min(64, std::max(1, width)) + draw.below(3);
         std::vector<int32_t> sequences(all), counts(count);
-        std::vector<float> scores(count), attention(all * (size_t)wide);
-        std::vector<double> log_probs(all);
+        const size_t width_of_state = config_.whole("d_model");
+        std::vector<float> scores(count), attention(all * (size_t)wide),
+            states(all * width_of_state);
         tfn_batch* batch = nullptr;
-        tfn_trace left{draw.chance(3) ? nullptr : log_probs.data(), attention.data(),
+        tfn_trace left{draw.chance(3) ? nullptr : states.data(), attention.data(),
                        draw.chance(3) ? draw.any<int32_t>({-1, 0, INT32_MIN}) : wide,
                        draw.chance(3) ? nullptr : &batch};
         int32_t steps = 0;
         Outcome found;
         if (!found.take(tfn_generate(model, given.c, most, 0, sequences.data(), counts.data(),
-                                     draw.chance(3) ? nullptr : scores.data(), &steps, &left,
+                                     draw.chance(50) ? nullptr : scores.data(), &steps, &left,
                                      cancelled, found)))
             return;
+        std::vector<double> log_probs(counts[0]);
+        if (draw.chance(5)) sequences[0] = draw.any<int32_t>({-1, INT32_MAX});
+        Outcome scored;
+        scored.take(tfn_log_probs(draw.chance(2) ? nullptr : model, states.data(),
+                                  draw.chance(3) ? nullptr : sequences.data(),
+                                  draw.chance(3) ? draw.any<int32_t>({-1, 0}) : counts[0],
+                                  log_probs.data(), scored));
         for (int i = draw.below(3); i; i--) branch(batch, draw);
         tfn_batch_free(batch);
     }
@@ -230,13 +238,15 @@ private:
         if (!tokens.empty() && draw.chance(5)) targets.back() = draw.any<int32_t>({-1, size});
         if (!counts.empty() && draw.chance(5)) counts.back() = draw.any<int32_t>({0, INT32_MIN});
         const int32_t width = tfn_batch_longest_source(made) + draw.below(3);
-        std::vector<float> gaps(tokens.size()), attention(tokens.size() * (size_t)width);
+        std::vector<float> gaps(tokens.size()), attention(tokens.size() * (size_t)width),
+            states(tokens.size() * (size_t)config_.whole("d_model"));
         std::vector<double> log_probs(tokens.size());
         best.resize(tokens.size());
-        const tfn_reading reading{targets.data(),
+        const tfn_reading reading{draw.chance(50) ? targets.data() : nullptr,
                                   log_probs.data(),
                                   gaps.data(),
                                   best.data(),
+                                  draw.chance(50) ? states.data() : nullptr,
                                   draw.chance(50) ? attention.data() : nullptr,
                                   draw.chance(3) ? -1 : width};
         Outcome read;
@@ -402,6 +412,7 @@ private:
         if (rows && draw.chance(5)) left.back() = draw.any<int32_t>({0, -1, INT32_MIN});
         if (rows && draw.chance(5)) owed.back() = draw.any<int32_t>({-1, INT32_MIN, INT32_MAX});
         const int32_t wake = draw.below(2);
+        std::vector<float> states(chosen.size() * (size_t)config_.whole("d_model"));
         tfn_run how{left.data(),
                     draw.chance(50) ? nullptr : owed.data(),
                     draw.below(size),
@@ -410,7 +421,8 @@ private:
                     steps,
                     draw.below(4),
                     draw.chance(80) ? 60.0 : 0.0,
-                    draw.chance(50) ? &wake : nullptr};
+                    draw.chance(50) ? &wake : nullptr,
+                    draw.chance(50) ? states.data() : nullptr};
         if (draw.chance(3)) how.steps = draw.any<int32_t>({0, -1, INT32_MIN});
         if (draw.chance(3)) how.left = nullptr;
         Outcome ran;

@@ -1,5 +1,6 @@
 """Phrases that are put into a translation, and what is decoded after them."""
 
+import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -24,7 +25,10 @@ class OneWordEach:
     """Places in which each token is a word; the phrase of requirement n comes from word n."""
 
     def __init__(self, phrases: Sequence[Tokens], source: Sequence[int]) -> None:
-        self._phrases, self.words = phrases, tuple(range(len(source)))
+        self._phrases, self._words = phrases, tuple(range(len(source)))
+
+    def words(self, ids: Sequence[int]) -> Tokens:
+        return self._words
 
     def sources(self, number: int) -> list[tuple[int, int]]:
         return [(number, number + 1)]
@@ -106,27 +110,42 @@ def test_what_follows_forced_tokens_is_that_of_a_greedy_search_with_a_prefix(
         assert made.score == pytest.approx(expected.score, abs=1e-5)
 
 
-def test_attention_of_words_is_the_same_whatever_is_looked_at_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attention_is_of_words_without_signs_prefixes_and_special_tokens() -> None:
     draw, numbers = random.Random(2), np.random.default_rng(2)
-    rows, attention = list[Draft](), list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]()
-    for _ in range(30):
+    for _ in range(100):
         tokens = tuple(draw.choices(range(2, SIZE), k=draw.randint(0, 8)))
-        places = OneWordEach([], range(draw.randint(1, 20)))
-        row = Request([0], required=Required((), places=places))
-        rows.append(Draft(row, tokens, True))
-        attention.append(numbers.random((len(tokens), len(places.words)), np.float32))
-    whole = list(drafts._words(rows, attention))
-    monkeypatch.setattr(drafts, "_AT_ONCE", 1)
-    for alone, found, draft, attended in zip(
-        drafts._words(rows, attention), whole, rows, attention, strict=True
-    ):
-        assert found.spans == [(place, place + 1) for place in range(len(draft.tokens))]
-        assert found.most == alone.most
-        for place, share in enumerate(found.shares):
-            assert [each for each in share if each] == [
-                each for each in alone.shares[place] if each
-            ]
-            expected = attended[place] / attended[place].sum() * (draft.tokens[place] != SIGN)
-            np.testing.assert_allclose(share[: len(expected)], expected, atol=1e-6)
+        places, row = OneWordEach([], []), Request([0], prefix=tokens[: draw.randint(0, 1)])
+        of_words = sorted(draw.choices(range(6), k=draw.randint(0, 9)))
+        places._words = (-1, *of_words, -1)
+        padded = numbers.random((len(tokens), len(of_words) + 4), np.float32)
+        row = dataclasses.replace(row, required=Required((), places=places))
+        found = drafts._words(Draft(row, tokens, True), padded)
+        if not tokens or not of_words:
+            assert found is None
+            continue
+        assert found is not None
+        assert found.spans == [(place, place + 1) for place in range(len(tokens))]
+        assert found.sources == sorted(set(of_words))
+        attended = padded[:, 1 : len(of_words) + 1].astype(np.float64)
+        expected = attended @ (np.array(of_words)[:, None] == found.sources)
+        np.testing.assert_allclose(found.attention, expected, atol=1e-12)
+        none = [at < len(row.prefix) or token == SIGN for at, token in enumerate(tokens)]
+        assert found.most == np.where(none, -1, expected.argmax(1)).tolist()
+        np.testing.assert_allclose(found.whole, np.where(none, np.inf, expected.sum(1)))
+
+
+def test_attention_of_words_of_several_tokens_is_summed() -> None:
+    class Pairs:
+        """Words of two tokens each."""
+
+        def continues(self, token: int) -> bool:
+            return token % 2 == 1
+
+        def opens(self, token: int) -> bool:
+            return False
+
+    row = Request([0], required=Required((), Pairs(), places=OneWordEach([], [1, 2])))
+    found = drafts._words(Draft(row, (2, 3, 4, 5), True), np.eye(4, 2, dtype=np.float32))
+    assert found is not None
+    assert found.spans == [(0, 2), (2, 4)]
+    assert found.attention.tolist() == [[1, 1], [0, 0]]

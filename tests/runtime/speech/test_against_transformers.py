@@ -213,6 +213,8 @@ HEADS = [[0, 1], [1, 0], [1, 1]]
 def test_times_of_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_name: EngineName | None
 ) -> None:
+    if engine_name == "native":
+        pytest.importorskip("tfexport_native")
     settings: dict[str, Any] = {"alignment_heads": HEADS, "median_filter_width": 3}
     if engine_name is None:
         model, translator = opened(tmp_path / "model", None, **settings)

@@ -128,8 +128,8 @@ def _read(
             except InputError as error:
                 raise InputError(Message("target prefix: ", error.message)) from None
         source = read_numbers(text) if ids else text
-        found = () if ids or task.terms is None else task.terms.locate(text)
-        request = engine.request(source, number - 1, prefix, options, as_ids=ids, terms=found)
+        required = None if ids else engine.required(text, task.terms, options)
+        request = engine.request(source, number - 1, prefix, options, as_ids=ids, required=required)
     except InputError as error:
         return _Job(number, text, None, error.message)
     return _Job(number, text, request)

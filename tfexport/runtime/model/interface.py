@@ -4,6 +4,7 @@ Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L laye
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -240,7 +241,7 @@ class TracedRows(Protocol):
 
     def run(
         self, tokens: Sequence[int], left: Sequence[int], end: int, last: int | None, going: Going
-    ) -> list[list[int]]:
+    ) -> list[tuple[list[int], list[float]]]:
         """Go on greedily to the end of each row; the rows leave.
 
         Args:
@@ -251,7 +252,8 @@ class TracedRows(Protocol):
             going: as of ``Model.generate``.
 
         Returns:
-            The tokens that each gets, the end token included.
+            The tokens that each gets, the end token included, and their log-probabilities; that
+            of a forced token is arbitrary.
         """
 
 
@@ -259,17 +261,19 @@ class Traced(NamedTuple):
     """A search whose rows can be gone on from.
 
     Attributes:
-        log_probs: (B, T) of each token; 0 for a forced one.
+        log_probs: of the first tokens of rows; takes rows and how many tokens of each. Those of
+            forced tokens are arbitrary.
         attention: (B, T, S), the mean over heads of the last layer's cross-attention by which each
             token was chosen; arbitrary behind the last.
         rows: which have read all tokens but the last of each.
-        without: rows that are too long for a trace; what it holds of them is arbitrary.
+        without: rows that are too long for a trace, of which it holds nothing, and their scores as
+            of ``Generated``.
     """
 
-    log_probs: NDArray[np.float64]
+    log_probs: Callable[[Sequence[int], Sequence[int]], list[list[float]]]
     attention: Floats
     rows: TracedRows
-    without: frozenset[int] = frozenset()
+    without: Mapping[int, float] = MappingProxyType({})
 
 
 class Model(Protocol):
@@ -360,8 +364,8 @@ class Model(Protocol):
 
     def trace(
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
-    ) -> tuple[Generated, Traced] | None:
-        """``generate``, with what is needed to go on from any of its positions.
+    ) -> tuple[Ids, Traced] | None:
+        """``generate`` without scores, and what is needed to go on from any of its positions.
 
         Args:
             rows: sources, none of them empty.

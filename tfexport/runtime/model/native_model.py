@@ -9,6 +9,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -180,26 +181,44 @@ class NativeModel:
     @reporting
     def trace(
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
-    ) -> tuple[Generated, Traced] | None:
+    ) -> tuple[Ids, Traced] | None:
         """See ``interface.Model``."""
         most, given = min(max_length, _MOST_TRACED), self.sources(rows)
+        without: dict[int, float] = {}
         with _ended(going) as flag:
             found = self._model.trace(given, most, flag)
-            sequences, scores, steps = found.sequences, found.scores, found.sequences.shape[1]
+            sequences, steps = found.sequences, found.sequences.shape[1]
             longer = np.flatnonzero(found.counts == most) if most < max_length else ()
             if len(longer):
-                again = self._model.generate(
+                again, _, scores = self._model.generate(
                     [given[row] for row in map(int, longer)], max_length, True, flag
                 )
-                pad = self._manifest.special_ids.pad
-                wider = np.full((len(rows), again[0].shape[1]), pad, np.int32)
+                assert scores is not None
+                wider = np.full((len(rows), again.shape[1]), self._manifest.special_ids.pad)
                 wider[:, :steps] = sequences
-                wider[longer], scores[longer] = again[0], again[2]
+                wider[longer] = again
                 sequences = wider
-        made = Generated(sequences.astype(np.int64), scores)
-        log_probs, attention = found.log_probs[:, :steps], found.attention[:, :steps]
-        left = NativeTracedRows(self.folder, found.batch)
-        return made, Traced(log_probs, attention, left, frozenset(map(int, longer)))
+                without = dict(zip(map(int, longer), scores.tolist(), strict=True))
+        left = NativeTracedRows(self.folder, self._model, found.batch)
+        log_probs = partial(self._log_probs, found.states, found.sequences.tolist())
+        made = sequences.astype(np.int64)
+        return made, Traced(log_probs, found.attention[:, :steps], left, without)
+
+    @reporting
+    def _log_probs(
+        self,
+        states: Sequence[Floats] | Floats,
+        tokens: Sequence[Sequence[int]],
+        rows: Sequence[int],
+        counts: Sequence[int],
+    ) -> list[list[float]]:
+        """See ``interface.Traced``."""
+        pairs = list(zip(rows, counts, strict=True))
+        return _log_probs(
+            self._model,
+            [states[row][:count] for row, count in pairs],
+            [tokens[row][:count] for row, count in pairs],
+        )
 
     @reporting
     def retrace(
@@ -211,14 +230,13 @@ class NativeModel:
         """See ``interface.Model``."""
         batch = self._entered(rows)
         counts = [len(row) for row in tokens]
-        flat, wanted = ([token for row in each for token in row] for each in (tokens, targets))
-        attended = np.empty((len(flat), batch.longest_source), np.float32)
-        found = batch.read(flat, counts, wanted, attended)
-        log_probs = np.zeros((len(rows), max(counts)))
-        attention = np.zeros((*log_probs.shape, attended.shape[1]), np.float32)
+        states, attended = batch.trace([token for row in tokens for token in row], counts)
         inside = np.arange(max(counts)) < np.array(counts)[:, None]
-        log_probs[inside], attention[inside] = found.log_probs, attended
-        return Traced(log_probs, attention, NativeTracedRows(self.folder, batch))
+        attention = np.zeros((*inside.shape, attended.shape[1]), np.float32)
+        attention[inside] = attended
+        of_rows = np.split(states, np.cumsum(counts)[:-1])
+        left = NativeTracedRows(self.folder, self._model, batch)
+        return Traced(partial(self._log_probs, of_rows, targets), attention, left)
 
     @reporting
     def encoded(self, rows: Sequence[Source]) -> Sequence[Floats]:
@@ -315,13 +333,15 @@ class NativeTracedRows:
         folder: the folder of the bundle.
     """
 
-    def __init__(self, folder: Path, batch: tfexport_native.Batch) -> None:
-        self.folder, self._batch = folder, batch
+    def __init__(
+        self, folder: Path, model: tfexport_native.Model, batch: tfexport_native.Batch
+    ) -> None:
+        self.folder, self._model, self._batch = folder, model, batch
 
     @reporting
     def branch(self, rows: Sequence[int], lengths: Sequence[int]) -> NativeTracedRows:
         """See ``interface.TracedRows``."""
-        return NativeTracedRows(self.folder, self._batch.branch(rows, lengths))
+        return NativeTracedRows(self.folder, self._model, self._batch.branch(rows, lengths))
 
     @reporting
     def read(self, tokens: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Read:
@@ -334,11 +354,12 @@ class NativeTracedRows:
     @reporting
     def run(
         self, tokens: Sequence[int], left: Sequence[int], end: int, last: int | None, going: Going
-    ) -> list[list[int]]:
+    ) -> list[tuple[list[int], list[float]]]:
         """See ``interface.TracedRows``."""
         import tfexport_native
 
         made: list[list[int]] = [[] for _ in tokens]
+        states: list[list[Floats]] = [[] for _ in tokens]
         rows, next_tokens, room = list(range(len(tokens))), list(tokens), list(left)
         while rows:
             if not going():
@@ -346,17 +367,36 @@ class NativeTracedRows:
             how = tfexport_native.Run(
                 end, -1, -1 if last is None else last, max(room), seconds=_SECONDS
             )
-            chosen, counts = self._batch.run(next_tokens, room, how)
+            shape = (len(rows), how.steps, self._model.state_size)
+            found = np.empty(shape, np.float32)  # written as far as ``counts``
+            chosen, counts = self._batch.run(next_tokens, room, how, found)
             kept = list[int]()
             for place, row in enumerate(rows):
                 got = chosen[place, : counts[place]].tolist()
                 made[row] += got
+                states[row].append(found[place, : len(got)])
                 room[place] -= len(got)
                 if got[-1] != end and room[place]:
                     kept.append(place)
             rows, room = [rows[place] for place in kept], [room[place] for place in kept]
             next_tokens = [made[row][-1] for row in rows]
-        return made
+        log_probs = _log_probs(self._model, [np.concatenate(each) for each in states], made)
+        return list(zip(made, log_probs, strict=True))
+
+
+def _log_probs(
+    model: tfexport_native.Model, states: Sequence[Floats], tokens: Sequence[Sequence[int]]
+) -> list[list[float]]:
+    """Log-probabilities of the tokens of rows, by the states (T, E) that chose them."""
+    if not states:
+        return []
+    flat = [token for row in tokens for token in row]
+    found, at = model.log_probs(np.concatenate(states), flat).tolist(), 0
+    rows = list[list[float]]()
+    for row in tokens:
+        rows.append(found[at : at + len(row)])
+        at += len(row)
+    return rows
 
 
 class NativeRunningRows:

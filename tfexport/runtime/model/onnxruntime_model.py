@@ -182,7 +182,7 @@ class OnnxModel:
 
     def trace(
         self, rows: Sequence[Source], max_length: int, going: Going | None = None
-    ) -> tuple[Generated, Traced] | None:
+    ) -> tuple[Ids, Traced] | None:
         """See ``interface.Model``: the graph of a search keeps no positions."""
         return None
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.errors import Message, Option, Problem
-from tfexport.runtime.model.interface import Floats, Ids, Model, Traced
+from tfexport.runtime.model.interface import Floats, Generated, Ids, Model, Traced
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch import BatchSteps, NextStep, Prefixes, prefill, run
@@ -26,7 +26,7 @@ from tfexport.runtime.search.placed import ModelReader, Reader, place_phrases
 from tfexport.runtime.search.ranking import best_first
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.required import Required
-from tfexport.runtime.search.traced import TracedReader, retrace
+from tfexport.runtime.search.traced import TracedReader, retrace, score
 
 # Hypotheses of a search with fewer, by the tokens of the required phrases: (tokens, hypotheses).
 _WIDTHS = ((3, 4), (7, 8))
@@ -62,29 +62,38 @@ def decode_constrained(
         found[place] = [_checked(made, request.required) for made in found[place]]
         if any(made.unmet for made in found[place]):
             lacking[place] = request
-    if not lacking:
-        return found
-    if traced is None:
+    if lacking and traced is None:
         rows = _encoded(model, list(lacking.values()))
         lacking = dict(zip(lacking, rows, strict=True))
     placed = _placed(model, lacking, found, options, traced)
-    followed, open_rows = dict[int, Request](), dict[int, list[int]]()
-    for place, request in lacking.items():
-        if place in placed:
-            found[place] = placed[place]
-        elif (reachable := _within(request, options)) is not None:
-            followed[place] = _admitting(request, reachable)
-            open_rows.setdefault(_width(reachable, options), []).append(place)
-    for width, places in open_rows.items():
-        chosen = [followed[place] for place in places]
-        wider = dataclasses.replace(options, beam_size=width)
-        made = _run(model, chosen, wider)
-        for place, hypotheses in zip(places, made, strict=True):
-            required = requests[place].required
-            assert required is not None
-            checked = [_checked(each, required) for each in hypotheses]
-            found[place] = _fewest_unmet(found[place], checked, options.num_hypotheses)
+    if traced is not None:
+        rest = {place: made[0] for place, made in enumerate(found) if place not in placed}
+        for place, scored in score(traced, rest, requests[0].prefix, options):
+            found[place] = [scored]
+    for place, hypotheses in placed.items():
+        found[place] = hypotheses
+    unplaced = {place: row for place, row in lacking.items() if place not in placed}
+    for place, hypotheses in _followed(model, unplaced, options):
+        found[place] = _fewest_unmet(found[place], hypotheses, options.num_hypotheses)
     return found
+
+
+def _followed(
+    model: Model, rows: Mapping[int, Request], options: ResolvedOptions
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """The hypotheses of rows by the constrained search, but of those for which there is no room."""
+    followed, of_widths = dict[int, Request](), dict[int, list[int]]()
+    for place, row in rows.items():
+        if (reachable := _within(row, options)) is not None:
+            followed[place] = _admitting(row, reachable)
+            of_widths.setdefault(_width(reachable, options), []).append(place)
+    for width, places in of_widths.items():
+        wider = dataclasses.replace(options, beam_size=width)
+        made = _run(model, [followed[place] for place in places], wider)
+        for place, hypotheses in zip(places, made, strict=True):
+            required = rows[place].required
+            assert required is not None
+            yield place, [_checked(each, required) for each in hypotheses]
 
 
 def _encoded(model: Model, requests: Sequence[Request]) -> Sequence[Request]:
@@ -101,13 +110,18 @@ def _encoded(model: Model, requests: Sequence[Request]) -> Sequence[Request]:
 def _searched(
     model: Model, requests: Sequence[Request], options: ResolvedOptions, search: Search
 ) -> tuple[list[list[Hypothesis]], Traced | None]:
-    """The hypotheses of rows, whatever they require; and the search's trace, if it has one."""
+    """The hypotheses of rows, whatever they require.
+
+    If the search has a trace, that too; the hypotheses have no scores then.
+    """
     if options.beam_size == 1 and options.fits_greedy_graph and starts_alike(requests, options):
         rows = [request.source for request in requests]
         traced = model.trace(rows, options.max_length, options.going)
         if traced is not None:
-            made = hypotheses_of(traced[0], options.eos_id, options)
-            return [[each] for each in made], traced[1]
+            sequences, left = traced
+            unscored = np.full(len(rows), np.nan, np.float32)
+            made = hypotheses_of(Generated(sequences, unscored), options.eos_id, options)
+            return [[each] for each in made], left
     free = [
         request if request.required is None else dataclasses.replace(request, required=None)
         for request in requests
@@ -138,7 +152,7 @@ def _placed(
         for made in found[place]
         if made.unmet
     ]
-    without = frozenset[int]() if traced is None else traced.without
+    without = {} if traced is None else traced.without
     results: dict[int, list[Hypothesis]] = {}
     for part, trace in (
         ([each for each in lacking if each[0] not in without], traced),

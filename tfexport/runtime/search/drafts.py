@@ -4,6 +4,9 @@ Axes: R rows, T tokens, S source tokens, W words of the source, N words of a tar
 """
 
 import itertools
+import math
+import operator
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,9 +18,6 @@ from tfexport.runtime.search.required import Boundaries, Places, Required, Token
 
 Span = tuple[int, int]  # the first token, or word, and the one after the last
 _MOST_DRAFTS = 8  # of a translation
-_AT_ONCE = 1 << 20  # values that are looked at together
-# Shares of attention are counted in these parts, as sums of integers are the same in any order.
-_PARTS = float(1 << 30)
 
 
 class Draft(NamedTuple):
@@ -55,16 +55,20 @@ class Draft(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """The words of a translation, and what they attend to.
+    """The words of a translation, and their attention to the words of the source.
 
     Attributes:
         spans: (N,), the tokens of each.
-        shares: (N, W), of its attention to the words of the source; 0 for signs and a prefix.
-        most: (N,), the word that it attends to most.
+        sources: (W,), the words of the source that have tokens, ascending.
+        attention: (N, W), sums over the tokens of both.
+        whole: (N,), of all words of the source; infinity for signs and a prefix, which have none.
+        most: (N,), the column of the one with the most; -1 for signs and a prefix.
     """
 
     spans: list[Span]
-    shares: list[list[float]]
+    sources: list[int]
+    attention: Floats
+    whole: list[float]
     most: list[int]
 
 
@@ -81,20 +85,22 @@ class _Place(NamedTuple):
     core: Span
     numbers: tuple[int, ...]
 
-    def ways(self, draft: Draft) -> Iterator[tuple[Span, Tokens]]:
+    def ways(self, draft: Draft) -> list[tuple[Span, Tokens]]:
         """The tokens that are replaced, and those that replace them."""
+        found = list[tuple[Span, Tokens]]()
         places, start = draft.places, len(draft.request.prefix)
         for span in (self.span,) if self.core == self.span else (self.span, self.core):
             replaced = draft.tokens[slice(*span)]
             sign = places.sign_after(replaced[-1]) if replaced else ""
-            upper = bool(replaced) and places.is_upper(replaced[0])
             forms = list[Sequence[Tokens]]()
             for rank, number in enumerate(self.numbers):
                 first = span[0] == start and not rank
+                upper = first and bool(replaced) and places.is_upper(replaced[0])
                 own = sign if rank == len(self.numbers) - 1 else ""
                 forms.append(places.forms(number, own, first, upper))
-            for chosen in itertools.product(*forms):
-                yield span, tuple(itertools.chain(*chosen))
+            for chosen in itertools.islice(itertools.product(*forms), _MOST_DRAFTS):
+                found.append((span, tuple(itertools.chain(*chosen))))
+        return found[:_MOST_DRAFTS]
 
 
 def with_phrases(
@@ -107,9 +113,11 @@ def with_phrases(
         attention: of each (T, S), of its tokens to the source.
         options: how they were decoded.
     """
-    for draft, words in zip(drafts, _words(drafts, attention), strict=True):
-        places = _merged(sorted(_places(draft, words), key=lambda place: place.span))
-        ways = [list(itertools.islice(place.ways(draft), _MOST_DRAFTS)) for place in places]
+    for draft, attended in zip(drafts, attention, strict=True):
+        places = _places(draft, attended)
+        if len(places) > 1:
+            places = _merged(sorted(places, key=lambda place: place.span))
+        ways = [place.ways(draft) for place in places]
         for chosen in itertools.islice(itertools.product(*ways), _MOST_DRAFTS) if ways else ():
             tokens, at, forced, replaced = list[int](), 0, 0, Tokens()
             for span, phrases in chosen:
@@ -121,49 +129,31 @@ def with_phrases(
                 yield Draft(draft.request, tuple(tokens), draft.ended, forced, replaced, draft.row)
 
 
-def _words(drafts: Sequence[Draft], attention: Sequence[Floats]) -> Iterator[_Words]:
-    """The words of each draft, in parts of bounded memory."""
-    first, size = 0, [0, 0]
-    for end, attended in enumerate(attention):
-        size = [max(pair) for pair in zip(size, attended.shape, strict=True)]
-        # Of tokens and source tokens, and of these and words, which are no more.
-        if end > first and (end + 1 - first) * max(size) * size[1] > _AT_ONCE:
-            yield from _words_at_once(drafts[first:end], attention[first:end])
-            first, size = end, list(attended.shape)
-    yield from _words_at_once(drafts[first:], attention[first:])
-
-
-def _words_at_once(drafts: Sequence[Draft], attention: Sequence[Floats]) -> Iterator[_Words]:
-    spans = [_spans(draft.tokens, draft.required.boundaries) for draft in drafts]
-    of_sources = [draft.places.words for draft in drafts]
-    width = max((max(words, default=-1) for words in of_sources), default=-1) + 1
-    longest = max(len(draft.tokens) for draft in drafts)
-    most_words = max(len(words) for words in of_sources)
-    if not longest or not width:
-        yield from (_Words([], [], []) for _ in drafts)
-        return
-    parts = np.zeros((len(drafts), longest, most_words))
-    words = np.full((len(drafts), most_words), -1)
-    starts, none = list[int](), list[int]()  # of all words, and words without a source
-    for row, (draft, attended) in enumerate(zip(drafts, attention, strict=True)):
-        tokens, count = draft.tokens, len(of_sources[row])
-        parts[row, : len(tokens), :count] = attended[: len(tokens), :count]
-        words[row, :count] = of_sources[row]
-        prefix, is_sign = len(draft.request.prefix), draft.places.is_sign
-        for first, end in spans[row]:
-            # Most words begin with a token that is no sign.
-            if first < prefix or (is_sign(tokens[first]) and all(map(is_sign, tokens[first:end]))):
-                none.append(len(starts))
-            starts.append(row * longest + first)
-    pooled = np.rint(parts * _PARTS) @ (words[:, :, None] == np.arange(width)).astype(np.float64)
-    attended = np.add.reduceat(pooled.reshape(-1, width), starts)
-    shares = attended / np.maximum(attended.sum(-1, keepdims=True), 1)
-    shares[none] = 0
-    listed, most, at = shares.tolist(), shares.argmax(-1).tolist(), 0
-    for own in spans:
-        part = slice(at, at + len(own))
-        at += len(own)
-        yield _Words(own, listed[part], most[part])
+def _words(draft: Draft, attention: Floats) -> _Words | None:
+    """The words of a draft; None if it or its source has none."""
+    tokens, words = draft.tokens, draft.places.words(draft.request.ids)
+    spans = _spans(tokens, draft.required.boundaries)
+    first = [
+        place
+        for place, word in enumerate(words)
+        if word >= 0 and not (place and words[place - 1] == word)
+    ]
+    if not spans or not first:
+        return None
+    end = len(words) - words[::-1].index(words[first[-1]])
+    pooled = np.add.reduceat(attention[: len(tokens), :end], first, axis=1, dtype=np.float64)
+    pooled = np.add.reduceat(pooled, [start for start, _ in spans], axis=0)
+    prefix, is_sign = len(draft.request.prefix), draft.places.is_sign
+    # Most words begin with a token that is no sign.
+    none = [
+        place
+        for place, (start, stop) in enumerate(spans)
+        if start < prefix or (is_sign(tokens[start]) and all(map(is_sign, tokens[start:stop])))
+    ]
+    whole, most = pooled.sum(1).tolist(), pooled.argmax(1).tolist()
+    for place in none:
+        whole[place], most[place] = math.inf, -1
+    return _Words(spans, [words[place] for place in first], pooled, whole, most)
 
 
 def _spans(tokens: Tokens, bounds: Boundaries | None) -> list[Span]:
@@ -191,18 +181,21 @@ def _merged(places: Sequence[_Place]) -> list[_Place]:
     return found
 
 
-def _places(draft: Draft, words: _Words) -> Iterator[_Place]:
+def _places(draft: Draft, attention: Floats) -> list[_Place]:
     """Where each phrase belongs that is missing where its source was translated."""
     required, tokens, places = draft.required, draft.tokens, draft.places
-    unmet, spans = draft.unmet, words.spans
+    words = _words(draft, attention)
+    if words is None:
+        return []
+    found, unmet, spans = list[_Place](), draft.unmet, words.spans
     met = [each.number for each in required.requirements if each.number not in unmet]
-    several = {each.number for each in required.requirements if each.count > 1}
+    several = [each.number for each in required.requirements if each.count > 1]
     for number in unmet:
         for source in places.sources(number):
-            found = _translated_from(words, source)
-            if found is None:
+            translated = _translated_from(words, source)
+            if translated is None:
                 continue
-            (first, end), core = found
+            first, end, core = translated
             span = spans[first][0], spans[end - 1][1]
             replaced = tokens[slice(*span)]
             if number in several and places.holds(number, replaced):
@@ -210,14 +203,15 @@ def _places(draft: Draft, words: _Words) -> Iterator[_Place]:
             for other in met:  # the words are another phrase: this one is put beside them
                 if places.holds(other, replaced):
                     place = span[min(places.sources(other)) < source]
-                    yield _Place((place, place), (place, place), (number,))
+                    found.append(_Place((place, place), (place, place), (number,)))
                     break
             else:
-                yield _Place(span, spans[core], (number,))
+                found.append(_Place(span, spans[core], (number,)))
+    return found
 
 
-def _translated_from(words: _Words, source: Span) -> tuple[Span, int] | None:
-    """The target words that were translated from words of the source, and the clearest of them.
+def _translated_from(words: _Words, source: Span) -> tuple[int, int, int] | None:
+    """The target words that were translated from words of the source.
 
     These are neighbours that attend more to one of the words than to any other; without any, the
     word that attends most to them.
@@ -225,20 +219,23 @@ def _translated_from(words: _Words, source: Span) -> tuple[Span, int] | None:
     Args:
         words: of the target.
         source: the words of the source.
+
+    Returns:
+        The first, the one after the last, and the clearest of them.
     """
-    start, stop = source
-    if stop == start + 1:
-        mass = [share[start] if start < len(share) else 0.0 for share in words.shares]
-    else:
-        mass = [sum(share[start:stop]) for share in words.shares]
-    if not max(mass, default=0) > 0:
+    start, stop = (bisect_left(words.sources, word) for word in source)
+    if start == stop:
         return None
-    own = [start <= word < stop and of > 0 for word, of in zip(words.most, mass, strict=True)]
-    ranked = [mine + of for mine, of in zip(own, mass, strict=True)]
+    attended = words.attention[:, start:stop].sum(1).tolist()
+    mass = [of / (whole or 1) for of, whole in zip(attended, words.whole, strict=True)]
+    own = [start <= word < stop for word in words.most]
+    ranked = list(map(operator.add, own, mass))
     core = ranked.index(max(ranked))
+    if not mass[core] > 0:
+        return None
     first = end = core
     while own[core] and first and own[first - 1]:
         first -= 1
     while own[core] and end + 1 < len(own) and own[end + 1]:
         end += 1
-    return (first, end + 1), core
+    return first, end + 1, core

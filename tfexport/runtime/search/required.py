@@ -4,7 +4,7 @@ Source of the automaton: Aho and Corasick 1975, "Efficient string matching".
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Protocol
@@ -25,12 +25,22 @@ class Boundaries(Protocol):
         """Whether a word after this token belongs to this token's word."""
 
 
+class Checker(Protocol):
+    """Finds what tokens do not meet, in another way than token by token: in their text."""
+
+    def unmet(self, tokens: Sequence[int]) -> Tokens:
+        """The number of each requirement that tokens do not meet."""
+
+
 class Places(Protocol):
     """Where requirements come from in the source, and how they are put into a translation."""
 
-    @property
-    def words(self) -> Tokens:
-        """The word of each source token; -1 for special tokens."""
+    def words(self, ids: Sequence[int]) -> Tokens:
+        """The word of each source token; -1 for special tokens.
+
+        Args:
+            ids: the tokens.
+        """
 
     def sources(self, number: int) -> Sequence[tuple[int, int]]:
         """The first source word of each occurrence of a requirement, and the one after the last."""
@@ -42,7 +52,7 @@ class Places(Protocol):
             number: the number of the requirement.
             sign: punctuation that is written to the word before it; empty for none.
             first: whether it comes before all other tokens.
-            upper: whether it has a capital letter there.
+            upper: whether it has a capital letter there; only with ``first``.
         """
 
     def holds(self, number: int, tokens: Sequence[int]) -> bool:
@@ -87,15 +97,14 @@ class Required:
     Attributes:
         requirements: all of them have to be met.
         boundaries: if given, a phrase has to begin and end where words do.
-        unmet_in: finds the requirements that tokens do not meet, by their number, in another way
-            than token by token: in their text. None for no other way.
+        checker: finds what tokens do not meet; None to look at them token by token.
         places: where in the source they come from, and how they are put into a translation; None
             if unknown.
     """
 
     requirements: tuple[Requirement, ...]
     boundaries: Boundaries | None = None
-    unmet_in: Callable[[Sequence[int]], Tokens] | None = field(default=None, compare=False)
+    checker: Checker | None = field(default=None, compare=False)
     places: "Places | None" = field(default=None, compare=False)
 
     @cached_property
@@ -105,8 +114,8 @@ class Required:
 
     def unmet(self, tokens: Sequence[int]) -> Tokens:
         """The number of each requirement that tokens do not meet."""
-        if self.unmet_in is not None:
-            return self.unmet_in(tokens)
+        if self.checker is not None:
+            return self.checker.unmet(tokens)
         return tuple(
             requirement.number
             for requirement in self.requirements

@@ -3,15 +3,16 @@
 Axes: T tokens, S source.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tfexport.runtime.model.interface import Floats, Model, Read, Traced, TracedRows
+from tfexport.runtime.model.interface import Floats, Model, Traced, TracedRows
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.drafts import Draft
 from tfexport.runtime.search.placed import Reader, Reading, make_reading
-from tfexport.runtime.search.ranking import make_hypothesis
+from tfexport.runtime.search.ranking import make_hypothesis, normalize
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.required import Tokens
 
@@ -59,16 +60,16 @@ class TracedReader:
             inputs.append((options.bos_id, *draft.tokens)[start:most])
             targets.append((*draft.tokens, options.eos_id)[start:most])
         rows = [self._rows[draft.row] for draft in drafts]
+        known = known_log_probs(self._traced, rows, shared, drafts[0].request.prefix, options)
         self._read = self._traced.rows.branch(rows, shared)
         readings, at = list[Reading](), 0
         found = self._read.read(inputs, targets)
         best, gaps = found.best.tolist(), found.gaps.tolist()
-        log_probs = _log_probs(found)
-        for draft, row, start, wanted in zip(drafts, rows, shared, targets, strict=True):
+        log_probs = _log_probs(found.log_probs.tolist())
+        for draft, before, start, wanted in zip(drafts, known, shared, targets, strict=True):
             part = slice(at, at + len(wanted))
             at += len(wanted)
-            known = self._traced.log_probs[row, :start].tolist()
-            scores = known + log_probs[part]
+            scores = before + log_probs[part]
             readings.append(
                 make_reading(draft, best[part], gaps[part], scores, wanted, start=start)
             )
@@ -91,11 +92,8 @@ class TracedReader:
         branch = self._read.branch(places, starts)
         going = options.going or _always
         made = branch.run(first, left, options.eos_id, options.last_token, going)
-        inputs = [(token, *tokens[:-1]) for token, tokens in zip(first, made, strict=True)]
-        log_probs, at = _log_probs(self._read.branch(places, starts).read(inputs, made)), 0
-        for (draft, reading), agreed, tokens in zip(drafts, starts, made, strict=True):
-            scores = [*reading.log_probs[:agreed], *log_probs[at : at + len(tokens)]]
-            at += len(tokens)
+        for (draft, reading), agreed, (tokens, log_probs) in zip(drafts, starts, made, strict=True):
+            scores = [*reading.log_probs[:agreed], *_log_probs(log_probs)]
             finished = tokens[-1] == options.eos_id
             if options.last_token is not None and agreed + len(tokens) == options.max_length:
                 scores[-1] = 0  # a forced token is certain
@@ -117,12 +115,7 @@ def retrace(
     chosen = [made.tokens or end for made in found]
     if sum(map(len, chosen)) > MOST_READ:
         return None
-    traced = model.retrace(rows, [[options.bos_id, *row[:-1]] for row in chosen], chosen)
-    if traced is not None:
-        for row, request in enumerate(requests):
-            if request.prefix:  # a forced token is certain
-                traced.log_probs[row, 0] = 0
-    return traced
+    return model.retrace(rows, [[options.bos_id, *row[:-1]] for row in chosen], chosen)
 
 
 def _shared(tokens: Tokens, others: Tokens) -> int:
@@ -133,10 +126,62 @@ def _shared(tokens: Tokens, others: Tokens) -> int:
     return at
 
 
-def _log_probs(found: Read) -> list[float]:
-    values = np.where(found.log_probs > _LEAST, found.log_probs, -np.inf)
-    listed: list[float] = values.tolist()
-    return listed
+def known_log_probs(
+    traced: Traced,
+    rows: Sequence[int],
+    counts: Sequence[int],
+    prefix: Tokens,
+    options: ResolvedOptions,
+) -> list[list[float]]:
+    """Log-probabilities of the first tokens of rows of a trace.
+
+    Args:
+        traced: the trace.
+        rows: rows of it; one may be repeated.
+        counts: tokens of each.
+        prefix: of all rows, a forced first token or nothing.
+        options: how they were decoded.
+    """
+    most: dict[int, int] = {}
+    for row, count in zip(rows, counts, strict=True):
+        most[row] = max(count, most.get(row, 0))
+    found = dict(zip(most, traced.log_probs([*most], [*most.values()]), strict=True))
+    for values in found.values():  # forced tokens are certain
+        values[: len(prefix)] = [0.0] * min(len(prefix), len(values))
+        if options.last_token is not None and len(values) == options.max_length:
+            values[-1] = 0.0
+    return [found[row][:count] for row, count in zip(rows, counts, strict=True)]
+
+
+def score(
+    traced: Traced,
+    found: Mapping[int, Hypothesis],
+    prefix: Tokens,
+    options: ResolvedOptions,
+) -> Iterator[tuple[int, Hypothesis]]:
+    """Give the hypotheses of a trace, by their rows, the scores of a search in one call."""
+    rows = [row for row in found if row not in traced.without]
+    counts = [len(found[row].tokens) + _has_end(found[row], options) for row in rows]
+    log_probs = known_log_probs(traced, rows, counts, prefix, options)
+    means = dict(traced.without)
+    for row, values in zip(rows, log_probs, strict=True):
+        total = 0.0
+        for value in values:  # as the engine adds them; ``sum`` rounds in another way
+            total += value
+        means[row] = float(np.float32(total / max(1, len(values))))
+    for row, made in found.items():
+        length = len(made.tokens) + _has_end(made, options)
+        mean = normalize(means[row] * length, length, options.length_penalty)
+        yield row, Hypothesis(made.tokens, mean, finished=made.finished, unmet=made.unmet)
+
+
+def _has_end(made: Hypothesis, options: ResolvedOptions) -> bool:
+    """Whether an end token follows the tokens."""
+    return made.finished and not options.return_end_token
+
+
+def _log_probs(values: Iterable[float]) -> list[float]:
+    return [value if value > _LEAST else -math.inf for value in values]
 
 
 def _always() -> bool:

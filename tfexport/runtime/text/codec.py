@@ -184,10 +184,9 @@ class TextCodec:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Source ids as the vocabulary has them, without white space and its marks."""
         known = self._pieces
-        for token in ids:
-            if token not in known:
-                piece = self.source.piece(token)
-                known[token] = "".join(piece.lstrip("".join(WORD_MARKS)).split())
+        for token in {*ids}.difference(known):
+            piece = self.source.piece(token)
+            known[token] = "".join(piece.lstrip("".join(WORD_MARKS)).split())
         return [known[token] for token in ids]
 
     def decode(self, tokens: Sequence[int]) -> str:
