@@ -130,8 +130,8 @@ typedef struct {
 
 /* What tfn_batch_read finds for each token. `targets`: a token that may follow each, or null.
  * log_probs: its log-probability. gaps: how far its logit is below the greatest. best: the token of
- * that; of those that are not suppressed. Without targets these three are null too. states (tokens,
- * E), attention (tokens, source_width): as of tfn_trace, or null. */
+ * that; of those that are not suppressed. Without targets these three are not written. states
+ * (tokens, E), attention (tokens, source_width): as of tfn_trace, or null. */
 typedef struct {
     const int32_t* targets;
     double* log_probs;

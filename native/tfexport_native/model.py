@@ -280,7 +280,7 @@ class Model:
         """The natural-log probability of a token by each state, (N, E) and (N,) to (N,).
 
         Args:
-            states: of ``trace`` or ``Batch.run``.
+            states: of ``trace``, ``Batch.trace`` or ``Batch.run``.
             tokens: one for each.
         """
         given, wanted = np.ascontiguousarray(states, np.float32), as_ints(tokens)

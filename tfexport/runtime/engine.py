@@ -182,7 +182,7 @@ class Engine:
         return Request(ids, number, prefix, candidates, group=group, required=required)
 
     def required(self, text: str, terms: Terms | None, options: ResolvedOptions) -> Required | None:
-        """What the target of a text has to contain; None if none of the terms occurs in it.
+        """Find terms in a text; return what its target has to contain, None if none occurs.
 
         Raises:
             InputError: see ``TermTokens.required``.
@@ -489,7 +489,7 @@ def requests_of(
 def _required(
     engine: Engine, source: Any, terms: Terms | None, options: ResolvedOptions
 ) -> Required | InputError | None:
-    """What the target of a text has to contain, or why it cannot."""
+    """Call ``Engine.required``; its error is returned, as all rows are checked first."""
     if terms is None or not isinstance(source, str):
         return None
     try:

@@ -148,7 +148,7 @@ class TermTokens:
         return (*[-1] * before, *of_text, *[-1] * after) if before >= 0 else (-1,) * len(ids)
 
     def _target(self, targets: tuple[str, ...], options: ResolvedOptions) -> _Target:
-        """What options allow of target phrases; kept for further texts."""
+        """Encode target phrases, and leave out what options ban; kept for further texts."""
         key = (targets, options.never_inside, options.suppress_sequences)
         known = self._targets.get(key)
         if known is None:

@@ -358,30 +358,33 @@ class NativeTracedRows:
         """See ``interface.TracedRows``."""
         import tfexport_native
 
-        made: list[list[int]] = [[] for _ in tokens]
-        states: list[list[Floats]] = [[] for _ in tokens]
+        made: list[tuple[list[int], list[float]]] = [([], []) for _ in tokens]
         rows, next_tokens, room = list(range(len(tokens))), list(tokens), list(left)
         while rows:
             if not going():
                 raise AbandonedError
+            steps = min(max(room), _MOST_TRACED)  # which bounds the memory of states
             how = tfexport_native.Run(
-                end, -1, -1 if last is None else last, max(room), seconds=_SECONDS
+                end, -1, -1 if last is None else last, steps, seconds=_SECONDS
             )
-            shape = (len(rows), how.steps, self._model.state_size)
-            found = np.empty(shape, np.float32)  # written as far as ``counts``
-            chosen, counts = self._batch.run(next_tokens, room, how, found)
+            states = np.empty((len(rows), steps, self._model.state_size), np.float32)
+            chosen, counts = self._batch.run(next_tokens, room, how, states)
+            got = [row[:count].tolist() for row, count in zip(chosen, counts, strict=True)]
+            log_probs = _log_probs(
+                self._model,
+                [row[:count] for row, count in zip(states, counts, strict=True)],
+                got,
+            )
             kept = list[int]()
             for place, row in enumerate(rows):
-                got = chosen[place, : counts[place]].tolist()
-                made[row] += got
-                states[row].append(found[place, : len(got)])
-                room[place] -= len(got)
-                if got[-1] != end and room[place]:
+                made[row][0].extend(got[place])
+                made[row][1].extend(log_probs[place])
+                room[place] -= len(got[place])
+                if got[place][-1] != end and room[place]:
                     kept.append(place)
             rows, room = [rows[place] for place in kept], [room[place] for place in kept]
-            next_tokens = [made[row][-1] for row in rows]
-        log_probs = _log_probs(self._model, [np.concatenate(each) for each in states], made)
-        return list(zip(made, log_probs, strict=True))
+            next_tokens = [made[row][0][-1] for row in rows]
+        return made
 
 
 def _log_probs(
