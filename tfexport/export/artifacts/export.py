@@ -30,6 +30,7 @@ from tfexport.export.artifacts.torch_file import export_torch_file, verify_torch
 from tfexport.export.artifacts.transformers_model import export_transformers, verify_transformers
 from tfexport.export.artifacts.transformers_source import find_transformers
 from tfexport.export.graph_forms import file_forms
+from tfexport.export.modules.wrappers import unwrapped
 from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.quantization.bundle import check_weights
 from tfexport.export.report import ParityReport
@@ -89,6 +90,7 @@ def export(
         TypeError: an unknown option.
     """
     check_keywords("export", options, ExportKeywords)
+    model = unwrapped(model) if isinstance(model, nn.Module) else model
     if graph is not None and graph not in (known := (*file_forms(), *TORCH_FILES)):
         text = f": {shown(graph)} is not one of {', '.join(map(repr, known))}"
         raise ConfigError(Message(Option("graph"), text))
@@ -149,6 +151,7 @@ def verify(
         TypeError: an unknown option.
     """
     check_keywords("verify", options, VerifyKeywords)
+    model = unwrapped(model) if isinstance(model, nn.Module) else model
     level, progress, path = read_level(level), progress or silent, Path(artifact)
     _check_verified(model, options)
     if _calls_module(options):

@@ -41,15 +41,18 @@ class VerifyKeywords(TypedDict, total=False):
         source_language: the language of ``samples`` and of the sources in ``expect``, for a model
             with language tokens.
         target_language: the language of their references, and of the texts in ``expect``.
-        inputs: for a custom module: the inputs of its ``encode``, or of its ``forward`` without the
-            target ids, in the order of the parameters.
+        inputs: for a custom module: the inputs of its ``forward`` without the target ids, or of its
+            ``encode``, in the order of the parameters.
         example: in place of ``inputs`` and ``target``, for a module with a ``forward``: the
             arguments of one call as tensors or arrays, the target ids last. Their types and names
             are taken, and which axes are the batch or vary is found by running ``forward``.
-        forward: for a custom module without ``encode``: ``forward(model, *inputs, target)``, if it
-            is not called as ``model(*inputs, target)``. It returns logits or log-probabilities
-            (B, T, V), in the order of the target's axes, flattened, as the first of a tuple, or as
-            ``.logits``.
+        forward: for a custom module: ``forward(model, *inputs, target)``, if it is not called as
+            ``model(*inputs, target)``. It returns logits or log-probabilities (B, T, V), in the
+            order of the target's axes, flattened, as the first of a tuple, or as ``.logits``.
+        steps: for a custom module: "forward" to find encoder, cache and step in its forward, the
+            default where it has one that takes the inputs and the target ids; "methods" to take
+            its ``encode`` and ``decode``, or ``encode``, ``start`` and ``step`` (docs/modules.md),
+            which are compared with its forward.
         target: for such a module: its target ids, start token first; by default ``Input("target",
             "int64", ("batch", "target_length"))``.
         examples: for a custom module: rows of real inputs, without the batch axis, which are
@@ -68,6 +71,7 @@ class VerifyKeywords(TypedDict, total=False):
     inputs: Sequence[Input]
     example: Sequence[Any] | None
     forward: Callable[..., Any] | None
+    steps: str | None
     target: Input
     examples: Iterable[Mapping[str, Any]]
 
@@ -105,8 +109,8 @@ class ExportKeywords(VerifyKeywords, total=False):
         max_length: for a custom module: the maximum number of tokens of a row.
         add_source_bos: for a custom module: add the start token before a source text.
         add_source_eos: for a custom module: add the end token after a source text.
-        recognise: for a custom module without ``encode``: export it as a Transformer of this
-            project, if that computes the same; by default True. See docs/recognition.md.
+        recognise: for a custom module that is exported by its forward: export it as a Transformer
+            of this project, if that computes the same; by default True. See docs/recognition.md.
     """
 
     tokenizer: PathLike | None

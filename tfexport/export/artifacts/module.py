@@ -43,7 +43,7 @@ from tfexport.export.artifacts.module_source import (
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
-from tfexport.export.artifacts.option_rules import BUNDLE, CALL, Output
+from tfexport.export.artifacts.option_rules import BUNDLE, BY_METHODS, CALL, Output
 from tfexport.export.artifacts.quantized import quantized_result
 from tfexport.export.artifacts.recognised import (
     export_recognised,
@@ -97,7 +97,7 @@ def export_known(
         real = options.get("samples"), options.get("expect")
         if output.kind != BUNDLE:
             return _write_file(read_module(call, output.level, options), output)
-        if call.own is None or not options.get("recognise", True):
+        if call.by_methods or not options.get("recognise", True):
             return _write(read_module(call, output.level, options), output, real)
         made = _recognised(call, output, options)
         if isinstance(made, ExportResult):
@@ -202,6 +202,8 @@ def verify_module(
             given[name] = options[name]  # type: ignore[literal-required]
     # Steps of standard operators have another memory.
     given["portable"] = (manifest.module or {}).get("found", {}).get("portable", False)
+    if manifest.module_io is not None and "found" not in (manifest.module or {}):
+        given.setdefault("steps", BY_METHODS)
     with in_eval(model), suited_threads(model):
         call = read_call(model, options.get("inputs"), facts, given, progress)
         if manifest.module_io is None:
@@ -282,7 +284,9 @@ def _write_bundle(
             report.require(str(output))
             manifest = write_manifest(folder, replace(manifest, parity=report.summary()))
     files = contents.tokenizers.paths
-    return ExportResult(Path(output), BUNDLE, report, manifest, tokenizers=files)
+    return ExportResult(
+        Path(output), BUNDLE, report, manifest, tokenizers=files, notes=contents.notes
+    )
 
 
 def _compare(
@@ -323,7 +327,7 @@ def _write_file(contents: ModuleContents, output: Output) -> ExportResult:
         )  # fmt: skip
         model.metadata_props.update(info.to_metadata())
         ir.save(model, path)
-    return ExportResult(output.path, output.kind, report)
+    return ExportResult(output.path, output.kind, report, notes=contents.notes)
 
 
 def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -> Manifest:

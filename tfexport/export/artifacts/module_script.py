@@ -91,7 +91,7 @@ def _script(model: nn.Module, output: Output, contents: ModuleContents) -> Expor
             summary = report.summary()
             info = ArtifactInfo(TORCHSCRIPT, config, summary, written_with=info.written_with)
             write_archive(made, path, info)
-    return ExportResult(output.path, TORCHSCRIPT, report)
+    return ExportResult(output.path, TORCHSCRIPT, report, notes=contents.notes)
 
 
 @contextlib.contextmanager

@@ -14,16 +14,22 @@ from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
+from tfexport.export.artifacts.option_rules import BY_FORWARD, BY_METHODS, STEPS
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.incremental.example import declare
-from tfexport.export.incremental.find import find_program, find_steps, uses_forward
+from tfexport.export.incremental.find import find_program, find_steps
 from tfexport.export.incremental.forward import TARGET, OwnForward, check_target
 from tfexport.export.incremental.program import Program
 from tfexport.export.module_forms import ModuleBuild
-from tfexport.export.modules.contract import UserModule
+from tfexport.export.modules.contract import (
+    UserModule,
+    forward_problem,
+    require_forward,
+)
 from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
+from tfexport.export.modules.wrappers import refuse_closed_parts
 from tfexport.export.parity.module import EagerModule
 from tfexport.export.parity.plan import FULL
 from tfexport.export.text.families.built import ModelTokenizers
@@ -97,6 +103,7 @@ class ModuleContents:
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
         generation: the decoding defaults of the model's files.
         preprocessing: of the model's files, see ``Manifest``; None if there is none.
+        notes: remarks for the user.
     """
 
     build: ModuleBuild
@@ -108,6 +115,7 @@ class ModuleContents:
     reads: str | None = None
     generation: Generation = field(default_factory=Generation)
     preprocessing: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def eager(self) -> EagerModule:
@@ -125,7 +133,9 @@ class ModuleCall:
     Attributes:
         model: the user's.
         inputs: as the graphs take them.
-        own: its forward; None for a module with the methods of docs/modules.md.
+        own: its forward, which is exported or, with ``by_methods``, compared with; None for a
+            module that has methods alone.
+        by_methods: its steps are the methods of docs/modules.md.
         facts: what decoding needs to know.
         examples: rows of real inputs.
         graphs: the options of the graphs.
@@ -135,6 +145,7 @@ class ModuleCall:
     model: nn.Module
     inputs: tuple[Input, ...]
     own: OwnForward | None
+    by_methods: bool
     facts: ModuleFacts
     examples: Sequence[Mapping[str, Array]]
     graphs: GraphOptions
@@ -156,8 +167,13 @@ def read_call(
     progress: Progress,
 ) -> ModuleCall:
     """Check inputs, or find them by an example."""
+    refuse_closed_parts(model)
     target, forward = options.get("target", TARGET), options.get("forward")
     check_target(target, forward)
+    steps = options.get("steps")
+    if steps is not None and steps not in STEPS:
+        text = f": {shown(steps)} is neither {BY_FORWARD!r} nor {BY_METHODS!r}"
+        raise ConfigError(Message(Option("steps"), text))
     example, rows = options.get("example"), options.get("examples", ())
     if example is None:
         assert inputs is not None  # one of both is given
@@ -166,27 +182,31 @@ def read_call(
         declared = declare(model, example, forward)
         inputs, target, rows = declared.inputs, declared.target, rows or [declared.row]
     checked = check_inputs(inputs, batch_first=False)
-    given = example is not None or "target" in options or forward is not None
+    declared_call = example is not None or "target" in options or forward is not None
     own = None
-    if given or uses_forward(model, len(checked)):
+    if steps == BY_FORWARD and not declared_call:
+        require_forward(model, len(checked))
+    if declared_call or forward_problem(model, len(checked)) is None:
         own = OwnForward(model, checked, target, forward)
-        checked = own.batch_first
-    else:
+    by_methods = own is None or steps == BY_METHODS
+    if own is None or by_methods:
         check_inputs(checked)
+    else:
+        checked = own.batch_first
     examples = check_examples(checked, rows)
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
-    return ModuleCall(model, checked, own, facts, examples, graphs, progress)
+    return ModuleCall(model, checked, own, by_methods, facts, examples, graphs, progress)
 
 
 def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> ModuleContents:
     """Examine a module in eval mode, by the steps that are found if it has a forward alone."""
     facts, model = call.facts, call.model
     ids, max_length = facts.special, facts.max_length
-    if call.own is not None:
+    if not call.by_methods:
         program = call.program
         call.progress("finding encoder, cache and step in your forward", 0, 1)
         model = find_steps(program, ids, max_length, fused=not call.graphs.portable)
-    module = UserModule(model, len(call.inputs))
+    module = UserModule(model, len(call.inputs), call.own if call.by_methods else None)
     call.progress("running your module at several sizes", 0, 1)
     found = examine(module, call.inputs, call.examples, ids, max_length)
     rules = GreedyRules.of(facts.generation.defaults)
@@ -199,8 +219,14 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
     reads = reads_texts(options, False)
     return ModuleContents(
         build, call.graphs, tokenizers, framing, call.examples, level, reads, facts.generation,
-        facts.preprocessing,
+        facts.preprocessing, _notes(call),
     )  # fmt: skip
+
+
+def _notes(call: ModuleCall) -> tuple[str, ...]:
+    """What is to be said of a module whose forward was not called."""
+    reason = None if call.own is not None else forward_problem(call.model, len(call.inputs))
+    return (f"its methods were not compared with its forward: {reason}",) if reason else ()
 
 
 def framing_of(options: ExportKeywords) -> dict[str, bool]:
@@ -211,12 +237,23 @@ def framing_of(options: ExportKeywords) -> dict[str, bool]:
 def _check_ids(ids: SpecialIds, found: Examination) -> None:
     """Refuse special ids that the logits do not cover."""
     size = found.vocab_size
-    problems = [
-        Message(Option(f"{name}_id"), f": {value} is not a token id; the logits have {size} values")
+    beyond = {
+        name: value
         for name in ("pad", "bos", "eos", "unk")
         if (value := getattr(ids, name)) is not None and value >= size
+    }
+    problems: list[str | Message] = [
+        Message(Option(f"{name}_id"), f": {value} is not a token id; the logits have {size} values")
+        for name, value in beyond.items()
     ]
     if problems:
+        names = ", ".join(each.name for each in (*found.inputs, TARGET))
+        more = max(beyond.values()) + 1 - size
+        problems.append(
+            "if it has a row in the table of embeddings and no logit, as a start token may have, "
+            f"give it one that is never chosen: forward=lambda model, {names}: torch.nn.functional."
+            f"pad(model({names}), (0, {more}), value=float('-inf'))"
+        )
         raise ConfigError(join_problems(found.module.name, problems))
 
 

@@ -196,4 +196,4 @@ def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
 def _reads(node: ir.Node, graph: ir.Graph) -> bool:
     """Whether a node's first input is an initializer of a graph."""
     value = node.inputs[0]
-    return value is not None and value.name in graph.initializers
+    return value is not None and graph.initializers.get(value.name or "") is value

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tfexport.bundle import SpecialIds
-from tfexport.errors import ExportError
 from tfexport.export.graphs.exporter import with_axis_names
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.program import (
@@ -19,15 +18,16 @@ from tfexport.export.incremental.program import (
     OTHER_TOKENS,
     RUNS,
     TARGET,
+    CaptureError,
     Example,
     Program,
 )
 from tfexport.export.incremental.states import Found, NoStepsError
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
-from tfexport.export.modules.contract import ModuleError, UserModule, has_forward
+from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.examine import other_branch, refuse_branch
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
-from tfexport.export.modules.probes import SETTINGS, Runner
+from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.report import LEAST_ALLOWED, allow
 from tfexport.export.rounding import Rounding, difference
@@ -66,7 +66,9 @@ def find_program(
     _refuse_probabilities(own, runs[0])
     try:
         program = Program(own, runs)
-    except Exception as error:
+    except CaptureError as capture:
+        error = capture.__cause__
+        assert error is not None
         taken = [each.spec for each in (*inputs, replace(own.target, axes=(BATCH, TARGET)))]
         reason = with_axis_names(export_failure(own.model, ("forward",), error), taken)
         raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
@@ -163,16 +165,11 @@ def _examples(
 def _two_sizes(settings: Sequence[Sizes]) -> tuple[Sizes, Sizes]:
     """The size that is exported, and another one.
 
-    Strides make a single row of a small size, which torch takes for a constant, and one number of
-    rows of two sizes that are near each other.
+    Strides make one number of rows of two sizes that are near each other.
     """
-
-    def total(sizes: Sizes) -> int:
-        return sum(sizes.values())
-
-    first = max(settings[:SETTINGS], key=total)  # odd ones, of which code pads all
-    largest = max(settings, key=total)
-    return first, largest if largest != first else min(settings, key=total)
+    first, largest = settings[0], max(settings, key=lambda sizes: sum(sizes.values()))
+    smallest = min(settings, key=lambda sizes: sum(sizes.values()))
+    return first, largest if largest != first else smallest
 
 
 def draw_ids(vocab_size: int, size: tuple[int, int], pad_id: int, seed: int = 0) -> Tensor:
@@ -234,12 +231,3 @@ def beyond_rounding(
     if gap <= allow(noise):
         return ""
     return f"differs from forward by {gap:.1e}, of {allow(noise):.1e} allowed"
-
-
-def uses_forward(model: nn.Module, num_inputs: int) -> bool:
-    """Whether a module is taken by its forward: it has not the methods of the contract."""
-    try:
-        UserModule(model, num_inputs)
-    except ExportError:
-        return has_forward(model, num_inputs)
-    return False

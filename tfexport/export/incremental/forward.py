@@ -4,7 +4,7 @@ Axes: B batch, T target, V vocabulary.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,6 +92,18 @@ class OwnForward:
             for each, tensor in zip((*self.inputs, self.target), tensors, strict=False)
         ]
 
+    def _say_which(self, result: Any) -> str:
+        """How to say which part of a result the logits are."""
+        names = ", ".join(each.name for each in (*self.inputs, self.target))
+        call = f"model({names})"
+        if isinstance(result, Mapping):
+            part = f"[{next(iter(result), 'logits')!r}]"
+        elif isinstance(result, tuple | list):
+            part = "[1]"
+        else:
+            part = f".{next(iter(vars(result)), 'logits')}" if hasattr(result, "__dict__") else ""
+        return f"say which part they are: forward=lambda model, {names}: {call}{part}"
+
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""
         code = "" if error is None else code_of(error)
@@ -100,11 +112,12 @@ class OwnForward:
 
     def _logits(self, found: Any, batch: int, length: int) -> Tensor:
         """The logits among the results of a call, as (B, T, V)."""
-        logits = getattr(found, "logits", found)
+        logits = found.get("logits", found) if isinstance(found, Mapping) else found
+        logits = getattr(logits, "logits", logits)
         if isinstance(logits, tuple | list) and logits:
             logits = logits[0]
         if not isinstance(logits, Tensor):
-            raise self.wrong(f"gives {shown(type(found).__name__)}, not logits")
+            raise self.wrong(f"gives {_kind(found)}, not logits; {self._say_which(found)}")
         if not logits.is_floating_point():
             raise self.wrong(f"gives logits of {logits.dtype}, not of floats")
         batch_first = self.target.axes[0] == BATCH
@@ -120,6 +133,16 @@ class OwnForward:
         of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
         # Not converted where it need not be: a conversion would be an operator without a line.
         return of_rows if of_rows.dtype == torch.float32 else of_rows.float()
+
+
+def _kind(result: Any) -> str:
+    """What a forward gave: ``a dict of 'output', 'loss'``."""
+    if isinstance(result, Mapping):
+        return f"a {type(result).__name__} of {', '.join(map(repr, result))}"
+    if isinstance(result, tuple | list):
+        kinds = ", ".join(type(each).__name__ for each in result) or "nothing"
+        return f"a {type(result).__name__} of {kinds}"
+    return f"a {type(result).__name__}"
 
 
 def check_target(target: Any, forward: Any) -> None:

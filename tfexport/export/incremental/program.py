@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim
 
+from tfexport.export import torch_names
 from tfexport.export.graphs.exporter import largest_sizes
 from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
@@ -27,6 +28,7 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.functional import functional
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
+from tfexport.export.modules.source_locations import one_line
 from tfexport.export.quiet import quiet
 from tfexport.gc_pause import no_collecting
 from tfexport.graph_io import BATCH
@@ -41,7 +43,18 @@ Shape = tuple[int, ...] | None  # of a tensor, or the value of a number; None fo
 _NOTHING: Mapping[fx.Node, Any] = MappingProxyType({})
 Part = Callable[[fx.Node], tuple[int, int | None] | None]  # an axis and rows of it; None for none
 TARGET = "target_length"
+_OTHER_SIZES = (
+    "Sizes that are numbers, or that hold at the example's size only, are part of the program; "
+    "compute them from x.size(1), or declare an axis of fixed size by its number"
+)
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
+
+
+_NUMBERS_OF_VALUES = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+
+
+class CaptureError(Exception):
+    """torch could not export a forward; its error is the ``__cause__``."""
 
 
 class _Traced(nn.Module):
@@ -131,11 +144,16 @@ class Program:
             examples: of all runs, in their order.
 
         Raises:
-            Exception: torch's own, if it cannot export the forward.
+            CaptureError: torch cannot export the forward; its error is the cause.
+            ModuleError: the program does not run at other sizes, or takes a number from values.
         """
         self.own, self.examples = own, examples
-        self.exported = _exported(own, examples[0])
+        try:
+            self.exported = _exported(own, examples[0])
+        except Exception as error:  # torch's own, of any kind
+            raise CaptureError(error) from error
         self.graph = self.exported.graph
+        _drop_assertions(self.graph)
         signature = self.exported.graph_signature
         named: dict[str, str] = {
             **signature.inputs_to_parameters,
@@ -154,12 +172,27 @@ class Program:
             else:
                 given.append(node)
         *self.inputs, self.target = given
+        self._refuse_numbers()
         held = ((node, each.detach()) for node, each in self.tensors.items())
         numbers = {node: x.item() for node, x in held if x.numel() == 1 and not x.is_complex()}
         recognise(self.graph, numbers)
         (output,) = self.graph.find_nodes(op="output")
         self.logits: fx.Node = output.args[0][0]
         self._run_all()
+
+    def _refuse_numbers(self) -> None:
+        """Refuse numbers that are taken from the values of tensors.
+
+        Raises:
+            ModuleError: naming the line.
+        """
+        for node in self.graph.nodes:
+            if node.target in _NUMBERS_OF_VALUES:
+                raise self.own.wrong(
+                    f"takes a number from the values of a tensor: {self.line_of(node)}. A graph "
+                    "has none; a size that such a number bounds is that of a tensor, as in "
+                    "torch.arange(x.size(1)) < lengths[:, None]"
+                )
 
     def _run_all(self) -> None:
         follow = self._followers()
@@ -313,6 +346,17 @@ class Program:
         values: dict[fx.Node, Any] = {}
         shapes: dict[fx.Node, Shape] = {}
 
+        def run(node: fx.Node, run_node: Callable[[fx.Node], Any]) -> Any:
+            try:
+                return run_node(node)
+            except RuntimeError as error:
+                if example is self.examples[FIRST]:
+                    raise  # it was exported at these sizes
+                raise self.own.wrong(
+                    f"works at some sizes only: at {_sizes_of(self.own, example)}, "
+                    f"{self.line_of(node)}: {one_line(error)}. {_OTHER_SIZES}"
+                ) from error
+
         class Recorder(fx.Interpreter):
             def run_node(self, n: fx.Node) -> Any:
                 if n in known_shapes:
@@ -324,7 +368,7 @@ class Program:
                     args, kwargs = self.fetch_args_kwargs_from_env(n)
                     found = sequence(n.target, *args, **kwargs)
                 else:
-                    found = super().run_node(n)
+                    found = run(n, super().run_node)
                 shapes[n] = _shape(found)
                 if n in kept:
                     values[n] = found
@@ -477,6 +521,26 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
             traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
         )
         return functional(program)
+
+
+def _drop_assertions(graph: fx.Graph) -> None:
+    """Remove what only checks values, and the numbers that it alone needs."""
+    checks = {found for name in torch_names.ASSERTIONS if (found := torch_names.find(name))}
+    for node in reversed(list(graph.nodes)):
+        if node.target in checks or (node.op == "call_function" and not node.users):
+            graph.erase_node(node)
+
+
+def _sizes_of(own: OwnForward, example: Example) -> str:
+    """The sizes of the named axes of an example."""
+    sizes = {
+        axis: size
+        for each, tensor in zip(own.batch_first, example.inputs, strict=True)
+        for axis, size in zip(each.axes, tensor.shape, strict=True)
+        if isinstance(axis, str)
+    }
+    sizes[TARGET] = example.target.size(1)
+    return ", ".join(f"{axis}={size}" for axis, size in sizes.items())
 
 
 def _shape(value: Any) -> Shape:

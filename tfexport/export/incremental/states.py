@@ -144,6 +144,28 @@ def asks_of(expression: Any) -> Iterator[Ask]:
     return (each for each in _parts(expression) if isinstance(each, Ask))
 
 
+def _with_numbers(program: Program, expression: Any) -> Any:
+    """An expression in which numbers that a rule took over are asked for, as tensors are.
+
+    None if a rule took over a tensor: only it knows which rows of that are meant.
+    """
+    nodes = [each for each in _parts(expression) if isinstance(each, fx.Node)]
+    if any(not program.is_number(node) for node in nodes):
+        return None
+
+    def asked(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return Ask(value)
+        if isinstance(value, Call):
+            kwargs = {name: asked(each) for name, each in value.kwargs.items()}
+            return Call(value.target, tuple(map(asked, value.args)), kwargs)
+        if isinstance(value, list | tuple):
+            return type(value)(map(asked, value))
+        return value
+
+    return asked(expression) if nodes else expression
+
+
 def _input_sizes(expression: Any) -> Iterator[InputSize]:
     return (each for each in _parts(expression) if isinstance(each, InputSize))
 
@@ -247,6 +269,7 @@ class Found:
         """An expression by the rule of the operator; None without one."""
         program, found = self.program, rule_of(node)
         expression = None if found is None else found(program, node, rows)
+        expression = _with_numbers(program, expression)
         if isinstance(expression, Carried):
             return self._carry(expression)
         if not isinstance(expression, RunningSum):

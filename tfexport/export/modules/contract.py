@@ -22,6 +22,10 @@ Tensors = tuple[Tensor, ...]
 Value = TypeVar("Value")
 Pair = tuple[Value, Value]
 _REMEDY = "docs/modules.md has the contract."
+_SAY_HOW = Message(
+    "say how it is called with ", Option("forward"), ", a function of the module, the inputs and "
+    "the target ids",
+)  # fmt: skip
 
 
 class ModuleError(ExportError):
@@ -65,8 +69,13 @@ class UserModule(nn.Module):
         state_axes: the same for the state.
     """
 
-    def __init__(self, model: nn.Module, num_inputs: int) -> None:
+    def __init__(self, model: nn.Module, num_inputs: int, judge: Any = None) -> None:
         """Wrap a module.
+
+        Args:
+            model: the custom module.
+            num_inputs: the number of its inputs.
+            judge: its forward as an ``OwnForward``, where it has one besides its methods.
 
         Raises:
             ExportError: a method of the contract is missing.
@@ -74,6 +83,7 @@ class UserModule(nn.Module):
         super().__init__()
         _check_methods(model, num_inputs)
         self.model = model
+        self.judge = judge
         self.recomputes = not _has(model, "step")
         self.memory_axes: tuple[int, ...] = ()
         self.state_axes: tuple[int, ...] = ()
@@ -130,8 +140,11 @@ class UserModule(nn.Module):
 
     @property
     def own(self) -> Any:
-        """The user's forward, ``own(inputs, target)``, if the steps were found in that."""
-        return self.model.own if isinstance(self.model, ByForward) else None
+        """The user's forward, ``own(inputs, target)``, with which results are compared.
+
+        None for a module that has methods alone.
+        """
+        return self.model.own if isinstance(self.model, ByForward) else self.judge
 
     @property
     def head(self) -> Head | None:
@@ -141,11 +154,11 @@ class UserModule(nn.Module):
     @property
     def code(self) -> nn.Module:
         """The module that the user wrote."""
-        return self.model if self.own is None else self.own.model
+        return self.model.own.model if isinstance(self.model, ByForward) else self.model
 
     def method(self, name: str) -> str:
         """The method that the user wrote for one of the contract."""
-        return name if self.own is None else "forward"
+        return "forward" if isinstance(self.model, ByForward) else name
 
     @property
     def name(self) -> str:
@@ -264,11 +277,17 @@ def call_users(call: Callable[[], Any], wrong: Callable[[str, Exception], Module
 
 @contextlib.contextmanager
 def in_eval(model: nn.Module) -> Iterator[None]:
-    """Within the block, put a module into eval mode; afterwards restore the mode of every part."""
+    """Within the block, put a module into eval mode; afterwards restore the mode of every part.
+
+    What ``torch.compile`` compiled is run as it is written.
+    """
     modes = {part: part.training for part in model.modules()}
     model.eval()
+    for part in modes:  # a module's own ``eval`` may leave parts as they are
+        part.training = False
     try:
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -289,7 +308,7 @@ def plain_attention() -> Iterator[None]:
 def _check_methods(model: nn.Module, num_inputs: int) -> None:
     problems: list[str | Message] = []
     if not _has(model, "encode"):
-        problems.append(_no_forward(model, num_inputs + 1))
+        problems.append(_without_encode(model, num_inputs))
     steps, start, decode = (_has(model, name) for name in ("step", "start", "decode"))
     if steps != start:
         there, missing = ("step", "start") if steps else ("start", "step")
@@ -301,27 +320,49 @@ def _check_methods(model: nn.Module, num_inputs: int) -> None:
             of_step = "(token, position, state, memory)"
             expected = "one for each input" if method == "encode" else of_step
             problems.append(f"{where(model, method)} does not take {count} arguments, {expected}")
+    if problems and _has(model, "encode") and (reason := forward_problem(model, num_inputs)):
+        # Most people mean the forward, and its helpers have these names by chance.
+        problems.insert(0, Message(reason, "; ", _SAY_HOW))
     if problems:
         raise ExportError(join_problems(type(model).__name__, problems, _REMEDY))
 
 
-def _no_forward(model: nn.Module, count: int) -> Message:
-    found = "has neither a forward nor a method encode(*inputs)"
-    if type(model).forward is not nn.Module.forward:
-        found = f"{where(model, 'forward')} does not take {count} arguments, the inputs and the "
-        found += "target ids, and there is no method encode(*inputs)"
-    return Message(found, "; say how it is called with ", Option("forward"),
-                   ", a function of the module, the inputs and the target ids")  # fmt: skip
+def _without_encode(model: nn.Module, num_inputs: int) -> Message:
+    reason = forward_problem(model, num_inputs)
+    if reason is None:
+        return Message("has no method encode(*inputs)")
+    if not reason:
+        return Message("has neither a forward nor a method encode(*inputs); ", _SAY_HOW)
+    return Message(reason, ", and there is no method encode(*inputs); ", _SAY_HOW)
+
+
+def forward_problem(model: nn.Module, num_inputs: int) -> str | None:
+    """Why a forward does not take the inputs and the target ids; None if it takes them.
+
+    Empty if the module has no forward.
+    """
+    if type(model).forward is nn.Module.forward:
+        return ""
+    if _takes(model.forward, num_inputs + 1):
+        return None
+    count = f"does not take {num_inputs + 1} arguments, the inputs and the target ids"
+    return f"{where(model, 'forward')} {count}"
 
 
 def _has(model: nn.Module, method: str) -> bool:
     return callable(getattr(model, method, None))
 
 
-def has_forward(model: nn.Module, num_inputs: int) -> bool:
-    """Whether a module has a forward that takes its inputs and the target ids."""
-    overridden = type(model).forward is not nn.Module.forward
-    return overridden and _takes(model.forward, num_inputs + 1)
+def require_forward(model: nn.Module, num_inputs: int) -> None:
+    """Refuse a module without a forward that takes its inputs and the target ids.
+
+    Raises:
+        ExportError: it has none.
+    """
+    reason = forward_problem(model, num_inputs)
+    if reason is not None:
+        problem = Message(reason or "has no forward", "; ", _SAY_HOW)
+        raise ExportError(join_problems(type(model).__name__, [problem], _REMEDY))
 
 
 def _takes(method: Any, count: int) -> bool:

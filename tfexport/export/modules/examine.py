@@ -25,7 +25,7 @@ from tfexport.export.modules.probes import (
     state_specs,
 )
 from tfexport.export.report import LEAST_ALLOWED, allow
-from tfexport.export.rounding import Rounding, difference
+from tfexport.export.rounding import Rounding, difference, log_probs
 from tfexport.graph_io import BATCH, ModuleIO
 from tfexport.module_rows import Array, stack_rows
 
@@ -48,6 +48,8 @@ class Examination:
         settings: sizes of the inputs' axes at which the module was run.
         vocab_size: V.
         longest_source: ids that ``encode`` takes at most; None if there is no limit that was found.
+        causal: one call of the module's forward gives the logits that a call with each prefix
+            would give.
     """
 
     module: UserModule
@@ -58,6 +60,7 @@ class Examination:
     settings: tuple[Sizes, ...]
     vocab_size: int
     longest_source: int | None
+    causal: bool = True
 
 
 def examine(
@@ -91,6 +94,7 @@ def examine(
         probes = runner.probes(settings)
     _check_repeats(runner, probes[0], settings[0])
     _check_rows_alone(runner, probes[0], settings[0])
+    causal = module.judge is None or _check_by_forward(runner, settings[0], ids)
     names = AxisNames(probes)
     memory = memory_specs(probes, names)
     state, growth = state_specs(module, probes, names)
@@ -117,6 +121,7 @@ def examine(
         tuple(settings),
         probes[0].vocab_size,
         _longest_source(runner, io, settings),
+        causal,
     )
 
 
@@ -180,6 +185,61 @@ def _check_rows_alone(runner: Runner, first: Probe, sizes: Sizes) -> None:
             "a row has different logits alone and in a batch, so its results depend on the other "
             "rows of the batch",
         )
+
+
+@torch.no_grad()
+def _check_by_forward(runner: Runner, sizes: Sizes, ids: SpecialIds) -> bool:
+    """Refuse methods that compute something else than the module's forward.
+
+    Returns:
+        Whether the forward is causal, see ``Examination``.
+
+    Raises:
+        ModuleError: the logits have another size, or other values.
+    """
+    module, own = runner.module, runner.module.judge
+    rows = draw_rows(runner.inputs, runner.below, sizes, 2)
+
+    def inputs() -> tuple[torch.Tensor, ...]:
+        return as_tensors(runner.inputs, stack_rows(rows))  # in the type of the moment
+
+    last = "decode" if module.recomputes else "step"
+    width = own(inputs(), torch.full((2, 1), runner.start_id)).size(-1)
+    size = runner.vocab_size(sizes)
+    if size != width:
+        raise module.wrong(
+            last,
+            f"returns logits of {size} tokens, and forward of {width}: forward computes more than "
+            "encode and decode do, such as its last layer; omit steps='methods' to export forward, "
+            "or return in the methods what forward returns",
+        )
+    tokens = torch.randint(width, (2, runner.steps), generator=torch.Generator().manual_seed(0))
+    tokens = tokens.masked_fill(tokens == ids.pad, (ids.pad + 1) % width)
+    tokens[:, 0] = runner.start_id
+
+    def of_prefixes() -> torch.Tensor:
+        lengths = range(1, runner.steps + 1)
+        return torch.stack([own(inputs(), tokens[:, :n])[:, -1] for n in lengths], dim=1)
+
+    def of_methods() -> torch.Tensor:
+        memory = module.encode(inputs())
+        state, logits = module.start(memory), []
+        for position in range(runner.steps):
+            token = tokens[:, position : position + 1]
+            of_step, state = module.step(token, torch.tensor(position), state, memory)
+            logits.append(of_step.to(torch.get_default_dtype()))
+        return torch.stack(logits, dim=1)
+
+    if _differ(runner, lambda: [of_methods(), of_prefixes()]):
+        normalised = _differ(runner, lambda: [log_probs(of_methods()), log_probs(of_prefixes())])
+        reason = "other logits than forward" if normalised else (
+            "logits that are normalised otherwise than those of forward"
+        )  # fmt: skip
+        raise module.wrong(
+            last, f"gives {reason} for the same tokens; omit steps='methods' to export forward, or "
+            "return in the methods what forward returns"
+        )  # fmt: skip
+    return not _differ(runner, lambda: [own(inputs(), tokens), of_prefixes()])
 
 
 def _is_causal(runner: Runner, sizes: Sizes, vocab_size: int) -> bool:

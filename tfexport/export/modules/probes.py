@@ -1,6 +1,6 @@
 """Runs of a module at several sizes, and the axes of memory and state that show in them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,6 +10,13 @@ from torch import Tensor
 
 from tfexport import graph_io
 from tfexport.export.modules.contract import ModuleError, UserModule
+from tfexport.export.modules.inner_sizes import (
+    Shapes,
+    has_single_rows,
+    num_alike,
+    shapes_in,
+    varying_sizes,
+)
 from tfexport.export.modules.inputs import (
     BATCHES,
     LARGEST_ID,
@@ -271,52 +278,92 @@ class Runner:
         self, module: UserModule, inputs: tuple[Input, ...], start_id: int, steps: int
     ) -> None:
         self.module, self.inputs, self.start_id, self.steps = module, inputs, start_id, steps
+        self._shapes: dict[tuple[int, ...], Shapes] = {}  # by the sizes of a run
         self.below: dict[str, float] = {
             each.name: each.below for each in inputs if each.below is not None
         }
 
     def settings(self, examples: Examples) -> list[Sizes]:
-        """Sizes at which the module runs, the first few of those that are tried.
+        """Sizes at which the module runs; the first is that at which it is to be captured.
+
+        The first few are as small as they can be without an inner axis of one row.
 
         Raises:
             ModuleError: it runs at none, or at too few of them.
         """
-        found: list[Sizes] = []
+        tried: list[Sizes] = []
         failures: list[ModuleError] = []
-        for sizes in candidate_sizes(self.inputs, examples):
-            if len(found) == SETTINGS:
-                break
+        candidates = candidate_sizes(self.inputs, examples)
+        self._try(candidates, tried, failures)
+        if not tried:
+            raise self._advised(failures[0])
+        if not axes_of(self.inputs):
+            return tried * SETTINGS
+        if len(tried) < 2 or any(
+            len({sizes[axis] for sizes in tried}) < 2 for axis in axes_of(self.inputs)
+        ):
+            sizes = ", ".join(f"{axis}={size}" for axis, size in tried[0].items())
+            last = f" Elsewhere: {failures[-1]}" if failures else ""
+            raise ModuleError(
+                f"{self.module.name} only runs with the sizes {sizes}; declare an "
+                f"axis of fixed size by its size, not by a name.{last}"
+            )
+        further = [sizes for sizes in further_sizes(self.inputs) if self._runs(sizes)]
+        chosen = self._without_single_rows(tried, further)
+        while len(chosen) < SETTINGS and self._try(candidates, tried, failures, len(tried) + 1):
+            chosen = self._without_single_rows(tried, further)
+        varied = all(len({sizes[axis] for sizes in chosen}) > 1 for axis in axes_of(self.inputs))
+        settings = self._unlike_first(chosen if varied else tried[:SETTINGS])
+        while len(settings) < SETTINGS:
+            settings.append(settings[len(settings) % 2])
+        return settings + [sizes for sizes in further if sizes not in settings]
+
+    def _try(
+        self,
+        candidates: Iterator[Sizes],
+        tried: list[Sizes],
+        failures: list[ModuleError],
+        wanted: int = SETTINGS,
+    ) -> bool:
+        """Add sizes at which the module runs; returns whether there are as many as wanted."""
+        while len(tried) < wanted:
+            sizes = next(candidates, None)
+            if sizes is None:
+                return False
             before = dict(self.below)
             try:
                 self._find_bounds(sizes)
-                self.run(sizes, 2, steps=1)
+                self._record(sizes)
             except ModuleError as error:
                 self.below = before  # nothing is learned at a size that fails
                 failures.append(error)
             else:
-                found += [sizes] if sizes not in found else []
-        if not found:
-            raise self._advised(failures[0])
-        if not axes_of(self.inputs):
-            return found * SETTINGS
-        if len(found) < 2 or any(
-            len({sizes[axis] for sizes in found}) < 2 for axis in axes_of(self.inputs)
-        ):
-            tried = ", ".join(f"{axis}={size}" for axis, size in found[0].items())
-            last = f" Elsewhere: {failures[-1]}" if failures else ""
-            raise ModuleError(
-                f"{self.module.name} only runs with the sizes {tried}; declare an "
-                f"axis of fixed size by its size, not by a name.{last}"
-            )
-        while len(found) < SETTINGS:
-            found.append(found[len(found) % 2])
-        for sizes in further_sizes(self.inputs):
-            try:
-                self.run(sizes, 2, steps=1)
-            except ModuleError:
-                continue
-            found += [sizes] if sizes not in found else []
-        return found
+                tried += [sizes] if sizes not in tried else []
+        return True
+
+    def _runs(self, sizes: Sizes) -> bool:
+        try:
+            self._record(sizes)
+        except ModuleError:
+            return False
+        return True
+
+    def _record(self, sizes: Sizes) -> None:
+        """Run, and keep the shapes of all inner tensors."""
+        self._shapes[_key(sizes)] = shapes_in(lambda: self.run(sizes, 2, steps=1))
+
+    def _without_single_rows(self, tried: Sequence[Sizes], further: Sequence[Sizes]) -> list[Sizes]:
+        """The first few sizes without an inner axis that varies and has one row."""
+        inner = varying_sizes([self._shapes[_key(sizes)] for sizes in (*tried, *further)])
+        pairs = zip(tried, inner, strict=False)
+        return [sizes for sizes, axes in pairs if not has_single_rows(axes)][:SETTINGS]
+
+    def _unlike_first(self, settings: list[Sizes]) -> list[Sizes]:
+        """The sizes, beginning with those at which the fewest inner axes are of one size."""
+        inner = varying_sizes([self._shapes[_key(sizes)] for sizes in settings])
+        total = [sum(sizes.values()) for sizes in settings]
+        order = sorted(range(len(settings)), key=lambda i: (num_alike(inner[i]), -total[i]))
+        return [settings[i] for i in order]
 
     def _advised(self, error: ModuleError) -> ModuleError:
         """An error of an index out of bounds, with advice if random floats are the indices."""
@@ -381,6 +428,10 @@ class Runner:
             return True
 
         return accepts
+
+
+def _key(sizes: Sizes) -> tuple[int, ...]:
+    return tuple(sizes.values())
 
 
 def _smallest_refused(accepts: Callable[[int], bool]) -> int:

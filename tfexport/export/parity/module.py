@@ -214,7 +214,14 @@ class EagerModule:
         """Gives the logits (T, V) of one call of the user's forward with tokens (T,)."""
         assert self.module.own is not None
         forward = self.module.own.of_source(self._tensors([row]))
-        return lambda tokens: _wide(forward(tokens[None])[0])
+
+        def logits(tokens: Tensor) -> Tensor:
+            if self.found.causal:
+                return _wide(forward(tokens[None])[0])
+            prefixes = (tokens[None, :length] for length in range(1, len(tokens) + 1))
+            return torch.stack([_wide(forward(prefix)[0, -1]) for prefix in prefixes])
+
+        return logits
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""

@@ -22,7 +22,7 @@ from tfexport.export.graphs.torch_layers.capture import (
     recorded_lines,
     replaced_if_there,
 )
-from tfexport.export.graphs.torch_layers.functions import functions
+from tfexport.export.graphs.torch_layers.functions import functions, stay_on_cpu
 from tfexport.export.graphs.torch_layers.of_transformers import forms_of
 from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, listed, recurrent_operators
 from tfexport.export.graphs.torch_layers.replaced import first_refusal, replaced
@@ -33,6 +33,7 @@ _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     (nn.MultiheadAttention, "forward", attention.attention_module),
     (nn.TransformerEncoder, "forward", attention.encoder),
     (nn.TransformerEncoderLayer, "forward", attention.encoder_layer),
+    (nn.Module, "to", stay_on_cpu),
 )
 _PRIVATE: Mapping[str, Callable[..., Any]] = {
     torch_names.CAUSAL_HINT: attention.is_causal_hint,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tfexport.export import torch_names
@@ -120,7 +120,7 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
     Args:
         lengths: the lengths of the sequences that are packed during the export.
     """
-    return {
+    forms: dict[Any, Form] = {
         F.scaled_dot_product_attention: _without_own(attention.scaled_dot_product_attention),
         F.multi_head_attention_forward: attention.attention_function,
         F.max_pool1d: _without_own(max_pool1d),
@@ -151,8 +151,8 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         **dict.fromkeys((torch.diff, Tensor.diff), _diff),
         **{cell: _without_own(form) for cell, form in CELLS.items()},
         Tensor.data.__get__: _data,  # type: ignore[attr-defined]
-        **conditions(),
     }
+    return {**{function: _every_call(form) for function, form in forms.items()}, **conditions()}
 
 
 _ADAPTIVE: Mapping[Any, tuple[int, bool]] = {
@@ -187,8 +187,37 @@ def _one_hot(own: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
     return (tensor.unsqueeze(-1) == torch.arange(num_classes)).long()
 
 
-def _without_own(form: Form) -> Form:
+class _OtherCallError(Exception):
+    """A function is called with arguments that its form does not know."""
+
+
+def _every_call(form: Form) -> Form:
+    """A form that takes every call that torch takes: what it does not know is torch's own."""
+
     def call(own: Any, *args: Any, **kwargs: Any) -> Any:
+        out = kwargs.get("out")
+        try:
+            if out is None:
+                return form(own, *args, **kwargs)
+            others = {name: value for name, value in kwargs.items() if name != "out"}
+            result = form(own, *args, **others)
+        except _OtherCallError:
+            return own(*args, **kwargs)
+        if result.shape != out.shape or result.dtype != out.dtype:
+            return own(*args, **kwargs)  # which resizes and converts, or refuses
+        return out.copy_(result)
+
+    return call
+
+
+def _without_own(form: Form) -> Form:
+    signature = inspect.signature(form)
+
+    def call(own: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise _OtherCallError from error
         return form(*args, **kwargs)
 
     return call
@@ -236,7 +265,8 @@ def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Remove the axes whose size is always 1; a dynamic axis stays."""
     given = _by_name(("input", "dim"), args, kwargs)
     inputs: Tensor = given["input"]
-    axes = given.get("dim", range(inputs.dim()))
+    axes = given.get("dim")
+    axes = range(inputs.dim()) if axes is None else axes
     axes = [axes] if isinstance(axes, int) else axes
     known = {axis % inputs.dim() for axis in axes if isinstance(inputs.shape[axis], int)}
     # One at a time: torch's exporter traces a program with several again, to decompose them.
@@ -258,7 +288,7 @@ def _triangle(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 def _repeat_interleave(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     """With a number of repeats, which may be a size: torch's form of it fails in onnxruntime."""
-    given = dict(_by_name(("input", "repeats", "dim"), args, kwargs))
+    given = dict(_by_name(("input", "repeats", "dim", "output_size"), args, kwargs))
     inputs, repeats = given["input"], given.get("repeats")
     if repeats is None or isinstance(repeats, Tensor):
         result: Tensor = own(*args, **kwargs)
@@ -275,7 +305,7 @@ def _repeat_interleave(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 def _isin(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Compare with each element: ONNX has no sorted search."""
-    given = _by_name(("elements", "test_elements"), args, kwargs)
+    given = _by_name(("elements", "test_elements", "assume_unique", "invert"), args, kwargs)
     elements, wanted = (torch.as_tensor(given[name]) for name in ("elements", "test_elements"))
     found = (elements.unsqueeze(-1) == wanted.flatten()).any(-1)
     return found.logical_not() if given.get("invert") else found
@@ -283,13 +313,14 @@ def _isin(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 def _spread(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     """``var`` and ``std`` in steps that torch's exporter can use without another trace."""
-    given = _by_name(("input", "dim", "unbiased", "keepdim"), args, kwargs)
+    given = _by_name(("input", "dim", "unbiased", "keepdim", "correction"), args, kwargs)
     inputs, axes = given["input"], given.get("dim")
     axes = (axes,) if isinstance(axes, int) and not isinstance(axes, bool) else axes
     if not isinstance(axes, tuple | list) or not axes or not inputs.is_floating_point():
         result: Tensor = own(*args, **kwargs)  # of all elements, or of complex numbers
         return result
-    less = given.get("correction", int(given.get("unbiased", True)))
+    less = given.get("correction")
+    less = int(given.get("unbiased", True)) if less is None else less
     gap = inputs - inputs.mean(axes, keepdim=True)
     squares = (gap * gap).sum(axes, keepdim=given.get("keepdim", False))
     variance: Tensor = squares / (math.prod(inputs.size(axis) for axis in axes) - less)
@@ -309,6 +340,19 @@ def _diff(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     joined = torch.cat(parts, axis) if len(parts) > 1 else inputs
     count = joined.size(axis) - 1
     return joined.narrow(axis, 1, count) - joined.narrow(axis, 0, count)
+
+
+def stay_on_cpu(own: Any, layer: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+    """Replaces ``nn.Module.to``: a layer that a forward makes is where all else is.
+
+    torch cannot move a layer while it traces.
+    """
+    devices = [*args, *(kwargs[name] for name in kwargs if name == "device")]
+    on_cpu = all(str(each).partition(":")[0] == "cpu" for each in devices)
+    if on_cpu and not set(kwargs) - {"device", "non_blocking"}:
+        return layer
+    moved: nn.Module = own(layer, *args, **kwargs)
+    return moved
 
 
 def _data(_own: Any, values: Tensor) -> Tensor:
@@ -336,5 +380,11 @@ def _refuse_random(name: str, random: Any) -> None:
 def _by_name(
     names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The arguments of a builtin function, whose signature Python does not know."""
+    """The arguments of a builtin function, whose signature Python does not know.
+
+    Raises:
+        _OtherCallError: there are more, or others than these.
+    """
+    if len(args) > len(names) or not set(names).issuperset(kwargs):
+        raise _OtherCallError
     return {**dict(zip(names, args, strict=False)), **kwargs}

@@ -1,0 +1,75 @@
+"""Sizes that a module makes of the sizes of its inputs: what strides, pooling and patches leave.
+
+An axis of size 1 is broadcast, and torch takes it for a constant; two axes of one size may be taken
+for the same. So a module is captured at sizes at which each of its inner axes that can vary has
+more than one row, and no two of them are alike.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+Shapes = list[tuple[str, tuple[int, ...]]]  # of the result of each of torch's functions, by name
+_TAKEN = (2, 3)  # sizes of the batch and of the target ids, where a module is captured
+
+
+class _Recorder(TorchFunctionMode):
+    def __init__(self, shapes: Shapes) -> None:
+        super().__init__()
+        self._shapes = shapes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        value = func(*args, **kwargs or {})
+        first = value[0] if isinstance(value, tuple | list) and value else value
+        if isinstance(first, Tensor):
+            self._shapes.append((getattr(func, "__name__", ""), tuple(first.shape)))
+        return value
+
+
+def shapes_in(compute: Callable[[], object]) -> Shapes:
+    """Compute something; returns the shapes of all results of torch's functions."""
+    shapes: Shapes = []
+    with _Recorder(shapes):
+        compute()
+    return shapes
+
+
+def varying_sizes(runs: Sequence[Shapes]) -> list[set[tuple[int, ...]]]:
+    """The sizes of the inner axes that vary, as one set for each run.
+
+    Args:
+        runs: the shapes in runs of one module at several sizes.
+
+    Returns:
+        For each run, pairs (axis, size): a number for all axes that have the same sizes in all
+        runs, and their size in this run. Empty for a run whose functions are others than those of
+        the first, since its axes cannot be compared.
+    """
+    names = [name for name, _ in runs[0]]
+    alike = [number for number, run in enumerate(runs) if [name for name, _ in run] == names]
+    axes: dict[tuple[int, ...], int] = {}
+    for shapes in zip(*([shape for _, shape in runs[number]] for number in alike), strict=True):
+        if len({len(shape) for shape in shapes}) > 1:
+            continue
+        for sizes in zip(*shapes, strict=True):
+            if len(set(sizes)) > 1:
+                axes.setdefault(sizes, len(axes))
+    return [
+        {(axis, sizes[alike.index(number)]) for sizes, axis in axes.items()}
+        if number in alike
+        else set()
+        for number in range(len(runs))
+    ]
+
+
+def has_single_rows(sizes: set[tuple[int, ...]]) -> bool:
+    """Whether an inner axis that varies has one row, or none."""
+    return any(size <= 1 for _, size in sizes)
+
+
+def num_alike(sizes: set[tuple[int, ...]]) -> int:
+    """How many of the inner axes that vary have the size of another one."""
+    taken = [*(size for _, size in sizes), *_TAKEN]
+    return len(taken) - len(set(taken))

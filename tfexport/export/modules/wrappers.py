@@ -1,0 +1,58 @@
+"""What people wrap round a module: the module inside is exported, or the way to it is named."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from tfexport.errors import ExportError
+from tfexport.export.modules.source_locations import where
+
+_HOLDERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+_COMPILED = "_orig_mod"  # the child of what torch.compile returns
+_INT8_OF_TORCH = ("torch.ao.nn.quantized", "torch.nn.quantized")
+_SCRIPTED = (
+    "TorchScript, of which torch.export reads no line; export the module without torch.jit.script "
+    "and torch.jit.trace, or set PYTORCH_JIT=0 in the environment before Python starts, which "
+    "leaves ScriptModules and scripted functions as Python code"
+)
+_QUANTIZED = (
+    "weights that torch quantised to int8, which ONNX has no operators for; export the float "
+    "module, and quantise it with quantize='int8' (--quantize int8)"
+)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside of ``torch.compile``, ``nn.DataParallel`` and the like."""
+    while True:
+        if isinstance(model, _HOLDERS):
+            model = model.module
+        elif (inner := model._modules.get(_COMPILED)) is not None:
+            model = inner
+        else:
+            return model
+
+
+def refuse_closed_parts(model: nn.Module) -> None:
+    """Refuse parts that are no longer Python code over tensors of floats.
+
+    Raises:
+        ExportError: naming the first part of each kind, and the line of the module that holds it.
+    """
+    problems: dict[str, str] = {}
+    for path, part in model.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            kind = _SCRIPTED
+        elif type(part).__module__.startswith(_INT8_OF_TORCH):
+            kind = _QUANTIZED
+        else:
+            continue
+        holder = model.get_submodule(path.rpartition(".")[0]) if path else model
+        while isinstance(holder, torch.jit.ScriptModule) and holder is not model:
+            path = path.rpartition(".")[0]
+            holder = model.get_submodule(path.rpartition(".")[0])
+        name = f"its part {path} ({type(part).__name__})" if path else "it"
+        problems.setdefault(kind, f"{where(holder, 'forward')}: {name} is {kind}")
+    if problems:
+        raise ExportError("; ".join(problems.values()) + ".")
