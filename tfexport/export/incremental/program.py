@@ -172,7 +172,6 @@ class Program:
             else:
                 given.append(node)
         *self.inputs, self.target = given
-        self._refuse_numbers()
         held = ((node, each.detach()) for node, each in self.tensors.items())
         numbers = {node: x.item() for node, x in held if x.numel() == 1 and not x.is_complex()}
         recognise(self.graph, numbers)
@@ -180,19 +179,41 @@ class Program:
         self.logits: fx.Node = output.args[0][0]
         self._run_all()
 
-    def _refuse_numbers(self) -> None:
-        """Refuse numbers that are taken from the values of tensors.
+    def _replace_numbers(self) -> None:
+        """Replace numbers that are taken from values by the sizes that they are.
+
+        Lengths that are made of sizes, such as ``torch.full((B,), x.size(1))``, have values that
+        follow from the sizes alone, and so has their maximum.
 
         Raises:
-            ModuleError: naming the line.
+            ModuleError: a number depends on the values of the inputs or of the target ids.
         """
-        for node in self.graph.nodes:
-            if node.target in _NUMBERS_OF_VALUES:
+        for node in [node for node in self.graph.nodes if node.target in _NUMBERS_OF_VALUES]:
+            place = self._axis_of_size(node)
+            if node in self.of_source or node in self.of_tokens or place is None:
                 raise self.own.wrong(
                     f"takes a number from the values of a tensor: {self.line_of(node)}. A graph "
                     "has none; a size that such a number bounds is that of a tensor, as in "
                     "torch.arange(x.size(1)) < lengths[:, None]"
                 )
+            with self.graph.inserting_before(node):
+                size = self.graph.call_function(torch.ops.aten.sym_size.int, place)
+            size.meta |= {name: value for name, value in node.meta.items() if name != "val"}
+            self._shapes[size], self._numbers[size] = self._shapes[node], int
+            node.replace_all_uses_with(size)
+            self.graph.erase_node(node)
+        for name in ("of_target", "of_tokens", "of_source"):
+            vars(self).pop(name, None)
+
+    def _axis_of_size(self, number: fx.Node) -> tuple[fx.Node, int] | None:
+        """The first tensor, before a number, that has an axis of its size in every run."""
+        size = self.number_sizes(number)
+        for node in self.graph.nodes:
+            if node is number:
+                return None
+            if not self.is_number(node) and size in self.sizes(node):
+                return node, self.sizes(node).index(size)
+        return None
 
     def _run_all(self) -> None:
         follow = self._followers()
@@ -231,6 +252,7 @@ class Program:
             if self._unlike[run]:  # the logits differ: where does it begin?
                 whole = whole or self.run(self.examples[FIRST])
                 self._unlike[run] = self._changed(whole, self.run(self.examples[run]), part)
+        self._replace_numbers()
 
     def _see(self, node: fx.Node, value: Any) -> None:
         """Note what kind of value a node has."""
