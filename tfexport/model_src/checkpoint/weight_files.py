@@ -321,7 +321,8 @@ def _refuse_unusual(contents: Contents, path: Path) -> None:
         raise CheckpointError(
             f"{path}: holds Python objects ({join_some(names, 4)}), not only tensors; reading "
             "them could run code, so the file was refused. Where you trust it, re-save the "
-            f"weights alone:\n  checkpoint = torch.load({path.name!r}, weights_only=False)\n"
+            f"weights alone:\n  checkpoint = torch.load({path.name!r}, map_location='cpu', "
+            "weights_only=False)\n"
             f"  torch.save({_weights_in(contents.value)}, 'model.pt')"
         )
     if found.unusual:
