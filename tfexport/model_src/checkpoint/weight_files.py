@@ -19,12 +19,9 @@ from torch import Tensor
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.gc_pause import no_collecting
+from tfexport.marian_binary import describe_marian_file, describe_marian_folder
 from tfexport.model_src.checkpoint import pickle_checks, toolkit_files
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.marian_binary import (
-    describe_marian_file,
-    describe_marian_folder,
-)
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.model_src.checkpoint.pickle_files import (
     MAX_INSTRUCTIONS,

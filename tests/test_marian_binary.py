@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tfexport.cli.inspect_command import name_kind
 from tfexport.errors import CheckpointError
+from tfexport.marian_binary import describe_marian_file
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.marian_binary import describe_marian_file
 
 INTGEMM8, FLOAT32, PACKED8, TEXT = 0x4101, 0x404, 0x1801, 0x101
 SHORTLIST = struct.pack("<6Q", 0xF11A48D5013417F5, 7, 50, 50, 3, 4)
@@ -71,6 +72,11 @@ def test_folder_of_a_student_is_named(tmp_path: Path, packed: bool) -> None:
     assert "holds model.enpt.intgemm.alphas.bin" in message
     assert "a binary model of Marian-NMT" in message
     assert "no checkpoint in this folder" not in message
+    if packed:
+        with pytest.raises(CheckpointError, match="a binary model of Marian-NMT"):
+            name_kind(tmp_path)  # of inspect, which reads the other one as export does
+    with pytest.raises(CheckpointError, match="a binary model of Marian-NMT"):
+        name_kind(next(tmp_path.glob("model*")))
     lists = next(tmp_path.glob("lex*"))
     assert "a binary shortlist of Marian-NMT" in refusal(lists)
 

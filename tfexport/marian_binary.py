@@ -23,10 +23,10 @@ _KINDS, _INTGEMM, _PACKED = 0x0700, 0x4000, 0x3800
 _MOST_FILES = 64  # of a folder that are opened
 
 _MODEL = (
-    "as the students of Firefox and Bergamot have it, which is not supported yet. Of Marian-NMT, "
-    "model.npz is read if its decoder has self-attention (docs/families/marian-nmt.md): that of a "
-    "teacher may, a student's with SSRU has not. A student's mathematics in PyTorch can be "
-    "exported as a module (docs/modules.md)."
+    "the form of Firefox's and Bergamot's students, which is not supported yet. Of Marian-NMT a "
+    "model.npz is read, if its decoder has self-attention (docs/families/marian-nmt.md); that of "
+    "a student has SSRU. What a student computes can be exported as a module in PyTorch "
+    "(docs/modules.md)."
 )
 _LIST = "a binary shortlist of Marian-NMT, as Firefox's and Bergamot's students have it: no model."
 # Files that are packed in a way that the standard library does not unpack.
