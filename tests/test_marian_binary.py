@@ -99,11 +99,11 @@ def test_other_bytes_are_not_taken_for_a_model(tmp_path: Path) -> None:
         assert describe_marian_file(path) is None, content
         assert "Marian" not in refusal(path)
     for _ in range(300):  # damaged in any place: described or not, and never raised
-        content = bytearray(whole)
+        damaged = bytearray(whole)
         for _ in range(draw.randint(1, 6)):
-            content[draw.randrange(len(content))] = draw.randrange(256)
-        path.write_bytes(gzip.compress(content)[: draw.randint(3, 200)] if draw.random() < 0.5
-                         else content[: draw.randint(0, len(content))])  # fmt: skip
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(gzip.compress(damaged)[: draw.randint(3, 200)] if draw.random() < 0.5
+                         else damaged[: draw.randint(0, len(damaged))])  # fmt: skip
         describe_marian_file(path)
 
 

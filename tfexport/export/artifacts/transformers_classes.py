@@ -18,7 +18,8 @@ _BESIDE_THE_SOURCE = frozenset((
     # Of pairs of texts; the classes take zeros, as their tokenizers give for one text.
     "token_type_ids",
     "decoder_input_ids", "decoder_attention_mask", "decoder_inputs_embeds", "decoder_position_ids",
-    "decoder_head_mask", "cross_attn_head_mask", "encoder_outputs", "encoder_hidden_states",
+    "decoder_head_mask", "cross_attn_head_mask", "encoder_outputs", "mm_encoder_outputs",
+    "encoder_hidden_states",
     "encoder_attention_mask", "past_key_values", "cache_position", "use_cache",
     "output_attentions", "output_hidden_states", "output_router_logits", "return_dict",
     "logits_to_keep", "interpolate_pos_encoding",
@@ -42,7 +43,8 @@ _NOT_YET = {
     "exported yet",
 }  # fmt: skip
 _ONE_STACK = (
-    "has no encoder and decoder, which tfexport exports. docs/not-supported.md says where to go."
+    "has no encoder and decoder. tfexport exports nothing else; docs/not-supported.md says where "
+    "to go."
 )
 _SPEECH_MODELS = (
     "Speech models that are exported: Whisper, Moonshine, Speech2Text, speech encoder-decoders."
