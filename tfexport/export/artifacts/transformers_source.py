@@ -309,7 +309,7 @@ def _ids_of(loaded: _Loaded, *names: str) -> Iterator[int]:
 def _generation(loaded: _Loaded, size: int) -> tuple[Generation, tuple[str, ...]]:
     """The decoding defaults, and remarks on what a bundle leaves to the caller."""
     given = {key: value for key, value in loaded.generation.items() if value is not None}
-    given, notes = without_prefix(given)
+    given, notes = without_prefix(given, loaded.config)
     table = getattr(decoder_config(loaded.model.config), "max_position_embeddings", None)
     own = {
         **loaded.config, "vocab_size": size, "max_position_embeddings": table,
