@@ -173,6 +173,18 @@ def test_inputs_of_an_encoder_behind_keywords_are_refused() -> None:
         read_transformers(model, values, {})
 
 
+def test_text_of_an_encoder_of_pictures_is_refused() -> None:
+    class Both(torch.nn.Module):
+        main_input_name = "input_ids"
+
+        def forward(self, input_ids: Any = None, pixel_values: Any = None) -> Any: ...
+
+    model = make_model("trocr")
+    model.encoder = Both()
+    with pytest.raises(CheckpointError, match=r"\(Both\) forward takes input_ids beside pixel_val"):
+        check_encoder("folder", model)
+
+
 def test_global_attention_that_is_left_out_is_told() -> None:
     (note,) = check_encoder("folder", make_model("led"))
     assert "without global_attention_mask" in note

@@ -105,12 +105,10 @@ def check_encoder(subject: str, model: Any) -> tuple[str, ...]:
         CheckpointError: the encoder reads a further source.
     """
     name, encoder = type(model).__name__, model.get_encoder()
-    source = encoder.main_input_name if hasattr(encoder, "main_input_name") else None
-    # The names of a class's source and of its encoder's differ at times: they are one input.
-    known = {source, model.main_input_name, *_OF_CLASSES.get(name, ())}
-    if model.main_input_name == _ANY_SOURCE:
-        known |= {*_SOUNDS}
-    more = [*_unknown(encoder.forward, known)]
+    source = model.main_input_name
+    if source not in inspect.signature(encoder.forward).parameters:
+        source = getattr(encoder, "main_input_name", source)  # its own name of the same input
+    more = [*_unknown(encoder.forward, {source})]
     if more:
         whose = f"{subject}: holds a {name}, whose encoder's ({type(encoder).__name__})"
         raise CheckpointError(_reads_more(whose, model, more))
