@@ -276,7 +276,7 @@ def main() -> None:
     tokenizer_file = arguments.output.with_suffix(".tokenizer.json")
     tokenizer = write_tokenizer(tokenizer_file)
     if arguments.weights:
-        model.load_state_dict(torch.load(arguments.weights))
+        model.load_state_dict(torch.load(arguments.weights, map_location="cpu"))
     else:
         train(model, tokenizer, arguments.steps, draw)
         torch.save(model.state_dict(), arguments.output.with_suffix(".pt"))

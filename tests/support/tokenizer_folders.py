@@ -112,6 +112,22 @@ def model_file_folder(folder: Path, model_type: str, name: str, **settings: Any)
     return folder
 
 
+def madlad_folder(folder: Path) -> Path:
+    """MADLAD-400: a model of T5's class, with pieces for the target languages and other ids."""
+    folder.mkdir(exist_ok=True)
+    pieces = ["<2de>", "<2en>", "<2zh_Hant>"]
+    ids = {"unk_id": 0, "pad_id": 1, "eos_id": 2, "bos_id": -1}
+    train_pieces(folder / "spiece.model", 130, **ids, user_defined_symbols=pieces)
+    special = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    # Without the list of special tokens, transformers 5 takes these pieces for such tokens.
+    settings = {
+        "tokenizer_class": "T5Tokenizer", "extra_ids": 0, "additional_special_tokens": [], **special
+    }  # fmt: skip
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "config.json", {"model_type": "t5"})
+    return folder
+
+
 def merges_folder(folder: Path, model_type: str, first: Sequence[str], **settings: Any) -> Path:
     """A folder with vocab.json and merges.txt of a byte-level BPE."""
     folder.mkdir(exist_ok=True)

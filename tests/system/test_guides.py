@@ -53,7 +53,7 @@ class Model(nn.Module):
 
 def reference(input_ids, decoder_input_ids):
     model = Model().eval()
-    model.load_state_dict(torch.load("model.pt", weights_only=True))
+    model.load_state_dict(torch.load("model.pt", map_location="cpu", weights_only=True))
     return model(input_ids, decoder_input_ids)
 """
 

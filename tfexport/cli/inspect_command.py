@@ -23,6 +23,7 @@ from tfexport.errors import (
     shown,
 )
 from tfexport.file_access import describe_substitute, open_file
+from tfexport.marian_binary import describe_marian_file, describe_marian_folder
 
 if TYPE_CHECKING:
     from tfexport.bundle import Manifest, SpecialIds
@@ -191,14 +192,7 @@ def name_kind(path: Path) -> str:
         CheckpointError: it cannot be either; the message states what it is instead.
     """
     if path.is_dir():
-        names = sorted(item.name for item in path.iterdir())
-        if not any(name.endswith(_WEIGHTS) for name in names):
-            held = join_some(names) or "nothing"
-            if (other := describe_substitute(path / "manifest.json")) is not None:
-                raise CheckpointError(f"{path / 'manifest.json'}: {other}")
-            raise CheckpointError(
-                f"{path}: a folder with neither bundle nor checkpoint; it holds {held}. {_EXPECTED}"
-            )
+        _require_weights(path)
         return "a folder with a checkpoint"
     if not path.exists():
         raise CheckpointError(f"{path}: {describe_substitute(path) or 'no such file or folder.'}")
@@ -207,7 +201,7 @@ def name_kind(path: Path) -> str:
             head = file.read(4096)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
-    if (other := describe_substitute(path)) is not None:
+    if other := describe_marian_file(path) or describe_substitute(path):
         raise CheckpointError(f"{path}: {other}")
     if path.suffix == ".onnx":
         return ONNX_FILE
@@ -222,6 +216,21 @@ def name_kind(path: Path) -> str:
     raise CheckpointError(
         f"{path}: neither a bundle, a checkpoint nor an exported file: {_name_content(head)}. "
         f"{_EXPECTED}"
+    )
+
+
+def _require_weights(folder: Path) -> None:
+    """Refuse a folder without any file of weights by its name; see ``name_kind``."""
+    names = sorted(item.name for item in folder.iterdir())
+    if any(name.endswith(_WEIGHTS) for name in names):
+        return
+    if (other := describe_substitute(folder / "manifest.json")) is not None:
+        raise CheckpointError(f"{folder / 'manifest.json'}: {other}")
+    if (other := describe_marian_folder(folder)) is not None:
+        raise CheckpointError(f"{folder}: {other}")
+    held = join_some(names) or "nothing"
+    raise CheckpointError(
+        f"{folder}: a folder with neither bundle nor checkpoint; it holds {held}. {_EXPECTED}"
     )
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tfexport.errors import CheckpointError, ConfigError, MissingDependencyError
 from tfexport.export import export
 from tfexport.export.artifacts.transformers_call import TransformersModel
 from tfexport.export.artifacts.transformers_source import find_transformers, read_transformers
+from tfexport.export.artifacts.whisper_settings import read_speech, without_prefix
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.module_rows import stack_rows
 
@@ -215,6 +217,102 @@ def test_tokens_of_whisper_are_a_prefix(tmp_path: Path) -> None:
     assert "no_speech_threshold" in message
     assert "[2, 0] is not in a decoder of 2 layers with 4 heads" in message
     assert "[-1, 0] is not" in message
+
+
+MULTILINGUAL = {
+    "no_timestamps_token_id": 40, "is_multilingual": True, "return_timestamps": False,
+    "lang_to_id": {"<|en|>": 30, "<|de|>": 31}, "alignment_heads": [[0, 1]],
+    "task_to_id": {"transcribe": 35, "translate": 36}, "prev_sot_token_id": 37,
+    "max_initial_timestamp_index": 50,
+}  # fmt: skip
+ENGLISH = {"no_timestamps_token_id": 40, "is_multilingual": False, "alignment_heads": [[0, 1]]}
+
+
+def without(values: dict[str, Any], *keys: str, **more: Any) -> dict[str, Any]:
+    return {key: it for key, it in values.items() if key not in keys} | more
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (without(MULTILINGUAL, "no_timestamps_token_id"), "no_timestamps_token_id is missing"),
+        (without(ENGLISH, "no_timestamps_token_id"), "no_timestamps_token_id is missing"),
+        (without(MULTILINGUAL, no_timestamps_token_id="40"), "is '40', which is no id"),
+        (without(MULTILINGUAL, "lang_to_id"), "is_multilingual: True contradicts lang_to_id"),
+        (without(MULTILINGUAL, "task_to_id"), "task_to_id does not name transcribe and translate"),
+        (without(MULTILINGUAL, _from_model_config=True), "_from_model_config is true"),
+        (without(MULTILINGUAL, forced_decoder_ids=[[1, 31], [2, 36]]), "the task of transcribing"),
+        (without(MULTILINGUAL, forced_decoder_ids=[[2, 35]]), "the task of transcribing"),
+        ({}, "no_timestamps_token_id is missing"),
+        (without(MULTILINGUAL, "alignment_heads"), None),
+        (without(MULTILINGUAL, forced_decoder_ids=[[1, None], [2, 35]]), None),
+        (without(MULTILINGUAL, forced_decoder_ids=[[1, 31], [2, 35]]), None),
+        (ENGLISH, None),
+        (without(ENGLISH, "alignment_heads", "is_multilingual"), None),
+    ],
+)
+def test_settings_of_whisper_that_say_too_little_are_left_out_with_a_note(
+    values: dict[str, Any], reason: str | None
+) -> None:
+    config = {"model_type": "whisper", "vocab_size": 48}
+    kept, _ = without_prefix(values, config)
+    assert not {*kept} - {"_from_model_config", "forced_bos_token_id"}  # no key is unknown
+    speech, notes = read_speech(config, values, 2, 30)
+    assert (speech is None) is (reason is not None)
+    assert all("generation_config.json: no transcribe: " in note for note in notes)
+    assert reason is None or reason in notes[0]
+    fixed = values.get("forced_decoder_ids", [[1, None]])[0][1]
+    if speech is not None:
+        assert speech.language == ("de" if fixed == 31 else None)
+
+
+def test_keys_of_whisper_are_unknown_to_other_models() -> None:
+    assert without_prefix(MULTILINGUAL, {"model_type": "moonshine"}) == (MULTILINGUAL, ())
+    assert read_speech({"model_type": "moonshine"}, MULTILINGUAL, 2, 30) == (None, ())
+
+
+def test_folder_of_whisper_without_settings_is_read_with_a_note(tmp_path: Path) -> None:
+    make_model("whisper").save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "generation_config.json"
+    change_json(path, _from_model_config=False, **without(MULTILINGUAL, "no_timestamps_token_id"))
+    (note,) = (note for note in read(tmp_path / "model").notes if "no transcribe" in note)
+    assert note == "generation_config.json: no transcribe: no_timestamps_token_id is missing"
+    path.unlink()
+    change_json(tmp_path / "model" / "config.json", forced_decoder_ids=[[1, 30], [2, 35], [3, 40]])
+    found = read(tmp_path / "model")
+    assert note in found.notes
+    assert "first_token" not in found.generation.defaults
+    assert any("with [30, 35, 40], of forced_decoder_ids" in each for each in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("generation", "config"),
+    [
+        (without(MULTILINGUAL, forced_decoder_ids=[[1, 31], [2, 35]]), {}),
+        (MULTILINGUAL, {"forced_decoder_ids": [[1, 31], [2, 35], [3, 40]]}),
+        (without(MULTILINGUAL, "no_timestamps_token_id"), {"forced_decoder_ids": [[1, 31]]}),
+        (without(MULTILINGUAL, forced_decoder_ids=[[1, 31], [2, 36]]), {}),
+        (without(ENGLISH, forced_decoder_ids=[[1, 40]]), {}),
+        (ENGLISH, {}),
+        (without(ENGLISH, "no_timestamps_token_id"), {}),
+        ({}, {"forced_decoder_ids": [[1, 30], [2, 35], [3, 40]]}),
+    ],
+)
+def test_prefix_of_a_row_is_that_of_transformers(
+    generation: dict[str, Any], config: dict[str, Any]
+) -> None:
+    model = make_model("whisper")
+    for place, values in ((model.generation_config, generation), (model.config, config)):
+        for key, value in values.items():
+            setattr(place, key, value)
+    model.generation_config.return_timestamps = False
+    (wanted,) = model._retrieve_init_tokens(
+        None, 1, model.generation_config, model.config, 24, {}
+    ).tolist()  # fmt: skip
+    kept, notes = without_prefix(generation, {"model_type": "whisper", **config})
+    first = kept.get("forced_bos_token_id")
+    said = [int(each) for each in re.findall(r"\d+", notes[0].partition("]")[0])] if notes else []
+    assert [3, *([first] if first is not None else said)] == wanted
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,47 @@ def test_lines_load_the_file_and_export_the_module(
     run_lines(message, fresh)
     assert exported == [(fresh, CALL)]
     assert all(torch.equal(a, b) for a, b in zip(*states(trained, fresh), strict=True))
+
+
+def as_saved_on(device: str, state: dict[str, Any], path: Path) -> None:
+    """Save tensors as a machine with another device does, whose name has three letters."""
+    plain = path.with_suffix(".plain")
+    torch.save(state, plain)
+    with zipfile.ZipFile(plain) as read, zipfile.ZipFile(path, "w") as written:
+        for name in read.namelist():
+            record = read.read(name)
+            if name.endswith("/data.pkl"):
+                assert b"\x03\0\0\0cpu" in record
+                record = record.replace(b"\x03\0\0\0cpu", b"\x03\0\0\0" + device.encode())
+            written.writestr(name, record)
+
+
+def test_lines_load_a_file_of_a_device_that_is_not_here(
+    tmp_path: Path, exported: list[tuple[Any, ...]]
+) -> None:
+    trained, fresh, path = recurrent(), recurrent(), tmp_path / "model.pt"
+    as_saved_on("mps", trained.state_dict(), path)
+    with pytest.raises(RuntimeError):
+        torch.load(path)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path)
+    run_lines(str(caught.value), fresh)
+    assert exported == [(fresh, CALL)]
+    assert all(torch.equal(a, b) for a, b in zip(*states(trained, fresh), strict=True))
+
+
+def test_lines_that_people_copy_load_to_the_cpu() -> None:
+    root = Path(__file__).parents[3]
+    files = [*root.glob("*.md"), *root.glob("docs/**/*.md")]
+    files += [path for part in ("tfexport", "examples") for path in root.glob(f"{part}/**/*.py")]
+    calls = [
+        (path.name, call)
+        for path in files
+        for call in re.findall(r"torch\.load\([^)]*\)", path.read_text("utf-8"))
+        if not call.startswith("torch.load(weights_only=True")  # how tfexport itself reads
+    ]
+    assert len(calls) > 5
+    assert [(name, call) for name, call in calls if "map_location" not in call] == []
 
 
 def states(*models: nn.Module) -> list[list[Tensor]]:

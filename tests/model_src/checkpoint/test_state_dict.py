@@ -38,7 +38,7 @@ def test_pickle_that_would_run_code_is_refused_and_does_not(tmp_path: Path, zipp
         load_state_dict(path)
     assert not ran.exists()
     assert "system" in str(caught.value)
-    assert "torch.load('evil.pt', weights_only=False)" in str(caught.value)
+    assert "torch.load('evil.pt', map_location='cpu', weights_only=False)" in str(caught.value)
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])

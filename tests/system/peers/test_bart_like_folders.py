@@ -18,6 +18,8 @@ from tests.support.hf_models import (
 )
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import Checkpoint, load_checkpoint
+from tfexport.model_src.checkpoint.read import examine_checkpoint
+from tfexport.model_src.config import BUNDLE_IDS
 
 pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 EACH = few_of(BART_LIKE, "marian", "mbart", "fsmt")
 LEARNED = ["bart", "plbart", "mbart", "blenderbot", "blenderbot-small"]
 PRE_NORM = ["mbart", "m2m_100", "pegasus", "blenderbot"]
+OLD = {"transformers_version": "4.1.1"}  # which read these keys
 EMBEDDING_NORM = ["bart", "plbart", "mbart", "blenderbot-small"]
 
 
@@ -131,10 +134,13 @@ def test_tensor_that_the_class_has_no_place_for(tmp_path: Path, family: str, nam
         ({"encoder_attention_heads": 3}, "num_heads: 3 heads do not divide the 16 query rows"),
         ({"encoder_attention_heads": "two"}, "num_heads: 'two' is not an integer"),
         ({"scale_embedding": 1}, "scale_embeddings: 1 is not true or false"),
-        ({"normalize_before": True}, "normalize_before is True, but every model of this type"),
-        ({"normalize_embedding": False}, "normalize_embedding is False, but every model"),
-        ({"static_position_embeddings": True}, "static_position_embeddings is True, but"),
-        ({"add_final_layer_norm": True}, "add_final_layer_norm is True, but"),
+        (
+            {"normalize_before": True, **OLD},
+            "normalize_before is True, but every model of this type",
+        ),
+        ({"normalize_embedding": False, **OLD}, "normalize_embedding is False, but every model"),
+        ({"static_position_embeddings": True, **OLD}, "static_position_embeddings is True, but"),
+        ({"add_final_layer_norm": True, **OLD}, "add_final_layer_norm is True, but"),
         ({"activation_function": "mish"}, "activation_function: 'mish' is not supported"),
         ({"activation_function": None}, "activation_function: None is not supported"),
         ({"is_decoder": True}, "a decoder only"),
@@ -160,6 +166,7 @@ def test_all_that_is_not_supported_is_named_at_once(tmp_path: Path) -> None:
         activation_function="tanh",
         normalize_before=False,
         quantization_config={},
+        **OLD,
     )
     message = refusal(folder)
     for part in ("'tanh'", "normalize_before is False", "quantization_config", "export(model"):
@@ -190,6 +197,40 @@ def test_old_folders_leave_the_start_to_the_class(tmp_path: Path, family: str, s
     change_json(folder / "config.json", "decoder_start_token_id")
     checkpoint = load_checkpoint(folder)
     assert checkpoint.config.decoder_start_id == checkpoint.read_generation().start_id == start
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.57.6", "5.23.0"])
+def test_old_keys_of_a_later_version_are_told_and_not_read(tmp_path: Path, version: str) -> None:
+    folder = saved(tmp_path, "pegasus")
+    change_json(
+        folder / "config.json", "tie_word_embeddings", normalize_before=False,
+        normalize_embedding=True, transformers_version=version,
+    )  # fmt: skip
+    notes = [
+        note for note in map(str, examine_checkpoint(folder).notes) if "not read the key" in note
+    ]
+    assert [note.partition(" is ")[0] for note in notes] == [
+        "normalize_before", "normalize_embedding",
+    ]  # fmt: skip
+    assert all(f"transformers {version} does not read" in note for note in notes)
+    change_json(folder / "config.json", "transformers_version")
+    assert "normalize_before is False, but every model of this type" in refusal(folder)
+
+
+@pytest.mark.parametrize("family", ["mbart", "m2m_100", "plbart", "blenderbot"])
+def test_start_is_the_only_one_where_the_files_have_no_bos(tmp_path: Path, family: str) -> None:
+    folder = saved(tmp_path, family)
+    for name in ("config.json", "generation_config.json"):
+        change_json(folder / name, bos_token_id=None, decoder_start_token_id=2)
+    checkpoint = load_checkpoint(folder, require=BUNDLE_IDS)
+    assert checkpoint.config.bos_id == checkpoint.config.decoder_start_id == 2
+    assert checkpoint.read_generation().start_id == 2
+
+
+def test_bos_around_a_source_is_never_the_start(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "bart")
+    change_json(folder / "config.json", bos_token_id=None)
+    assert "add_source_bos needs bos_id" in refusal(folder)
 
 
 @pytest.mark.parametrize("family", BART_LIKE)

@@ -35,6 +35,7 @@ from tfexport.export.artifacts.transformers_call import (
     first_line,
     size_limits,
 )
+from tfexport.export.artifacts.transformers_classes import check_class, check_encoder
 from tfexport.export.artifacts.whisper_settings import read_speech, without_prefix
 from tfexport.export.quiet import quiet
 from tfexport.export.text.model_tokenizers import InstalledTokenizer, find_installed_tokenizer
@@ -111,6 +112,7 @@ def read_transformers(
     )  # fmt: skip
     model, name = loaded.model, loaded.name
     _without_cache(model)
+    of_encoder = check_encoder(name, model)
     with torch.no_grad(), quiet():
         inputs = Inputs(name, model).find()
         described = TransformersModel(
@@ -138,8 +140,8 @@ def read_transformers(
     return dataclasses.replace(
         described, special=special, max_length=max_length,
         generation=dataclasses.replace(generation, defaults=defaults, speech=speech),
-        notes=(*loaded.notes, *generation.notes, *notes, *of_speech), examples=examples,
-        encodes_once=once,
+        notes=(*loaded.notes, *of_encoder, *generation.notes, *notes, *of_speech),
+        examples=examples, encodes_once=once,
     )  # fmt: skip
 
 
@@ -166,7 +168,7 @@ def _of_module(model: Any, values: Mapping[str, Any]) -> _Loaded:
     generation = getattr(model, "generation_config", None)
     found = {} if generation is None else _written(generation)
     kind = type(model)
-    _require_pairs(kind.__name__, kind, model.config)
+    check_class(kind.__name__, kind, model.config)
     tensors = {id(each): each for each in (*model.parameters(), *model.buffers())}
     copied = copy.deepcopy(model, dict[int, Any](tensors))
     return _Loaded(kind.__name__, None, copied.eval(), values, found)
@@ -245,7 +247,7 @@ def _config(transformers: Any, folder: Path, values: Mapping[str, Any]) -> tuple
             f"{folder}: {version} has no class {shown(name)} for its {_CONFIG} (model_type "
             f"{shown(kind)})."
         )
-    _require_pairs(str(folder), found, config)
+    check_class(str(folder), found, config)
     return config, found
 
 
@@ -256,16 +258,6 @@ def _usual_class(transformers: Any, config: Any) -> Any:
         if type(config) in mapping:
             return mapping[type(config)]
     return None
-
-
-def _require_pairs(subject: str, kind: Any, config: Any) -> None:
-    """Refuse a class that is no encoder-decoder with logits."""
-    takes = inspect.signature(kind.forward).parameters
-    pairs = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes
-    can = getattr(kind, "can_generate", lambda: False)
-    if not pairs or not can():
-        reason = "gives no logits of a next token" if pairs else "has no encoder and decoder"
-        raise CheckpointError(f"{subject}: holds a {kind.__name__}, which {reason}.")
 
 
 def _written(config: Any) -> dict[str, Any]:
@@ -317,7 +309,7 @@ def _ids_of(loaded: _Loaded, *names: str) -> Iterator[int]:
 def _generation(loaded: _Loaded, size: int) -> tuple[Generation, tuple[str, ...]]:
     """The decoding defaults, and remarks on what a bundle leaves to the caller."""
     given = {key: value for key, value in loaded.generation.items() if value is not None}
-    given, notes = without_prefix(given)
+    given, notes = without_prefix(given, loaded.config)
     table = getattr(decoder_config(loaded.model.config), "max_position_embeddings", None)
     own = {
         **loaded.config, "vocab_size": size, "max_position_embeddings": table,

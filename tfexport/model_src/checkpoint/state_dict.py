@@ -135,9 +135,9 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
         names = join_some([shown(key) for key in way.candidates])
         raise CheckpointError(
             f"{path}: holds several state dicts: {names}. If they are versions of one model, "
-            f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
-            "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "
-            f"'model.pt') of all of it, or {MODULE}."
+            f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}, "
+            f"map_location='cpu'){inner}, 'model.pt'); if they are parts of one, save "
+            f"torch.save(model.state_dict(), 'model.pt') of all of it, or {MODULE}."
         )
     elif way.path and (twins := _twins(above, way.path[-1])):
         notes.append(f"weights taken from {way.path[-1]}, and not from {join_some(twins)}")

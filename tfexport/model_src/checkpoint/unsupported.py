@@ -100,7 +100,9 @@ def _loading(path: Path, inside: Sequence[Any] | None) -> list[str]:
         load = f"model.load_state_dict(load_file({name}))"
         return ["from safetensors.torch import load_file", made, load]
     keys = "".join(f"[{_quoted(key) if isinstance(key, str) else repr(key)}]" for key in inside)
-    return [made, f"model.load_state_dict(torch.load({name}, weights_only=True){keys})"]
+    # A file that was saved on a GPU names its device, which this machine may not have.
+    load = f'torch.load({name}, map_location="cpu", weights_only=True)'
+    return [made, f"model.load_state_dict({load}{keys})"]
 
 
 def _quoted(text: str) -> str:

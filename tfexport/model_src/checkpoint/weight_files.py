@@ -19,6 +19,7 @@ from torch import Tensor
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.gc_pause import no_collecting
+from tfexport.marian_binary import describe_marian_file, describe_marian_folder
 from tfexport.model_src.checkpoint import pickle_checks, toolkit_files
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.overrides import read_json
@@ -165,6 +166,7 @@ def _why_no_checkpoint(folder: Path) -> str:
     return (
         _describe_folder(folder)
         or describe_form_of_folder(folder, weights=False)
+        or describe_marian_folder(folder)
         or next((f"{name} is {describe_substitute(folder / name)}" for name in lost), None)
         or f"no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
         + (f"Name one of its folders: {join_some(inside)}." if inside else "Name the file itself.")
@@ -203,7 +205,8 @@ def _load_file(path: Path) -> StateDict:
             head = file.read(64)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
-    if other := describe_substitute(path) or describe_form_of_file(path, head):
+    other = describe_marian_file(path) or describe_substitute(path)
+    if other := other or describe_form_of_file(path, head):
         raise CheckpointError(f"{path}: {other}")
     if not head:
         raise CheckpointError(f"{path}: the file is empty.")
@@ -321,7 +324,8 @@ def _refuse_unusual(contents: Contents, path: Path) -> None:
         raise CheckpointError(
             f"{path}: holds Python objects ({join_some(names, 4)}), not only tensors; reading "
             "them could run code, so the file was refused. Where you trust it, re-save the "
-            f"weights alone:\n  checkpoint = torch.load({path.name!r}, weights_only=False)\n"
+            f"weights alone:\n  checkpoint = torch.load({path.name!r}, map_location='cpu', "
+            "weights_only=False)\n"
             f"  torch.save({_weights_in(contents.value)}, 'model.pt')"
         )
     if found.unusual:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 
 from tests.support import tokenizer_folders as folders
 from tfexport.errors import TokenizerError
@@ -52,6 +53,19 @@ def test_languages_go_where_each_family_has_them(tmp_path: Path) -> None:
     found = languages(folders.plbart_folder(tmp_path / "f", src_lang="__python__"))
     assert (found.source_place, found.target_place, found.source) == ("after", "start", "python")
     assert [*found.ids] == ["java", "python", "en_XX"]
+
+
+def test_target_languages_of_madlad_are_pieces_of_the_text(tmp_path: Path) -> None:
+    folder = folders.madlad_folder(tmp_path / "model")
+    assert choose_tokenizers(folder=folder).languages is None
+    judge = sentencepiece.SentencePieceProcessor(model_file=str(folder / PIECES))
+    source, target = folders.load_both(folder)
+    for text in ("<2de> the house is small.", "<2zh_Hant> x", "<2en>we", "  <2de> a <2en> b"):
+        assert source.encode(text) == judge.encode(text)
+        assert judge.piece_to_id("<2de>") == 3
+        assert source.decode(judge.encode(text)) == judge.decode(judge.encode(text))
+    assert source.encode("<2de> x")[:2] == [judge.piece_to_id("▁"), 3]  # no token alone
+    assert target.decode([3, *judge.encode("the house")]).endswith("the house")
 
 
 def t5(folder: Path) -> Path:

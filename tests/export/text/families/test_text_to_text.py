@@ -71,6 +71,15 @@ CASES = {
     "bart": Case("bart", merges("bart", [*FIRST, "<mask>"])),
     "pegasus": Case("pegasus", model_file("pegasus", PIECES)),
     "t5": Case("t5", model_file("t5", PIECES)),
+    "madlad": Case(
+        "t5",
+        folders.madlad_folder,
+        config={
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+            "decoder_start_token_id": 0,
+        },
+    ),
     "byt5": Case("t5", folders.byt5_folder, config={"tokenizer_class": "ByT5Tokenizer"}),
     "blenderbot-small": Case(
         "blenderbot-small",

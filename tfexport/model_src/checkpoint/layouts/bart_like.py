@@ -6,6 +6,7 @@ them.
 Source: transformers 5.23, ``models/*/modeling_*.py`` and ``configuration_*.py``.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -277,7 +278,8 @@ class BartLike:
             ConfigError: values are not supported or contradict the class; all are listed.
         """
         given = self._given(config)
-        if problems := [*self._contradictions(config), *_unsupported(given, self._counts_padding)]:
+        problems = [] if _without_old_keys(config) else [*self._contradictions(config)]
+        if problems := [*problems, *_unsupported(given, self._counts_padding)]:
             raise ConfigError(join_problems(f"config.json of {self.title}", problems, _ELSEWHERE))
         heads, decoder_heads = given["encoder_attention_heads"], given["decoder_attention_heads"]
         values = {
@@ -330,7 +332,7 @@ class BartLike:
             read={**read, **found.read},
             values={**values, **found.values},
             problems=(*_wrong_prefixes(tensors, prefix), *shared.problems, *found.problems),
-            notes=(*shared.notes, *found.notes),
+            notes=(*shared.notes, *found.notes, *self._notes(config)),
         )
 
     @property
@@ -353,7 +355,10 @@ class BartLike:
 
     def _ids(self, given: Mapping[str, Any]) -> dict[str, Any]:
         start = given.get("decoder_start_token_id")
-        bos = start if self.has_start_alone else given.get("bos_token_id")
+        bos = given.get("bos_token_id")
+        # A null is not the class's default: the model has no other start.
+        if self.has_start_alone or (bos is None and not self.framing.get("add_source_bos")):
+            bos = start
         eos = given.get("eos_token_id")
         return {
             "pad_id": given.get("pad_token_id"),
@@ -377,6 +382,12 @@ class BartLike:
             for key, value in decided.items()
             if config.get(key) not in (None, value)
         ]
+
+    def _notes(self, config: Mapping[str, Any]) -> list[str]:
+        """Remarks on old keys that contradict the class and that it does not read."""
+        written = config.get("transformers_version")
+        unread = self._contradictions(config) if _without_old_keys(config) else []
+        return [f"{it}; transformers {written} does not read the key" for it in unread]
 
     def _entries(self) -> Entries:
         head = self.tables.head.replace("model.", "{prefix}")
@@ -421,6 +432,16 @@ def first_position(given: Mapping[str, Any]) -> int:
     """The row of fairseq's sinusoids that the first token reads: the one after padding's."""
     pad = given.get("pad_token_id")
     return pad + 1 if isinstance(pad, int) else 2
+
+
+def _without_old_keys(config: Mapping[str, Any]) -> bool:
+    """Whether a folder was saved by a version whose classes read no ``normalize_before``.
+
+    Until transformers 4.2 one class had all these models, with switches in config.json; files that
+    were saved later may keep its keys.
+    """
+    version = re.match(r"(\d+)\.(\d+)", str(config.get("transformers_version")))
+    return version is not None and (int(version[1]), int(version[2])) >= (4, 2)
 
 
 def _wrong_prefixes(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
