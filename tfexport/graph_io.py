@@ -5,6 +5,7 @@ the runtime both take names from here.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 BATCH = "batch"
@@ -384,6 +385,8 @@ class ModuleIO(NamedTuple):
         padded: whether rows of unequal length may share a batch, padded on the right.
         recomputes: whether every step computes the complete prefix again.
         below: for each input that holds ids, the smallest number that is too large.
+        longest: for each axis of the inputs that the code treats otherwise from some size on, the
+            largest size before.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -394,6 +397,7 @@ class ModuleIO(NamedTuple):
     padded: bool
     recomputes: bool
     below: Mapping[str, int]
+    longest: Mapping[str, int] = MappingProxyType({})
 
     @property
     def takes_ids(self) -> bool:
@@ -489,6 +493,7 @@ class ModuleIO(NamedTuple):
             "padded": self.padded,
             "recomputes": self.recomputes,
             "below": dict(self.below),
+            **({"longest": dict(self.longest)} if self.longest else {}),
         }
 
     @classmethod
@@ -502,7 +507,8 @@ class ModuleIO(NamedTuple):
             name: values[name] for name in ("many_tokens", "padded", "recomputes", "below")
         }
         inputs, memory, state = tensors["inputs"], tensors["memory"], tensors["state"]
-        return cls(inputs, memory, state, growth, **others)
+        longest = values.get("longest", {})
+        return cls(inputs, memory, state, growth, **others, longest=longest)
 
 
 def tensor_from_dict(values: Mapping[str, Any]) -> TensorSpec:

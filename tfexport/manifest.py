@@ -197,6 +197,7 @@ MODULE = record(
         "below": every(integer(1)),
     },
     {
+        "longest": every(integer(1)),
         "found": record(
             {name: list_of(_TEXT) for name in ("memory", "state", "again")} | {"portable": _FLAG}
         ),

@@ -15,7 +15,10 @@ Row = Mapping[str, Array]
 
 
 def read_row(
-    inputs: Sequence[TensorSpec], row: Any, below: Mapping[str, int] | None = None
+    inputs: Sequence[TensorSpec],
+    row: Any,
+    below: Mapping[str, int] | None = None,
+    longest: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Array], list[str]]:
     """Convert one row to arrays of the inputs' types.
 
@@ -23,6 +26,7 @@ def read_row(
         inputs: the inputs of the module.
         row: input to array, without the batch axis. A missing ``attention_mask`` is all 1.
         below: for each input that holds ids, the smallest number that is too large.
+        longest: the largest size of axes that have one, by name.
 
     Returns:
         The arrays, and every problem of the row.
@@ -47,6 +51,11 @@ def read_row(
             problems.append(f"{tensor.name!r} {problem}")
         else:
             found[tensor.name] = array.astype(tensor.dtype, order="C")
+    problems += [
+        f"{axis} is {sizes[axis]}, of at most {most}"
+        for axis, most in (longest or {}).items()
+        if sizes.get(axis, 0) > most
+    ]
     known = {tensor.name for tensor in inputs}
     problems += [f"{shown(name)} is not an input" for name in row if name not in known]
     return found, problems

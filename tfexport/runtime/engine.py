@@ -223,7 +223,7 @@ class Engine:
         if io is None:
             arrays, problems = read_row(graph_io.SOURCE_INPUTS, row)
         else:
-            arrays, problems = read_row(io.inputs, row, io.below)
+            arrays, problems = read_row(io.inputs, row, io.below, io.longest)
         if problems:
             raise InputError("; ".join(problems))
         if io is None:

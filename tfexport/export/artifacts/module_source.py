@@ -208,7 +208,8 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
         model = find_steps(program, ids, max_length, fused=not call.graphs.portable)
     module = UserModule(model, len(call.inputs), call.own if call.by_methods else None)
     call.progress("running your module at several sizes", 0, 1)
-    found = examine(module, call.inputs, call.examples, ids, max_length)
+    longest = None if call.by_methods else call.program.longest
+    found = examine(module, call.inputs, call.examples, ids, max_length, longest)
     rules = GreedyRules.of(facts.generation.defaults)
     build = ModuleBuild(found, ids, max_length, call.graphs.opset, rules)
     _check_ids(ids, found)
@@ -219,12 +220,15 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
     reads = reads_texts(options, False)
     return ModuleContents(
         build, call.graphs, tokenizers, framing, call.examples, level, reads, facts.generation,
-        facts.preprocessing, _notes(call),
+        facts.preprocessing, _notes(call, found),
     )  # fmt: skip
 
 
-def _notes(call: ModuleCall) -> tuple[str, ...]:
-    """What is to be said of a module whose forward was not called."""
+def _notes(call: ModuleCall, found: Examination) -> tuple[str, ...]:
+    """What is to be said of a module: limits, and a forward that was not called."""
+    limits = [f"{axis} is at most {most}" for axis, most in found.io.longest.items()]
+    if limits:
+        return (f"{' and '.join(limits)}: beyond, your code takes another branch",)
     reason = None if call.own is not None else forward_problem(call.model, len(call.inputs))
     return (f"its methods were not compared with its forward: {reason}",) if reason else ()
 

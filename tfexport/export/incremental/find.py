@@ -25,7 +25,7 @@ from tfexport.export.incremental.program import (
 from tfexport.export.incremental.states import Found, NoStepsError
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule
-from tfexport.export.modules.examine import other_branch, refuse_branch
+from tfexport.export.modules.examine import LONGEST_TRIED, other_branch, refuse_branch
 from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
 from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
@@ -72,7 +72,7 @@ def find_program(
         taken = [each.spec for each in (*inputs, replace(own.target, axes=(BATCH, TARGET)))]
         reason = with_axis_names(export_failure(own.model, ("forward",), error), taken)
         raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
-    _check_bounds(runner, own, program.largest_sizes(), settings[0], max_length)
+    program.longest = _bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     return program
 
 
@@ -107,14 +107,16 @@ def find_steps(
 
 
 @torch.no_grad()
-def _check_bounds(
+def _bounds(
     runner: Runner, own: OwnForward, largest: Mapping[str, int], sizes: Sizes, max_length: int
-) -> None:
-    """Refuse a forward that takes another branch for larger sizes, or ends before the length.
+) -> dict[str, int]:
+    """Sizes from which on a forward takes another branch, which may be as large as few inputs are.
 
     Raises:
-        ModuleError: naming the axis and the size.
+        ModuleError: it takes another branch for smaller sizes, or ends before the length; the
+            message names the axis and the size.
     """
+    bounds: dict[str, int] = {}
 
     def run(axis: str, size: int) -> None:
         beyond = {BATCH: 2, TARGET: 1, **sizes, axis: size}
@@ -123,8 +125,10 @@ def _check_bounds(
         own(given, torch.full((beyond[BATCH], beyond[TARGET]), runner.start_id))
 
     for axis, most in largest.items():
-        if axis != TARGET:
+        if axis != TARGET and most < LONGEST_TRIED:
             refuse_branch(axis, most, run, own.wrong)
+        elif axis != TARGET:
+            bounds[axis] = most
         elif most < max_length:
             try:
                 run(axis, max_length)
@@ -132,6 +136,7 @@ def _check_bounds(
                 text = f"max_length {max_length} is more than the module can decode: {error}"
                 raise ModuleError(text) from error
             raise own.wrong(other_branch(axis, most, f"{max_length} are needed"))
+    return bounds
 
 
 @torch.no_grad()

@@ -133,6 +133,8 @@ class Program:
         logits: the node of the result.
         tensors: the parameters, buffers and constants, by node.
         names: of these in the module.
+        longest: axes of the inputs for which the forward takes another branch from some size on,
+            each with the largest size before.
         dtypes: of each tensor, or of the first of several; sizes are known of all runs.
     """
 
@@ -148,6 +150,7 @@ class Program:
             ModuleError: the program does not run at other sizes, or takes a number from values.
         """
         self.own, self.examples = own, examples
+        self.longest: dict[str, int] = {}
         try:
             self.exported = _exported(own, examples[0])
         except Exception as error:  # torch's own, of any kind
@@ -196,24 +199,40 @@ class Program:
                     "has none; a size that such a number bounds is that of a tensor, as in "
                     "torch.arange(x.size(1)) < lengths[:, None]"
                 )
+            tensor, axis, more = place
             with self.graph.inserting_before(node):
-                size = self.graph.call_function(torch.ops.aten.sym_size.int, place)
-            size.meta |= {name: value for name, value in node.meta.items() if name != "val"}
-            self._shapes[size], self._numbers[size] = self._shapes[node], int
+                size = self.graph.call_function(torch.ops.aten.sym_size.int, (tensor, axis))
+                self._note_size(size, node, self.sizes(tensor)[axis])
+                if more:
+                    size = self.graph.call_function(operator.add, (size, more))
+                    self._note_size(size, node, self.number_sizes(node))
             node.replace_all_uses_with(size)
             self.graph.erase_node(node)
         for name in ("of_target", "of_tokens", "of_source"):
             vars(self).pop(name, None)
 
-    def _axis_of_size(self, number: fx.Node) -> tuple[fx.Node, int] | None:
-        """The first tensor, before a number, that has an axis of its size in every run."""
-        size = self.number_sizes(number)
+    def _note_size(self, node: fx.Node, number: fx.Node, size: Size) -> None:
+        """Note what is known of the node of a size, which takes the place of a number."""
+        node.meta |= {name: value for name, value in number.meta.items() if name != "val"}
+        self._shapes[node], self._numbers[node] = tuple((each,) for each in size), int
+
+    def _axis_of_size(self, number: fx.Node) -> tuple[fx.Node, int, int] | None:
+        """A tensor before a number, and an axis that has its size in every run.
+
+        With what is added to the size: a number may be that of the axis and one more.
+        """
+        wanted = self.number_sizes(number)
+        near: list[tuple[fx.Node, int, int]] = []
         for node in self.graph.nodes:
             if node is number:
-                return None
-            if not self.is_number(node) and size in self.sizes(node):
-                return node, self.sizes(node).index(size)
-        return None
+                break
+            if self.is_number(node):
+                continue
+            for axis, size in enumerate(self.sizes(node)):
+                gaps = {one - other for one, other in zip(wanted, size, strict=True)}
+                if len(gaps) == 1 and len(set(size)) > 1:
+                    near.append((node, axis, gaps.pop()))
+        return min(near, key=lambda place: abs(place[2]), default=None)
 
     def _run_all(self) -> None:
         follow = self._followers()

@@ -69,6 +69,7 @@ def examine(
     examples: Examples,
     ids: SpecialIds,
     max_length: int,
+    longest: Mapping[str, int] | None = None,
 ) -> Examination:
     """Run a module at several sizes, and find its axes.
 
@@ -78,6 +79,7 @@ def examine(
         examples: rows of real data.
         ids: the ids of the start token and of the padding token.
         max_length: the number of tokens that the module must be able to decode.
+        longest: see ``ModuleIO``.
 
     Raises:
         ExportError: it cannot be a graph; the message names the method and the line.
@@ -108,9 +110,10 @@ def examine(
         padded=False,
         recomputes=module.recomputes,
         below=_bounds(inputs, runner.below),
+        longest=longest or {},
     )
-    longest = max(settings, key=lambda sizes: sum(sizes.values()))
-    io = io._replace(padded=_may_be_padded(runner, io, longest, ids.pad))
+    most = max(settings, key=lambda sizes: sum(sizes.values()))
+    io = io._replace(padded=_may_be_padded(runner, io, most, ids.pad))
     _check_length(runner, io, settings[0], max_length)
     return Examination(
         module,
@@ -302,6 +305,7 @@ def _longest_source(runner: Runner, io: ModuleIO, settings: Sequence[Sizes]) -> 
     if not io.takes_ids:
         return None
     (axis,) = axes_of(runner.inputs)
+    limit = io.longest.get(axis)
 
     def accepts(length: int) -> bool:
         try:
@@ -315,7 +319,7 @@ def _longest_source(runner: Runner, io: ModuleIO, settings: Sequence[Sizes]) -> 
     while accepts(high):
         low, high = high, 2 * high
         if low >= LONGEST_TRIED:
-            return None
+            return limit
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if accepts(middle) else (low, middle)
@@ -402,7 +406,7 @@ def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int)
     runner = Runner(module, found.inputs, 0, 1)
     runner.below.update(found.below)
     declared = {axis for each in found.inputs for axis in each.axes if isinstance(axis, str)}
-    for axis in declared & largest.keys():
+    for axis in declared & largest.keys() - found.io.longest.keys():
         refuse_branch(
             axis,
             largest[axis],
