@@ -7,6 +7,7 @@ tensor without the target is memory.
 Axes: B batch, S source, T target.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -341,6 +342,7 @@ class Found:
             if program.is_batch(size) or any(size in program.sizes(node) for node in self.memory):
                 continue
             holder = next((each for each in program.inputs if size in program.sizes(each)), None)
+            holder = holder or self._holder_of(size)
             if holder is None:
                 raise NoStepsError(f"a size of {size[FIRST]} follows from no input")
             self.memory.append(holder)
@@ -353,6 +355,23 @@ class Found:
             self.states.append(State(program.target, 1, torch.int64))
             self.plans[program.target, ()] = Grown(Ask(program.target, (1,)), len(self.states) - 1)
             self.plans.setdefault((program.target, (1,)), program.target)
+
+    def _holder_of(self, size: Size) -> fx.Node | None:
+        """The smallest tensor of the encoder that has an axis of a size."""
+        program = self.program
+        holders = [
+            node
+            for node in program.graph.nodes
+            if node not in program.of_target
+            and node in program.of_source
+            and size in program.sizes(node)
+            and program.batch_axis(node) is not None
+        ]
+        return min(
+            holders,
+            key=lambda node: math.prod(axis[FIRST] for axis in program.sizes(node)),
+            default=None,
+        )
 
     def _find_again(self) -> None:
         """Find the nodes from which on steps compute all rows again."""
