@@ -9,6 +9,8 @@ import pytest
 from tfexport.errors import ConfigError
 from tfexport.export.named_code import load_named, one_line
 
+pytestmark = pytest.mark.messages
+
 Write = Callable[..., str]
 
 

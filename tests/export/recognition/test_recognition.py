@@ -99,6 +99,7 @@ def test_what_is_recognised_computes_the_same(name: str) -> None:
     assert difference(style, recognise(style)) <= 5e-5
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize(
     "name", few_of([style.name for style in STYLES if style.name not in KNOWN], "alibi")
 )
@@ -270,6 +271,7 @@ class AddedAfterwards(nn.Module):
         return self.out(y)  # type: ignore[no-any-return]
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize(
     "added", [nn.Tanh(), nn.Sequential(nn.Linear(16, 32), nn.GLU())], ids=["tanh", "gated"]
 )
