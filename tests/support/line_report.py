@@ -1,9 +1,10 @@
 """Exports the classes of modules, and writes what messages say about their lines, as JSON.
 
-    python line_report.py REPORT MODULE... cell:NAME:FILE...
+    python line_report.py REPORT MODULE... cell:NAME:FILE... ipython::FILE...
 
 A module is imported by its name, and ``__main__`` is the script that calls ``main``. Code of a cell
-is compiled as IPython does: under a name, with its source in Python's cache of lines.
+is compiled as IPython does, under a name, with its source in Python's cache of lines, or by IPython
+itself.
 """
 
 import importlib
@@ -38,10 +39,22 @@ def run_cell(name: str, text: str) -> dict[str, Any]:
     return names
 
 
+def run_ipython(text: str) -> dict[str, Any]:
+    """The names of a cell of a notebook, of IPython's own."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    shell.run_cell(text).raise_error()
+    names: dict[str, Any] = shell.user_ns
+    return names
+
+
 def names_of(what: str) -> dict[str, Any]:
-    if what.startswith("cell:"):
-        _, name, file = what.split(":")
-        return run_cell(name, Path(file).read_text(encoding="utf-8"))
+    kind, _, cell = what.partition(":")
+    if cell:
+        name, _, file = cell.partition(":")
+        text = Path(file).read_text(encoding="utf-8")
+        return run_cell(name, text) if kind == "cell" else run_ipython(text)
     return vars(importlib.import_module(what))
 
 
@@ -56,7 +69,12 @@ def said_about(names: dict[str, Any], folder: Path) -> dict[str, Any]:
             export(names[name](), folder / "refused.bundle", **GIVEN)
         except ExportError as error:
             refusals[name] = str(error)
-    return {"notes": list(made.notes), "found": module["found"], "refusals": refusals}
+    return {
+        "file": names["Small"].forward.__code__.co_filename,
+        "notes": list(made.notes),
+        "found": module["found"],
+        "refusals": refusals,
+    }
 
 
 def main(report: str, *modules: str) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ BRANCH = line("if made.sum() > 0:")
 
 def check(said: Said, file: str) -> None:
     """What was said names the user's file and lines, and no other file."""
+    assert Path(said.pop("file")).name == file
     text = json.dumps(said)
     assert set(re.findall(r"[\w.-]+\.py\b", text)) == ({file} if file.endswith(".py") else set())
     assert "through" not in text
@@ -130,9 +132,14 @@ def test_wheel_and_every_place_of_the_users_code(tmp_path: Path, wheel: Path) ->
         f"cell:{CELL}:cell.txt": CELL,
         f"cell:{KERNEL_CELL}:cell.txt": Path(KERNEL_CELL).name,
     }
+    if find_spec("IPython") is not None:
+        modules["ipython::cell.txt"] = ""
     said = report(install, tmp_path / "user", *modules, PYTHONPATH=str(tmp_path / "app.zip"))
     assert said["places"]["tfexport"] == str(install.packages / "tfexport" / "__init__.py")
     assert said["places"]["torch"] == str(install.packages / "torch" / "__init__.py")
+    if "ipython::cell.txt" in modules:  # the name has a digest
+        modules["ipython::cell.txt"] = said["ipython::cell.txt"]["file"]
+        assert modules["ipython::cell.txt"].startswith("<ipython-input-")
     failures = {}
     for module, file in modules.items():
         try:
