@@ -34,6 +34,7 @@ _PACKAGES = ("site-packages", "dist-packages")
 # Names of code that was typed in, whose lines Python keeps: in IPython and in Python 3.13.
 _CELLS = ("<ipython-input-", "<python-input-")
 _USER = "the user"
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 # Folders of packages, and files, that are the user's although they are installed.
 _USERS_OWN: ContextVar[frozenset[str]] = ContextVar("_USERS_OWN", default=frozenset())
 
@@ -180,6 +181,11 @@ def library_of(filename: str) -> str | None:
 def is_named(filename: str) -> bool:
     """Whether messages name lines of a file: those of the user, and of libraries that it calls."""
     return _whose(filename) is not None
+
+
+def is_exporting(filename: str) -> bool:
+    """Whether a file is one of this package."""
+    return filename.startswith(_PACKAGE)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +23,14 @@ from torch import Tensor
 from tfexport.errors import ExportError
 from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers.replaced import replaced
-from tfexport.export.named_code import Line, LinesError, is_named, is_users, library_of
+from tfexport.export.named_code import (
+    Line,
+    LinesError,
+    is_exporting,
+    is_named,
+    is_users,
+    library_of,
+)
 
 _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 # Among the suggested fixes, or for an axis without a name.
@@ -76,7 +83,7 @@ class Baked:
 def _users_line() -> dict[str, Line]:
     """The innermost line of the user's code by its text, with the library that it calls."""
     library = None
-    for frame in reversed(traceback.extract_stack()):
+    for frame in reversed(_inside(traceback.extract_stack())):
         if is_users(frame.filename):
             through = "" if library is None else f" (through {library})"
             line, number = (frame.line or "").rstrip(":"), frame.lineno or 0
@@ -86,9 +93,15 @@ def _users_line() -> dict[str, Line]:
     return {}
 
 
+def _inside(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
+    """The frames that this package calls, without those that call the export."""
+    first = (place for place, frame in enumerate(frames) if is_exporting(frame.filename))
+    return frames[next(first, 0) :]
+
+
 def _forward_frames(own: Any, tracer: Any, stack: Any) -> Any:
     """Replaces torch's choice of an operator's lines: those in functions called ``forward``."""
-    frames = [frame for frame in stack if is_named(frame.filename)]
+    frames = [frame for frame in _inside(stack) if is_named(frame.filename)]
     return traceback.StackSummary.from_list(frames) if frames else own(tracer, stack)
 
 
