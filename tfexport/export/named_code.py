@@ -34,7 +34,6 @@ _PACKAGES = ("site-packages", "dist-packages")
 # Names of code that was typed in, whose lines Python keeps: in IPython and in Python 3.13.
 _CELLS = ("<ipython-input-", "<python-input-")
 _USER = "the user"
-_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 # Folders of packages, and files, that are the user's although they are installed.
 _USERS_OWN: ContextVar[frozenset[str]] = ContextVar("_USERS_OWN", default=frozenset())
 
@@ -183,9 +182,10 @@ def is_named(filename: str) -> bool:
     return _whose(filename) is not None
 
 
+@cache
 def is_exporting(filename: str) -> bool:
-    """Whether a file is one of this package."""
-    return filename.startswith(_PACKAGE)
+    """Whether a file is one of this package, or of torch and onnx."""
+    return _holds(_exporters(), filename)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def _users_line() -> dict[str, Line]:
 
 
 def _inside(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
-    """The frames that this package calls, without those that call the export."""
+    """The frames that this package and torch call, without those that call the export."""
     first = (place for place, frame in enumerate(frames) if is_exporting(frame.filename))
     return frames[next(first, 0) :]
 
