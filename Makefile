@@ -18,7 +18,7 @@ CASES ?= 2000
 # Hundreds of tests start a process: each would compile all modules of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
+.PHONY: help demo ready-bundle real test test-all test-native test-quick-start test-wheel check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
 
 help:
 	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-all  run all tests, as a release and the nightly run do: further combinations of"
 	@echo "               what make test runs, all pages of one kind, long forms of runs that are killed"
 	@echo "make test-quick-start  the README's commands in fresh virtual environments"
+	@echo "make test-wheel  the tests of messages and every verb, with the wheel in place of the checkout"
 	@echo "make check  ruff, clang-format, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, its links, pages and search are tested"
 	@echo "make wasm   the native engine for browsers, in native/wasm/dist; needs emscripten and CMake"
@@ -96,6 +97,11 @@ test-native: .venv/ready build/native/ready
 # The README's and the quick start's commands, each environment made anew.
 test-quick-start: .venv/ready
 	$(BIN)/python -m pytest tests/system/test_readme.py -m exhaustive
+
+# What is installed from a wheel, not --editable: messages name the user's lines there, too.
+test-wheel: export TORCH_FAKE_TENSOR_DISPATCH_CACHE = 0
+test-wheel: .venv-wheel/ready
+	$(BIN)/python -m tests.release.wheel .venv-wheel $(PARALLEL)
 
 C_SOURCES = $(shell find native/engine native/tests -name '*.cpp' -o -name '*.h' -o -name '*.inl')
 
@@ -245,6 +251,12 @@ bench: .venv/ready .venv-runtime/ready
 	@rm -rf build/lib
 	$(RUNTIME)/python $(INSTALL) --force-reinstall --no-deps .
 	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece,corpus,serve]'
+	@touch $@
+
+# The wheel alone is in it; what it needs is found in .venv.
+.venv-wheel/ready: .venv/ready tests/support/installs.py pyproject.toml \
+		$(shell find tfexport -type f -not -name '*.pyc')
+	$(BIN)/python -m tests.support.installs .venv-wheel
 	@touch $@
 
 # Builds the site; the reference is made by importing what it describes.

@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
+import tfexport
 from tests.support.paths import REPOSITORY
 from tfexport import graph_io
 from tfexport.graph_io import GraphSpec
@@ -27,6 +28,12 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "master")  # set in those of pyte
 SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
 # Of the tutorial model. A test that takes it with this config finds it traced already.
 CONFIG: dict[str, Any] = {**SETTINGS, "unk_id": 3, "add_source_eos": True}
+
+# `make test-wheel` names the environment whose package it tests.
+if installed := os.environ.get("TFEXPORT_TESTS_INSTALLED"):
+    place = Path(tfexport.__file__).absolute()
+    if not place.is_relative_to(installed):
+        raise pytest.UsageError(f"tfexport is {place}, which is not in {installed}")
 
 # Workers run side by side. Threads on cores of another would wait for them, and spin. Libraries
 # count cores as they are imported, so this comes first.

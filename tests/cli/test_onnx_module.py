@@ -52,6 +52,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_is_wrong_is_said_and_nothing_left(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

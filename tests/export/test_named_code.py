@@ -1,13 +1,30 @@
 """Code of a user's own, imported by name."""
 
+import functools
+import importlib
+import inspect
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
+import torch
 
 from tfexport.errors import ConfigError
-from tfexport.export.named_code import load_named, one_line
+from tfexport.export.named_code import (
+    is_named,
+    is_users,
+    library_of,
+    load_named,
+    one_line,
+    users_code,
+)
+
+pytestmark = pytest.mark.messages
 
 Write = Callable[..., str]
 
@@ -137,3 +154,80 @@ def test_exception_of_any_length_is_one_line() -> None:
     assert one_line(ValueError("a\n b" * 200)).count("\n") == 0
     assert len(one_line(ValueError("long " * 200))) < 340
     assert one_line(ValueError()) == "ValueError"
+
+
+OWNED = [
+    (torch.nn.Linear, None),
+    (json.loads, None),
+    (users_code, None),
+    (click.echo, "click"),
+    (test_exception_of_any_length_is_one_line, "the user"),
+]
+
+
+@pytest.mark.parametrize(("value", "owner"), OWNED, ids=lambda each: str(each)[:20])
+def test_files_have_an_owner_wherever_they_are(value: Any, owner: str | None) -> None:
+    file = inspect.getsourcefile(value)
+    assert file is not None
+    assert is_named(file) == (owner is not None)
+    assert is_users(file) == (owner == "the user")
+    assert library_of(file) == (owner if owner == "click" else None)
+
+
+@pytest.mark.parametrize("name", ["<stdin>", "<string>", "<eval_with_key>.3", "of_no_file.py"])
+def test_code_without_a_file_is_not_named(name: str) -> None:
+    assert not is_named(name)
+
+
+@pytest.mark.parametrize("name", ["<ipython-input-3-0a1b>", "/tmp/ipykernel_12/345.py"])
+def test_cells_are_the_users(name: str) -> None:
+    assert is_users(name)
+
+
+def test_relative_names_are_of_the_current_folder(write: Write, tmp_path: Path) -> None:
+    name = write("")
+    assert is_users(f"{name}.py")
+    (tmp_path / f"{name}.zip").write_bytes(b"")
+    assert is_users(f"{name}.zip/model.py")
+
+
+def installed_code(folder: Path, name: str, text: str) -> Any:
+    """A module of a package that is installed in a folder of packages."""
+    package = folder / "site-packages" / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "model.py").write_text(text)
+    sys.path.insert(0, str(package.parent))
+    return importlib.import_module(f"{name}.model")
+
+
+@pytest.mark.usefixtures("write")
+def test_packages_of_the_exported_model_are_the_users_while_it_is_exported(tmp_path: Path) -> None:
+    text = "from torch import nn\nclass Model(nn.Module): pass\ndef forward(model): pass\n"
+    module = installed_code(tmp_path, "of_a_model", text)
+    wrapped = torch.nn.Sequential(module.Model())
+    for value in (module.Model(), wrapped, module.forward, functools.partial(module.forward)):
+        assert library_of(module.__file__) == "of_a_model"
+        with users_code(value, None, "a path"):
+            assert is_users(module.__file__)
+            assert library_of(module.__file__) is None
+            assert library_of(str(click.__file__)) == "click"
+            assert not is_named(str(torch.__file__))
+    assert not is_users(module.__file__)
+
+
+@pytest.mark.usefixtures("write")
+def test_a_package_that_is_named_is_the_users(tmp_path: Path) -> None:
+    installed_code(tmp_path, "of_a_factory", "def make():\n    raise ValueError('why')\n")
+    with pytest.raises(ValueError, match="why") as raised:
+        load_named("of_a_factory.model:make")()
+    assert re.search(r"of_a_factory.model\.py, line 2\)$", one_line(raised.value))
+
+
+@pytest.mark.usefixtures("write")
+def test_a_link_to_a_package_elsewhere_is_the_users(tmp_path: Path) -> None:
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "clone" / "model.py").write_text("")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "linked").symlink_to(tmp_path / "clone")
+    assert is_users(str(tmp_path / "site-packages" / "linked" / "model.py"))

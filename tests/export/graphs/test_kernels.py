@@ -68,6 +68,7 @@ def test_a_condition_is_not_widened_with_what_it_chooses() -> None:
     assert kinds == [ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.INT64]
 
 
+@pytest.mark.messages
 def test_an_operator_without_any_kernel_is_refused_with_its_line() -> None:
     def convolved(_layer: nn.Module, ids: Tensor) -> Tensor:
         rows = ids[:, None].double()
@@ -81,6 +82,7 @@ def test_an_operator_without_any_kernel_is_refused_with_its_line() -> None:
     assert "in convolved: return nn.functional.conv1d" in str(caught.value)
 
 
+@pytest.mark.messages
 def test_an_operator_that_fails_at_run_time_is_refused_with_its_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

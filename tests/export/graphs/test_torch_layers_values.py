@@ -129,6 +129,7 @@ SIZES_OF_THE_EXAMPLE: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str
 }
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize("name", SIZES_OF_THE_EXAMPLE)
 def test_what_takes_the_example_s_size_is_named(name: str) -> None:
     call, said = SIZES_OF_THE_EXAMPLE[name]

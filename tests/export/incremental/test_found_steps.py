@@ -135,6 +135,7 @@ def outcome(case: RefusedCase) -> str:
 REFUSED_SHORT = ("not_causal", "rows_mixed", "random_numbers", "loop_over_steps")
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize(
     "case",
     [

@@ -18,6 +18,8 @@ from tests.support.user_files import (
 from tfexport.errors import ExportError
 from tfexport.export import Input, export
 
+pytestmark = pytest.mark.messages
+
 FRAMES = Input("frames", "float32", ("batch", "time", 6))
 
 

@@ -175,6 +175,7 @@ def test_code_that_acts_otherwise_at_some_sizes_is_refused(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.messages
 def test_a_cache_that_is_a_window_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"Window.step \(test_sizes.py, line \d+\): returns"):
         export_bundle(Window(), tmp_path, max_length=60)

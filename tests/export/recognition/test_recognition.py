@@ -99,6 +99,7 @@ def test_what_is_recognised_computes_the_same(name: str) -> None:
     assert difference(style, recognise(style)) <= 5e-5
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize(
     "name", few_of([style.name for style in STYLES if style.name not in KNOWN], "alibi")
 )
@@ -248,6 +249,41 @@ def test_a_mask_of_values_is_not_recognised() -> None:
     """It hides nothing of what is drawn, so that no comparison shows it."""
     style = Style("masked", lambda: trained(MaskedByValues, 5), "", pads_source=False)
     with pytest.raises(NotRecognisedError, match="a mask of its own values"):
+        recognise(style)
+
+
+class AddedAfterwards(nn.Module):
+    """Torch's own Transformer, and one more map of its last vectors, added to them."""
+
+    def __init__(self, added: nn.Module) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(32, 16), nn.Embedding(64, 16)
+        self.layers = nn.Transformer(16, 2, 1, 1, 24, 0.0, batch_first=True)
+        self.added, self.out = added, nn.Linear(16, 32)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        length = target.size(1)
+        future = nn.Transformer.generate_square_subsequent_mask(length)
+        x = self.tokens(source) + self.places.weight[: source.size(1)]
+        y = self.tokens(target) + self.places.weight[:length]
+        y = self.layers(x, y, tgt_mask=future)
+        y = y + self.added(y)  # here
+        return self.out(y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.messages
+@pytest.mark.parametrize(
+    "added", [nn.Tanh(), nn.Sequential(nn.Linear(16, 32), nn.GLU())], ids=["tanh", "gated"]
+)
+def test_what_is_added_without_a_last_matrix_is_refused_by_the_line(added: nn.Module) -> None:
+    style = Style(
+        "added", lambda: trained(lambda: AddedAfterwards(added), 5), "", pads_source=False
+    )
+    here = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1)
+                if line.endswith("# here"))  # fmt: skip
+    with pytest.raises(
+        NotRecognisedError, match=rf"at {Path(__file__).name}:{here} in .* is no known activation"
+    ):
         recognise(style)
 
 

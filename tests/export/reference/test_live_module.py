@@ -145,6 +145,7 @@ class Raising(Dropping):
         raise KeyError("a table")
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [

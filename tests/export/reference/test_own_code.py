@@ -97,6 +97,7 @@ def given(logits: Tensor) -> Any:
     raise ValueError("no such\n table")
 
 
+@pytest.mark.messages
 @pytest.mark.parametrize(
     ("change", "message"),
     [

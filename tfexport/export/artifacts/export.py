@@ -31,6 +31,7 @@ from tfexport.export.artifacts.transformers_model import export_transformers, ve
 from tfexport.export.artifacts.transformers_source import find_transformers
 from tfexport.export.graph_forms import file_forms
 from tfexport.export.modules.wrappers import unwrapped
+from tfexport.export.named_code import users_code
 from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.quantization.bundle import check_weights
 from tfexport.export.report import ParityReport
@@ -99,7 +100,8 @@ def export(
     level = read_level(verify)
     kind = check_export(output, graph, {**options, "quantize": quantize}, force)
     out = Output(Path(output), kind, quantize, level, force, progress or silent)
-    made = _export(model, out, options)
+    with users_code(model, options.get("forward"), options.get("reference")):
+        made = _export(model, out, options)
     if pack and kind == BUNDLE:
         pack_new(out.path)
     return made
@@ -154,6 +156,13 @@ def verify(
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     level, progress, path = read_level(level), progress or silent, Path(artifact)
     _check_verified(model, options)
+    with users_code(model, options.get("forward"), options.get("reference")):
+        return _verify(path, model, level, progress, options)
+
+
+def _verify(
+    path: Path, model: CheckpointLike, level: str, progress: Progress, options: VerifyKeywords
+) -> ParityReport:
     if _calls_module(options):
         return verify_module(path, cast(nn.Module, model), level, options, progress)
     values = find_transformers(model, options.get("layout"))

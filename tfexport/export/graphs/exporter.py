@@ -150,8 +150,8 @@ def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -
         return None
     name, operator = found.groups()
     nodes = [node for program in programs for node in program.graph.nodes if node.name == name]
-    trace = next((trace for node in nodes if (trace := node.meta.get("stack_trace"))), None)
-    place = "" if trace is None else f" at {source_line(trace)}"
+    lines = [source_line(node.meta.get("stack_trace") or "") for node in nodes]
+    place = next((f" at {line}" for line in lines if line), "")
     if "No ONNX function found" in text:
         remedy = "write it with operators that ONNX has"
         return f"torch has no ONNX form of {operator}{place}; {remedy}"

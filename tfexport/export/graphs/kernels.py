@@ -6,6 +6,7 @@ Other operators without a kernel raise an error that names their line in the use
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,9 +20,11 @@ from torch import Tensor, nn
 
 from tfexport.errors import ExportError
 from tfexport.export.ir_tools.nodes import BEST_TOKEN, PLACEHOLDERS, is_operator
+from tfexport.export.named_code import is_named
 from tfexport.graph_io import GraphSpec
 
 _TRACE = "pkg.torch.onnx.stack_trace"
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)\n?((?:(?!\s*File ").*)?)')
 _LARGE = 1024  # numbers of a weight that is fed, not copied into the file that is tried
 _MOST_NAMED = 4  # operators that one message names
 # Types with a wider type, with which the same operator computes the same.
@@ -146,20 +149,25 @@ def source_of(node: ir.Node) -> str:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        if trace := node.metadata_props.get(_TRACE):
-            return f" at {source_line(trace)}"
+        if line := source_line(node.metadata_props.get(_TRACE, "")):
+            return f" at {line}"
         producers = [value.producer() for value in node.inputs if value is not None]
         pending += [producer for producer in producers if producer is not None]
     return ""
 
 
 def source_line(trace: str) -> str:
-    """The last of torch's lines ``File "a.py", line 1, in f``, as ``a.py:1 in f: code``."""
-    place, _, code = trace.rpartition("File ")[2].partition("\n")
-    file, line, function = (part.strip() for part in place.split(",", 2))
-    code = code.strip().splitlines()[0] if code.strip() else ""
-    number, name = line.removeprefix("line "), function.removeprefix("in ")
-    return f"{Path(file.strip(chr(34))).name}:{number} in {name}{f': {code}' if code else ''}"
+    """The innermost line of a trace that messages name, as ``a.py:1 in f: code``; "" if none.
+
+    Args:
+        trace: lines of torch's, ``File "a.py", line 1, in f`` and the code below it.
+    """
+    frames = [frame for frame in _FRAME.findall(trace) if is_named(frame[0])]
+    if not frames:
+        return ""
+    file, line, function, code = frames[-1]
+    code = code.strip()
+    return f"{Path(file).name}:{line} in {function}{f': {code}' if code else ''}"
 
 
 @contextlib.contextmanager

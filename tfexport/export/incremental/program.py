@@ -522,17 +522,15 @@ class Program:
 
     def line_of(self, node: fx.Node) -> str:
         """The operator of a node and the user's line: ``softmax at a.py:1 in f: …``."""
-        trace = node.meta.get("stack_trace")
-        return _operator(node) if trace is None else f"{_operator(node)} at {source_line(trace)}"
+        line = source_line(node.meta.get("stack_trace") or "")
+        return f"{_operator(node)} at {line}" if line else _operator(node)
 
     def place_of(self, node: fx.Node) -> str:
         """The operator of a node, and where it is: ``softmax, a.py:1``."""
-        trace = node.meta.get("stack_trace")
         if node is self.target:
             return "target ids"
-        if trace is None:
-            return _operator(node)
-        return f"{_operator(node)}, {source_line(trace).partition(' in ')[0]}"
+        line = source_line(node.meta.get("stack_trace") or "")
+        return f"{_operator(node)}, {line.partition(' in ')[0]}" if line else _operator(node)
 
 
 def _operator(node: fx.Node) -> str:

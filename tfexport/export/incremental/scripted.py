@@ -6,6 +6,7 @@ import torch
 from torch import fx, nn
 
 from tfexport.errors import ExportError
+from tfexport.export.graphs.kernels import source_line
 from tfexport.export.incremental.recurrent import one_step, sequence
 from tfexport.export.incremental.step_graphs import FoundSteps, Start, WholeForward
 from tfexport.export.modules.contract import ByForward
@@ -59,10 +60,10 @@ def _scriptable(module: fx.GraphModule) -> fx.GraphModule:
     graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in module.graph.nodes:
         if node.target in (one_step, sequence):
-            place = node.meta.get("stack_trace", "").strip().splitlines()[-1:]
+            line = source_line(node.meta.get("stack_trace") or "")
             raise ExportError(
                 "recurrent layers over the target, or in the encoder, have no form in TorchScript "
-                f"here{''.join(f': {line.strip()}' for line in place)}"
+                f"here{f': {line}' if line else ''}"
             )
         copied = made[node] = graph.node_copy(node, lambda each: made[each])
         if copied.target is torch.ops.aten.sym_size.int:

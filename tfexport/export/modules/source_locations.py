@@ -11,10 +11,9 @@ from typing import Any
 from torch import nn
 
 from tfexport.errors import ExportError
-from tfexport.export.named_code import is_users, library_of
+from tfexport.export.named_code import Line, LinesError, is_named, is_users, library_of
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (<?\w+>?))?')
-_LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (<?\w+>?)")  # of ``torch_layers``
 _LONGEST = 400  # characters of a reason
 
 # Parts of torch's messages, and what to do about them.
@@ -75,7 +74,7 @@ def code_of(error: BaseException) -> str:
     return linecache.getline(*own[-1][:2]).strip().rstrip(":") if own else ""
 
 
-def _holds(method: Any, location: tuple[str, int, str]) -> bool:
+def _holds(method: Any, location: Line) -> bool:
     """Whether a line of code is one of a method's own."""
     try:
         lines, first = inspect.getsourcelines(method)
@@ -85,17 +84,17 @@ def _holds(method: Any, location: tuple[str, int, str]) -> bool:
     return inspect.getsourcefile(method) == file and first <= line < first + len(lines)
 
 
-def _lines_of(error: BaseException) -> list[tuple[str, int, str]]:
+def _lines_of(error: BaseException) -> list[Line]:
     """The user's lines, and other libraries', in an error and its causes: file, line, function."""
-    found: list[tuple[str, int, str]] = []
+    lines: list[Line] = []
     cause: BaseException | None = error
     while cause is not None:
-        lines = [*_FRAME.findall(str(cause)), *_LINE.findall(str(cause))]
         frames = traceback.extract_tb(cause.__traceback__)
-        found += [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
-        found += [(file, int(line), name) for file, line, name in lines]
+        lines += [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+        lines += [(file, int(line), name) for file, line, name in _FRAME.findall(str(cause))]
+        lines += cause.lines if isinstance(cause, LinesError) else ()
         cause = cause.__cause__
-    return [location for location in found if is_users(location[0]) or library_of(location[0])]
+    return [line for line in lines if is_named(line[0])]
 
 
 def one_line(error: BaseException) -> str:
@@ -131,4 +130,6 @@ def _raised_at(error: BaseException) -> str | None:
 
 def _defined_at(method: Callable[..., Any] | None) -> str | None:
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    return None if code is None else f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
+    if code is None or not is_named(code.co_filename):
+        return None
+    return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"

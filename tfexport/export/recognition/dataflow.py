@@ -437,12 +437,13 @@ class Dataflow:
 
     def constant(self, of: Linear) -> Any:
         """The result of a linear map for zeros: its constants, those of positions included."""
-        given: dict[fx.Node, Any] = {of.source: torch.zeros_like(self.values[of.source])}
+        zeros = torch.zeros_like(self.values[of.source])
+        given: dict[fx.Node, Any] = {of.source: zeros}
         for node in of.nodes:
             for each in self.before(node):
                 if each not in of.nodes:
                     given[each] = _zeros(self.values[each])
-        return self.run(of.nodes, given)
+        return self.run(of.nodes, given) if of.nodes else zeros
 
     @contextlib.contextmanager
     def at(self, length: int) -> Iterator[None]:

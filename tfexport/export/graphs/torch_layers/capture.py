@@ -12,7 +12,8 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -22,7 +23,14 @@ from torch import Tensor
 from tfexport.errors import ExportError
 from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers.replaced import replaced
-from tfexport.export.named_code import is_users, library_of
+from tfexport.export.named_code import (
+    Line,
+    LinesError,
+    is_exporting,
+    is_named,
+    is_users,
+    library_of,
+)
 
 _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 # Among the suggested fixes, or for an axis without a name.
@@ -50,12 +58,12 @@ class Baked:
     """Lines of the user's code where the size of an axis became a constant."""
 
     def __init__(self) -> None:
-        self._locations: list[str] = []
+        self._lines: dict[str, Line] = {}  # by what messages say
 
     def record(self, own: Any, env: Any, symbol: Any, target: Any, message: str) -> None:
         """Replaces ``ShapeEnv._set_replacement``; ``own`` is the original."""
-        if getattr(target, "is_number", False) and (location := _users_line()) is not None:
-            self._locations.append(location)
+        if getattr(target, "is_number", False):
+            self._lines |= _users_line()
         own(env, symbol, target, message)
 
     def error(self, error: BaseException) -> ExportError | None:
@@ -63,29 +71,37 @@ class Baked:
         found = _VIOLATED.search(str(error))
         if found is None or _CONSTANT.search(str(error)) is None:
             return None
-        locations = ", ".join(dict.fromkeys(self._locations))
+        locations = ", ".join(self._lines)
         where = f"; at {locations}" if locations else ""
         remedy = next((each for form, each in _REMEDIES if re.search(form, locations)), _OF_SIZES)
-        return ExportError(
-            f"the code works for the example's size only, in {found[1]}{where}; {remedy}"
+        return LinesError(
+            f"the code works for the example's size only, in {found[1]}{where}; {remedy}",
+            [*self._lines.values()],
         )
 
 
-def _users_line() -> str | None:
-    """The innermost line of the user's code, and the library that it calls."""
+def _users_line() -> dict[str, Line]:
+    """The innermost line of the user's code by its text, with the library that it calls."""
     library = None
-    for frame in reversed(traceback.extract_stack()):
+    for frame in reversed(_inside(traceback.extract_stack())):
         if is_users(frame.filename):
             through = "" if library is None else f" (through {library})"
-            line = (frame.line or "").rstrip(":")
-            return f"{frame.filename}:{frame.lineno} in {frame.name}: {line}{through}"
+            line, number = (frame.line or "").rstrip(":"), frame.lineno or 0
+            said = f"{Path(frame.filename).name}:{number} in {frame.name}: {line}{through}"
+            return {said: (frame.filename, number, frame.name)}
         library = library or library_of(frame.filename)
-    return None
+    return {}
+
+
+def _inside(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
+    """The frames that this package and torch call, without those that call the export."""
+    first = (place for place, frame in enumerate(frames) if is_exporting(frame.filename))
+    return frames[next(first, 0) :]
 
 
 def _forward_frames(own: Any, tracer: Any, stack: Any) -> Any:
     """Replaces torch's choice of an operator's lines: those in functions called ``forward``."""
-    frames = [frame for frame in stack if is_users(frame.filename) or library_of(frame.filename)]
+    frames = [frame for frame in _inside(stack) if is_named(frame.filename)]
     return traceback.StackSummary.from_list(frames) if frames else own(tracer, stack)
 
 
@@ -170,7 +186,7 @@ def _without_effect() -> bool | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if is_users(name) or library_of(name) is not None:
+        if is_named(name):
             return _harmless(name).get(frame.f_lineno)
         frame = frame.f_back
     return None
