@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.drawn_modules.case import DIFFERENCE, DIED, TRACEBACK, Result
+from tests.drawn_modules.case import DIED, DIFFERENCE, TRACEBACK, Result
 from tests.drawn_modules.model_source import source_of
 from tests.drawn_modules.productions import draw_design
 from tests.drawn_modules.runner import FOLDER, WAIT, read_results, run
@@ -35,7 +35,7 @@ def main() -> int:
     if options.planted:
         from tests.drawn_modules.planted import find_planted
 
-        return find_planted(options.folder, options.first)
+        return find_planted(options.first)
     seeds = range(options.first, options.first + options.cases)
     if not options.table:
         run(seeds, options.folder, options.workers, options.wait, tell)
@@ -52,7 +52,9 @@ def main() -> int:
 def tell(result: Result) -> None:
     """One line for each result, on stderr."""
     bad = f": {result.message[:160]}" if result.is_bad else ""
-    print(f"{result.seed} {result.outcome} {result.seconds:.0f} s{bad}", file=sys.stderr, flush=True)
+    print(
+        f"{result.seed} {result.outcome} {result.seconds:.0f} s{bad}", file=sys.stderr, flush=True
+    )
 
 
 if __name__ == "__main__":

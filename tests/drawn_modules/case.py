@@ -72,25 +72,25 @@ class Result:
         return unexpected or self.outcome in (BADLY_REFUSED, DIFFERENCE, TRACEBACK, DIED)
 
 
-def run_case(seed: int, folder: Path, verify: bool | str = "quick") -> Result:
+def run_case(seed: int, folder: Path, **options: Any) -> Result:
     """Draw a module, export it into a folder, and compare the bundle with the module.
 
     Args:
         seed: of the draw.
         folder: for the source, ``drawn_SEED.py``, which stays, and for the bundle, which does not.
-        verify: the exporter's own comparison.
+        **options: of ``export``, beyond those of every case.
     """
-    return run_design(draw_design(seed), folder, verify)
+    return run_design(draw_design(seed), folder, **options)
 
 
-def run_design(design: Design, folder: Path, verify: bool | str = "quick") -> Result:
+def run_design(design: Design, folder: Path, **options: Any) -> Result:
     """As ``run_case``, for a design."""
     start = time.monotonic()
     spec, bundle = spec_of(design), folder / f"drawn_{design.seed}.bundle"
     again = 0
     try:
         module, call = load(design, folder)
-        outcome, message, again = _exported(spec, module, call, bundle, verify)
+        outcome, message, again = _exported(spec, module, call, bundle, options)
         judged = Judge(spec, module, call)
         if outcome in EXPORTED and (difference := _compare(spec, judged, bundle)):
             outcome, message = DIFFERENCE, difference
@@ -130,7 +130,7 @@ def _imported(path: Path) -> ModuleType:
 
 def _exported(
     spec: Spec, module: nn.Module, call: Callable[..., Any] | None, bundle: Path,
-    verify: bool | str,
+    options: dict[str, Any],
 ) -> tuple[str, str, int]:  # fmt: skip
     """Export a module; the outcome, its message, and how much each step computes again."""
     with warnings.catch_warnings():
@@ -146,9 +146,9 @@ def _exported(
                 bos_id=BOS,
                 eos_id=EOS,
                 max_length=MAX_LENGTH,
-                verify=verify,
                 force=True,
                 pack=False,
+                **{"verify": "quick", **options},
             )
         except TfexportError as error:
             message = str(error)

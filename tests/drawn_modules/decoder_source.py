@@ -96,7 +96,7 @@ def _masks(design: Design) -> Piece:
     lines = target_mask(design)
     piece = Piece()
     if design.has("target_mask", "cached_buffer"):
-        mask = 'torch.ones(64, 64, dtype=torch.bool).tril()'
+        mask = "torch.ones(64, 64, dtype=torch.bool).tril()"
         piece.init.append(f'self.register_buffer("causal", {mask})')
     if design.has("mask_place", "inside"):
         piece.lines += lines
@@ -128,13 +128,17 @@ def _body(design: Design) -> Piece:
     piece = decoder_layer_piece(design)
     sizes = f"{D_MODEL}, {design.heads}, {D_FF}"
     piece.init.append(
-        f"self.decoder_layers = nn.ModuleList([DecoderLayer({sizes}) for _ in range({design.layers})])"
+        "self.decoder_layers = nn.ModuleList("
+        f"[DecoderLayer({sizes}) for _ in range({design.layers})])"
     )
     names = mask_names(design)
     masks = [f", {name}={name}" for name in names]
     if has_padding(design):
         masks.append(", src_padding=src_mask" if separate_masks(design) else ", src_mask=src_mask")
-    piece.lines += ["for layer in self.decoder_layers:", f"    y = layer(y, memory{''.join(masks)})"]
+    piece.lines += [
+        "for layer in self.decoder_layers:",
+        f"    y = layer(y, memory{''.join(masks)})",
+    ]
     if not design.has("last", "no_norm"):
         piece.init.append(f"self.decoder_norm = {final_norm(design)}")
         piece.lines.append("y = self.decoder_norm(y)")
@@ -151,7 +155,9 @@ def _torch_layers(design: Design) -> Piece:
     given += ", tgt_key_padding_mask=tgt_padding" if padded else ""
     given += ", memory_key_padding_mask=src_padding" if has_padding(design) else ""
     if kind == "torch_transformer":
-        wide = options.replace("dim_feedforward", f"{design.layers}, {design.layers}, dim_feedforward")
+        wide = options.replace(
+            "dim_feedforward", f"{design.layers}, {design.layers}, dim_feedforward"
+        )
         piece.init.append(f"self.transformer = nn.Transformer({wide})")
         if design.has("helpers", "none"):
             given += ", src_key_padding_mask=src_padding" if has_padding(design) else ""
@@ -162,7 +168,8 @@ def _torch_layers(design: Design) -> Piece:
     piece.init.append(f"layer = nn.TransformerDecoderLayer({options})")
     if kind == "torch_decoder":
         piece.init.append(
-            f"self.decoder_layers = nn.TransformerDecoder(layer, {design.layers}, {final_norm(design)})"
+            "self.decoder_layers = nn.TransformerDecoder("
+            f"layer, {design.layers}, {final_norm(design)})"
         )
         piece.lines.append(f"y = self.decoder_layers(y{turn}, memory{turn}, {given}){turn}")
         return piece
@@ -185,7 +192,7 @@ def _torch_layers(design: Design) -> Piece:
 
 
 def _cross(design: Design) -> tuple[Piece, str]:
-    """Attention of a decoder that is no Transformer: its class, and the call with queries ``{}``."""
+    """Attention of decoders that are no Transformers: its class, and its call for ``{}``."""
     piece = attention_piece(design)
     mask = "src_mask" if has_padding(design) else ""
     if separate_masks(design):
@@ -221,7 +228,8 @@ def _recurrent(design: Design) -> Piece:
     if design.seed % 2:
         piece.init.append(f"self.bridge = nn.Linear({D_MODEL}, {D_MODEL})")
         piece.lines.append(
-            f"start = torch.tanh(self.bridge(memory.mean(dim=1))).unsqueeze(0).repeat({layers}, 1, 1)"
+            "start = torch.tanh(self.bridge(memory.mean(dim=1)))"
+            f".unsqueeze(0).repeat({layers}, 1, 1)"
         )
         start = ", start" if kind == "gru" else ", (start, torch.zeros_like(start))"
     else:
@@ -286,6 +294,10 @@ def _after(design: Design) -> Piece:
             "        return torch.tanh(x) * 2.0"
         )
         piece.add(
-            Piece(["self.squash = torch.jit.script(Squash())"], ["y = self.squash(y)"], {"Squash": text})
+            Piece(
+                ["self.squash = torch.jit.script(Squash())"],
+                ["y = self.squash(y)"],
+                {"Squash": text},
+            )
         )
     return piece

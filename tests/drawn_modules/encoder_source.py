@@ -68,7 +68,9 @@ def encoder_piece(design: Design, embedding: str) -> Piece:
         piece.init.append(f"self.region_proj = nn.Linear({FEATURES}, {D_MODEL})")
         piece.lines.append("memory = torch.cat([memory, self.region_proj(regions)], dim=1)")
         if has_padding(design):
-            piece.lines.append("src_padding = F.pad(src_padding, (0, regions.size(1)), value=False)")
+            piece.lines.append(
+                "src_padding = F.pad(src_padding, (0, regions.size(1)), value=False)"
+            )
     return piece
 
 
@@ -107,7 +109,10 @@ def _front(design: Design, embedding: str) -> Piece:
     if design.has("input", "frames"):
         return _of_frames(design)
     if design.has("input", "regions"):
-        return Piece([f"self.input_proj = nn.Linear({FEATURES}, {D_MODEL})"], ["x = self.input_proj(regions)"])
+        return Piece(
+            [f"self.input_proj = nn.Linear({FEATURES}, {D_MODEL})"],
+            ["x = self.input_proj(regions)"],
+        )
     return _of_images(design)
 
 
@@ -259,7 +264,9 @@ def _body(design: Design) -> Piece:
             f"self.conv = nn.Conv1d({D_MODEL}, {D_MODEL}, 3, padding=1)",
             f"self.conv_norm = nn.{norm}({sizes})",
         ]
-        return Piece(init, ["x = x + F.relu(self.conv_norm(self.conv(x.transpose(1, 2)))).transpose(1, 2)"])
+        return Piece(
+            init, ["x = x + F.relu(self.conv_norm(self.conv(x.transpose(1, 2)))).transpose(1, 2)"]
+        )
     if kind == "cell_pooling":
         init = [f"self.pool = nn.GRUCell({D_MODEL}, {D_MODEL})"]
         lines = ["pooled = x.mean(dim=1)"]
@@ -268,7 +275,9 @@ def _body(design: Design) -> Piece:
                 "keep = (~src_padding).unsqueeze(-1).float()",
                 "pooled = (x * keep).sum(1) / keep.sum(1)",
             ]
-        return Piece(init, [*lines, "x = x + self.pool(pooled, torch.zeros_like(pooled)).unsqueeze(1)"])
+        return Piece(
+            init, [*lines, "x = x + self.pool(pooled, torch.zeros_like(pooled)).unsqueeze(1)"]
+        )
     if kind == "running_mean":
         lines = [
             "counts = torch.arange(1, x.size(1) + 1, device=x.device).unsqueeze(-1)",
@@ -284,7 +293,8 @@ def _layers(design: Design, kind: str) -> Piece:
         options = torch_options(design)
         piece.init += [
             f"layer = nn.TransformerEncoderLayer({options})",
-            f"self.encoder_layers = nn.TransformerEncoder(layer, {design.layers}, {final_norm(design)})",
+            "self.encoder_layers = nn.TransformerEncoder("
+            f"layer, {design.layers}, {final_norm(design)})",
         ]
         given = ", src_key_padding_mask=src_padding" if has_padding(design) else ""
         turn = design.has("layout", "transposed_around")
@@ -294,7 +304,8 @@ def _layers(design: Design, kind: str) -> Piece:
     piece = encoder_layer_piece(design)
     sizes = f"{D_MODEL}, {design.heads}, {D_FF}"
     piece.init.append(
-        f"self.encoder_layers = nn.ModuleList([EncoderLayer({sizes}) for _ in range({design.layers})])"
+        "self.encoder_layers = nn.ModuleList("
+        f"[EncoderLayer({sizes}) for _ in range({design.layers})])"
     )
     mask = ", src_mask" if has_padding(design) else ""
     if mask:

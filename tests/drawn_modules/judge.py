@@ -33,8 +33,15 @@ class Judge:
         self.spec, self.module, self.call = spec, module, call
 
     @torch.no_grad()
-    def log_probs(self, row: Row, prefix: Sequence[int]) -> Tensor:
-        """(V,) log-probabilities of the token after a prefix, of one row alone."""
+    def log_probs(self, row: Row, prefix: Sequence[int], least: int = 0) -> Tensor:
+        """(V,) log-probabilities of the token after a prefix, of one row alone.
+
+        Args:
+            row: of inputs.
+            prefix: the tokens before, without BOS.
+            least: tokens before which EOS is not allowed; the others' probabilities are then 1
+                together.
+        """
         inputs = [self._batch_of_one(row[each.name], each.axes) for each in self.spec.inputs]
         ids = torch.tensor([[BOS, *prefix]])
         target = ids.movedim(0, self.spec.target_axes.index(BATCH))
@@ -49,7 +56,10 @@ class Judge:
             last = logits[0, -1]
         else:
             last = logits[-1, 0]
-        return last.double().log_softmax(-1)
+        last = last.double()
+        if len(prefix) < least:
+            last[EOS] = float("-inf")
+        return last.log_softmax(-1)
 
     def greedy(self, row: Row, steps: int, least: int = 0) -> list[int]:
         """The tokens after BOS, without EOS.
@@ -60,11 +70,8 @@ class Judge:
             least: tokens before which EOS is not taken.
         """
         tokens: list[int] = []
-        for position in range(steps):
-            scores = self.log_probs(row, tokens)
-            if position < least:
-                scores[EOS] = float("-inf")
-            best = int(scores.argmax())
+        for _ in range(steps):
+            best = int(self.log_probs(row, tokens, least).argmax())
             if best == EOS:
                 break
             tokens.append(best)
@@ -89,12 +96,10 @@ class Judge:
             return f"{len(scores)} scores of {len(tokens)} tokens"
         chosen = [*tokens, *([EOS] if ended else [])]
         for position, (token, score) in enumerate(zip(chosen, scores, strict=True)):
-            wanted = self.log_probs(row, chosen[:position])
+            wanted = self.log_probs(row, chosen[:position], least)
             exact = float(wanted[token])
             if not abs(score - exact) <= ALLOWED * max(1.0, abs(exact)):
                 return f"token {position} is {token}, scored {score:.5f}, by forward {exact:.5f}"
-            if position < least:
-                wanted[EOS] = float("-inf")
             gap = float(wanted.max() - wanted[token])
             if gap > NEAR_TIE:
                 best = int(wanted.argmax())

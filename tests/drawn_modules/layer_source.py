@@ -87,7 +87,10 @@ def feed_forward_piece(design: Design) -> Piece:
 _CONV_FEED_FORWARD = class_text(
     "ConvFeedForward",
     "size, hidden",
-    ["self.conv1 = nn.Conv1d(size, hidden, 3, padding=1)", "self.conv2 = nn.Conv1d(hidden, size, 1)"],
+    [
+        "self.conv1 = nn.Conv1d(size, hidden, 3, padding=1)",
+        "self.conv2 = nn.Conv1d(hidden, size, 1)",
+    ],
     [
         block(
             """
@@ -106,7 +109,11 @@ def encoder_layer_piece(design: Design) -> Piece:
         piece.add(attention_piece(design))
     piece.add(norm_piece(design))
     conv = design.has("feed_forward", "conv_along_source")
-    piece.add(Piece(classes={"ConvFeedForward": _CONV_FEED_FORWARD}) if conv else feed_forward_piece(design))
+    piece.add(
+        Piece(classes={"ConvFeedForward": _CONV_FEED_FORWARD})
+        if conv
+        else feed_forward_piece(design)
+    )
     feed_forward = "ConvFeedForward" if conv else "FeedForward"
     init = [
         "self.self_attn = " + _attention("self", design, encoder=True),

@@ -292,5 +292,3 @@ def _build(design: Design) -> str:
         "compiled": 'torch.compile(Model(), backend="eager")',
     }.get(design.choices["wrapper"], "Model()")
     return f"def build():\n    return {wrapped}"
-
-

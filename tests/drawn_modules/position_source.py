@@ -32,9 +32,13 @@ def _encoding(sequence_first: bool, batch_first_data: bool) -> str:
     """A class that adds sinusoids; its buffer is (1, L, d) or (L, 1, d)."""
     axis = 1 if sequence_first else 0
     if batch_first_data:
-        used = "self.pe[: x.size(1)].transpose(0, 1)" if sequence_first else "self.pe[:, : x.size(1)]"
+        used = (
+            "self.pe[: x.size(1)].transpose(0, 1)" if sequence_first else "self.pe[:, : x.size(1)]"
+        )
     else:
-        used = "self.pe[: x.size(0)]" if sequence_first else "self.pe[:, : x.size(0)].transpose(0, 1)"
+        used = (
+            "self.pe[: x.size(0)]" if sequence_first else "self.pe[:, : x.size(0)].transpose(0, 1)"
+        )
     return class_text(
         "PositionalEncoding",
         "d_model, dropout=0.1, max_len=256",

@@ -4,9 +4,10 @@ A production is named ``group/name``. Groups are drawn in the order of ``GRAMMAR
 be drawn where its condition holds for what was drawn before it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 Condition = Callable[["Design"], bool]
 
@@ -117,158 +118,154 @@ def _is_one_torch_transformer(design: Design) -> bool:
     return design.has("decoder", "transformer") and design.has("encoder", "torch_encoder")
 
 
-_GROUPS: Mapping[str, tuple[Production, ...]] = {
-    group: tuple(
-        Production(group, name, *more) for name, *more in rows  # type: ignore[arg-type]
-    )
-    for group, rows in {
-        "input": [
-            ("ids", 9), ("ids_and_features", 1), ("frames", 3.5), ("image_width", 2),
-            ("image_both", 1), ("image_fixed", 1), ("regions", 1),
-        ],
-        "source_mask": [
-            ("none", 2), ("inside", 5, _is("input", *IDS)), ("attention_mask", 2, _text),
-            ("lengths", 0.7, _is("input", "ids", "frames")),
-            ("relative_lengths", 0.6, _is("input", "frames")),
-        ],
-        "stride": [
-            ("none", 6), ("conv", 1, _is("input", "ids", "frames", *IMAGES)),
-            ("conv_twice", 2, _frames_or_images), ("maxpool", 1, _frames_or_images),
-            ("maxpool_twice", 1, _frames_or_images), ("avgpool", 1, _frames_or_images),
-            ("patches_padded", 1, _frames_or_images), ("patches_cropped", 1, _frames_or_images),
-            ("patches_unfold", 1, _is("input", *IMAGES)),
-            ("stacked_frames", 1, _is("input", "frames")),
-        ],
-        "encoder": [
-            ("transformer", 5), ("torch_encoder", 4), ("gru_bidirectional", 1),
-            ("lstm_packed", 1.5, _packs), ("conv_batch_norm", 1), ("conv_group_norm", 0.7),
-            ("cell_pooling", 0.6), ("running_mean", 0.4), ("none", 1),
-        ],
-        "decoder": [
-            ("transformer", 12), ("gru", 1), ("lstm", 1),
-            ("cell_loop", 0.5, lambda design: True, "a Python loop over the target"),
-            ("running_mean", 0.7), ("causal_conv", 0.8),
-        ],
-        "attention": [
-            ("by_hand", 3), ("torch_multihead", 2),
-            ("torch_transformer", 5, _is_one_torch_transformer),
-            ("torch_decoder", 2, _transformer), ("torch_layers", 1, _transformer),
-            ("sdpa_causal", 1, _transformer), ("sdpa_mask", 1, _transformer),
-            ("einsum", 1, _transformer), ("packed_qkv", 1, _transformer),
-            ("grouped_kv", 1, _transformer), ("multi_query", 1, _transformer),
-            ("talking_heads", 1, _transformer), ("gated", 1, _transformer),
-            ("memory_slots", 1, _transformer), ("cosine", 1, _transformer),
-            ("loop_over_heads", 1, _transformer),
-            ("additive", 6, _not("decoder", "transformer")),
-        ],
-        "layout": [
-            ("batch_first", 8),
-            ("transposed_around", 3, _all(_transformer, _is("attention", *TORCH_LAYERS))),
-            (
-                "sequence_first", 3,
-                _all(
-                    _transformer, _text, _is("attention", *TORCH_LAYERS), _is("stride", "none"),
-                    _is("encoder", "torch_encoder", "none"), _not("source_mask", "lengths"),
-                ),
+_ROWS: Mapping[str, Sequence[tuple[Any, ...]]] = {
+    "input": [
+        ("ids", 9), ("ids_and_features", 1), ("frames", 3.5), ("image_width", 2),
+        ("image_both", 1), ("image_fixed", 1), ("regions", 1),
+    ],
+    "source_mask": [
+        ("none", 2), ("inside", 5, _is("input", *IDS)), ("attention_mask", 2, _text),
+        ("lengths", 0.7, _is("input", "ids", "frames")),
+        ("relative_lengths", 0.6, _is("input", "frames")),
+    ],
+    "stride": [
+        ("none", 6), ("conv", 1, _is("input", "ids", "frames", *IMAGES)),
+        ("conv_twice", 2, _frames_or_images), ("maxpool", 1, _frames_or_images),
+        ("maxpool_twice", 1, _frames_or_images), ("avgpool", 1, _frames_or_images),
+        ("patches_padded", 1, _frames_or_images), ("patches_cropped", 1, _frames_or_images),
+        ("patches_unfold", 1, _is("input", *IMAGES)),
+        ("stacked_frames", 1, _is("input", "frames")),
+    ],
+    "encoder": [
+        ("transformer", 5), ("torch_encoder", 4), ("gru_bidirectional", 1),
+        ("lstm_packed", 1.5, _packs), ("conv_batch_norm", 1), ("conv_group_norm", 0.7),
+        ("cell_pooling", 0.6), ("running_mean", 0.4), ("none", 1),
+    ],
+    "decoder": [
+        ("transformer", 12), ("gru", 1), ("lstm", 1),
+        ("cell_loop", 0.5, lambda design: True, "a Python loop over the target"),
+        ("running_mean", 0.7), ("causal_conv", 0.8),
+    ],
+    "attention": [
+        ("by_hand", 3), ("torch_multihead", 2),
+        ("torch_transformer", 5, _is_one_torch_transformer),
+        ("torch_decoder", 2, _transformer), ("torch_layers", 1, _transformer),
+        ("sdpa_causal", 1, _transformer), ("sdpa_mask", 1, _transformer),
+        ("einsum", 1, _transformer), ("packed_qkv", 1, _transformer),
+        ("grouped_kv", 1, _transformer), ("multi_query", 1, _transformer),
+        ("talking_heads", 1, _transformer), ("gated", 1, _transformer),
+        ("memory_slots", 1, _transformer), ("cosine", 1, _transformer),
+        ("loop_over_heads", 1, _transformer),
+        ("additive", 6, _not("decoder", "transformer")),
+    ],
+    "layout": [
+        ("batch_first", 8),
+        ("transposed_around", 3, _all(_transformer, _is("attention", *TORCH_LAYERS))),
+        (
+            "sequence_first", 3,
+            _all(
+                _transformer, _text, _is("attention", *TORCH_LAYERS), _is("stride", "none"),
+                _is("encoder", "torch_encoder", "none"), _not("source_mask", "lengths"),
             ),
-        ],
-        "positions": [
-            ("none", 0.7), ("sinusoid_buffer", 2), ("sinusoid_sequence_first", 2),
-            ("learned_arange", 2), ("learned_parameter", 2, _not("layout", "sequence_first")),
-            ("rebuilt_in_forward", 1, _not("layout", "sequence_first")),
-            ("fixed_length", 1, _all(_transformer, _not("layout", "sequence_first"))),
-            ("rotary_interleaved", 2, _turned), ("rotary_halves", 2, _turned),
-            ("rotary_complex", 2, _turned),
-            (
-                "rotary_kept_table", 0.8, _turned,
-                "a table that is kept between calls and made again for a longer one",
+        ),
+    ],
+    "positions": [
+        ("none", 0.7), ("sinusoid_buffer", 2), ("sinusoid_sequence_first", 2),
+        ("learned_arange", 2), ("learned_parameter", 2, _not("layout", "sequence_first")),
+        ("rebuilt_in_forward", 1, _not("layout", "sequence_first")),
+        ("fixed_length", 1, _all(_transformer, _not("layout", "sequence_first"))),
+        ("rotary_interleaved", 2, _turned), ("rotary_halves", 2, _turned),
+        ("rotary_complex", 2, _turned),
+        (
+            "rotary_kept_table", 0.8, _turned,
+            "a table that is kept between calls and made again for a longer one",
+        ),
+        ("relative_buckets", 2.5, _scored), ("alibi", 2.5, _scored),
+        ("relative_clamped", 2.5, _scored),
+    ],
+    "picture_positions": [
+        ("none", 1), ("rows_and_columns", 1, _is("input", *IMAGES)),
+    ],
+    "embedding": [
+        ("separate", 4), ("shared", 1, _is("input", *IDS)), ("tied_head", 1.5),
+        ("all_tied", 1.5, _is("input", *IDS)), ("factorised", 1),
+    ],
+    "embedding_scale": [("none", 2), ("sqrt_d", 1)],
+    "padding_idx": [("none", 2), ("padding_idx", 1)],
+    "norm": [
+        ("post_layer", 3), ("pre_layer", 3),
+        ("rms", 2, _by_hand), ("scale", 1.5, _by_hand),
+    ],
+    "last": [("no_norm", 3), ("final_norm", 3), ("added_after_last_norm", 1)],
+    "feed_forward": [
+        ("relu", 3), ("gelu", 2), ("glu", 1.5, _by_hand),
+        ("conv_along_source", 2, _all(_is("encoder", "transformer"), _by_hand)),
+    ],
+    "target_mask": [
+        ("is_causal", 1, _all(_transformer, _is("attention", "sdpa_causal"))),
+        *(
+            (name, weight, _all(_transformer, _not("attention", "sdpa_causal")))
+            for name, weight in (
+                ("triu_bool", 1), ("tril_bool", 1), ("tril_out", 1), ("float_inf", 1),
+                ("square_subsequent", 1.5), ("large_negative", 1), ("cached_buffer", 1),
+                ("arange", 1),
+            )
+        ),
+        ("none", 1, _not("decoder", "transformer")),
+    ],
+    "mask_place": [
+        ("inside", 3),
+        (
+            "outside", 1,
+            _all(
+                _transformer, _not("target_mask", "cached_buffer", "is_causal"),
+                _not("positions", "fixed_length"),
             ),
-            ("relative_buckets", 2.5, _scored), ("alibi", 2.5, _scored),
-            ("relative_clamped", 2.5, _scored),
-        ],
-        "picture_positions": [
-            ("none", 1), ("rows_and_columns", 1, _is("input", *IMAGES)),
-        ],
-        "embedding": [
-            ("separate", 4), ("shared", 1, _is("input", *IDS)), ("tied_head", 1.5),
-            ("all_tied", 1.5, _is("input", *IDS)), ("factorised", 1),
-        ],
-        "embedding_scale": [("none", 2), ("sqrt_d", 1)],
-        "padding_idx": [("none", 2), ("padding_idx", 1)],
-        "norm": [
-            ("post_layer", 3), ("pre_layer", 3),
-            ("rms", 2, _by_hand), ("scale", 1.5, _by_hand),
-        ],
-        "last": [("no_norm", 3), ("final_norm", 3), ("added_after_last_norm", 1)],
-        "feed_forward": [
-            ("relu", 3), ("gelu", 2), ("glu", 1.5, _by_hand),
-            ("conv_along_source", 2, _all(_is("encoder", "transformer"), _by_hand)),
-        ],
-        "target_mask": [
-            ("is_causal", 1, _all(_transformer, _is("attention", "sdpa_causal"))),
-            *(
-                (name, weight, _all(_transformer, _not("attention", "sdpa_causal")))
-                for name, weight in (
-                    ("triu_bool", 1), ("tril_bool", 1), ("tril_out", 1), ("float_inf", 1),
-                    ("square_subsequent", 1.5), ("large_negative", 1), ("cached_buffer", 1),
-                    ("arange", 1),
-                )
-            ),
-            ("none", 1, _not("decoder", "transformer")),
-        ],
-        "mask_place": [
-            ("inside", 3),
-            (
-                "outside", 1,
-                _all(
-                    _transformer, _not("target_mask", "cached_buffer", "is_causal"),
-                    _not("positions", "fixed_length"),
-                ),
-            ),
-            (
-                "if_none", 1,
-                _all(_transformer, _not("target_mask", "is_causal")),
-            ),
-        ],
-        "target_padding": [
-            ("none", 3),
-            ("own", 1, _all(_transformer, _not("attention", "sdpa_causal"))),
-        ],
-        "helpers": [
-            ("none", 3), ("head_in_forward", 3), ("head_in_decode", 2),
-            ("submodules", 2, _not("attention", "torch_transformer")),
-        ],
-        "methods": [
-            ("none", 6), ("greedy_decode", 1), ("generate", 1), ("step_and_start", 1),
-            ("raising", 1.2, _is("helpers", "none", "submodules")),
-        ],
-        "result": [
-            ("tensor", 7), ("tuple", 1), ("list", 0.7), ("dict_logits", 0.6), ("dict_other", 0.7),
-            ("dataclass", 1), ("namedtuple", 0.7), ("flattened", 1),
-            ("batch_second", 0.7, _not("layout", "sequence_first")), ("log_softmax", 1.5),
-            (
-                "with_attention", 2,
-                _all(_transformer, _is("attention", *SCORES), _not("helpers", "submodules")),
-            ),
-        ],
-        "flow": [
-            ("plain", 5), ("if_training", 1.5), ("assert_shapes", 1),
-            ("assert_lengths", 4, _is("source_mask", "lengths")),
-            ("layer_made", 0.35, lambda design: True, "a layer that the forward makes"),
-        ],
-        "wrapper": [
-            ("none", 10), ("lightning", 1), ("data_parallel", 1), ("compiled", 0.7),
-            ("weight_norm", 1, _untied), ("spectral_norm", 1, _untied), ("lora", 1, _untied),
-            (
-                "sequential_subclass", 1.5,
-                _all(_by_hand, _is("feed_forward", "relu", "gelu", "conv_along_source")),
-            ),
-            ("script_part", 0.7),
-        ],
-    }.items()
+        ),
+        (
+            "if_none", 1,
+            _all(_transformer, _not("target_mask", "is_causal")),
+        ),
+    ],
+    "target_padding": [
+        ("none", 3),
+        ("own", 1, _all(_transformer, _not("attention", "sdpa_causal"))),
+    ],
+    "helpers": [
+        ("none", 3), ("head_in_forward", 3), ("head_in_decode", 2),
+        ("submodules", 2, _not("attention", "torch_transformer")),
+    ],
+    "methods": [
+        ("none", 6), ("greedy_decode", 1), ("generate", 1), ("step_and_start", 1),
+        ("raising", 1.2, _is("helpers", "none", "submodules")),
+    ],
+    "result": [
+        ("tensor", 7), ("tuple", 1), ("list", 0.7), ("dict_logits", 0.6), ("dict_other", 0.7),
+        ("dataclass", 1), ("namedtuple", 0.7), ("flattened", 1),
+        ("batch_second", 0.7, _not("layout", "sequence_first")), ("log_softmax", 1.5),
+        (
+            "with_attention", 2,
+            _all(_transformer, _is("attention", *SCORES), _not("helpers", "submodules")),
+        ),
+    ],
+    "flow": [
+        ("plain", 5), ("if_training", 1.5), ("assert_shapes", 1),
+        ("assert_lengths", 4, _is("source_mask", "lengths")),
+        ("layer_made", 0.35, lambda design: True, "a layer that the forward makes"),
+    ],
+    "wrapper": [
+        ("none", 10), ("lightning", 1), ("data_parallel", 1), ("compiled", 0.7),
+        ("weight_norm", 1, _untied), ("spectral_norm", 1, _untied), ("lora", 1, _untied),
+        (
+            "sequential_subclass", 1.5,
+            _all(_by_hand, _is("feed_forward", "relu", "gelu", "conv_along_source")),
+        ),
+        ("script_part", 0.7),
+    ],
 }  # fmt: skip
-
-GRAMMAR = _GROUPS
+GRAMMAR: Mapping[str, tuple[Production, ...]] = {
+    group: tuple(Production(group, *row) for row in rows) for group, rows in _ROWS.items()
+}
 BY_LABEL: Mapping[str, Production] = {
     production.label: production for group in GRAMMAR.values() for production in group
 }

@@ -18,7 +18,7 @@ def draw_rows(spec: Spec, count: int = _COUNT) -> list[Row]:
     """Rows of one module, none of them like another; the first has the least sizes."""
     rng = np.random.default_rng([spec.seed, 7])
     names = sorted({axis for each in spec.inputs for axis in each.axes if isinstance(axis, str)})
-    rows = []
+    rows: list[Row] = []
     for number in range(count):
         sizes = {}
         for name in names:

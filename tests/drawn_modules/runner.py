@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,10 @@ from tests.drawn_modules.productions import draw_design
 from tests.support.paths import REPOSITORY
 
 FOLDER = REPOSITORY / "build" / "fuzz-modules"
-WAIT = 120.0  # seconds of the clock, after which a case is ended
+WAIT = 120.0  # seconds of processor time, after which a case is ended
+_PATIENCE = 6  # times as many of the clock: others may have the processor
+_LOOK = 2.0  # seconds between two looks at the processor time
+_TICKS = os.sysconf("SC_CLK_TCK")
 _CASES_OF_A_PROCESS = 60  # torch's caches of programs grow
 
 Tell = Callable[[Result], object]
@@ -49,7 +53,7 @@ def run(
         seeds: of the cases.
         folder: for ``results.jsonl``, and the source of each case whose outcome is bad.
         workers: processes at a time.
-        wait: seconds after which a case is ended; it has died then.
+        wait: seconds of processor time after which a case is ended; it has died then.
         tell: called with each result.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,20 +111,29 @@ class _Worker:
         self._cases += 1
         process.stdin.write(f"{seed}\n".encode())
         process.stdin.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            line = process.stdout.readline() if selector.select(self._wait) else None
+        line = self._answer(process)
         if not line:
-            code = process.poll() if line is None else process.wait()
-            why = f"exit code {code}" if line is not None else f"no answer in {self._wait:.0f} s"
+            why = f"no answer in {self._wait:.0f} s"
+            if line is not None:
+                why = f"exit code {process.wait()}"
             self._end()
             design = draw_design(seed)
-            return Result(
-                seed, design.labels, DIED, why, design.refused_because, 0, self._wait
-            )
+            return Result(seed, design.labels, DIED, why, design.refused_because, 0, self._wait)
         values = json.loads(line)
         values["labels"] = tuple(values["labels"])
         return Result(**values)
+
+    def _answer(self, process: "subprocess.Popen[bytes]") -> bytes | None:
+        """The next line; empty if the process is gone, None if its time is over."""
+        assert process.stdout is not None
+        begun, used = time.monotonic(), _processor_time(process.pid)
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not selector.select(_LOOK):
+                spent = _processor_time(process.pid) - used
+                if spent > self._wait or time.monotonic() - begun > _PATIENCE * self._wait:
+                    return None
+            return process.stdout.readline()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         if self._cases >= _CASES_OF_A_PROCESS:
@@ -149,3 +162,12 @@ class _Worker:
                     with contextlib.suppress(BrokenPipeError):
                         pipe.close()
             self._process, self._cases = None, 0
+
+
+def _processor_time(pid: int) -> float:
+    """Seconds that a process has computed, or 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS

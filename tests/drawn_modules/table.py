@@ -16,13 +16,20 @@ def production_table(results: Sequence[Result]) -> str:
     for result in results:
         for label in (*result.labels, "all"):
             counts[label][result.outcome] += 1
-    rows = [("production", "drawn", *OUTCOMES)]
+    rows: list[tuple[str, ...]] = [("production", "drawn", *OUTCOMES)]
     for label in (*BY_LABEL, "all"):
         outcomes = counts[label]
-        rows.append((label, str(outcomes.total()), *(str(outcomes[each] or "") for each in OUTCOMES)))
+        rows.append(
+            (label, str(outcomes.total()), *(str(outcomes[each] or "") for each in OUTCOMES))
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
         for row in rows
     ]
     return "\n".join(line.rstrip() for line in lines)
