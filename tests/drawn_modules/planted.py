@@ -6,6 +6,7 @@ the whole prefix is computed again hides a mistake in found steps, and does not 
 """
 
 import contextlib
+import operator
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -103,7 +104,7 @@ def _slice_further(expression: Any, program: Any, node: Any, rows: Any) -> Any:
     source, axis, begin, stop = expression.args
     if axis not in rows:
         return expression
-    more = (Call(rules.operator.add, (each, 1)) for each in (begin, stop))
+    more = (Call(operator.add, (each, 1)) for each in (begin, stop))
     return replace(expression, args=(source, axis, *more))
 
 
