@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.drawn_modules.case import DIED, DIFFERENCE, TRACEBACK, Result
 from tests.drawn_modules.model_source import source_of
 from tests.drawn_modules.productions import draw_design
-from tests.drawn_modules.runner import FOLDER, WAIT, read_results, run
+from tests.drawn_modules.runner import FOLDER, WAIT, is_of_this_grammar, read_results, run
 from tests.drawn_modules.table import bad_table, production_table, summary
 
 
@@ -39,7 +39,7 @@ def main() -> int:
     seeds = range(options.first, options.first + options.cases)
     if not options.table:
         run(seeds, options.folder, options.workers, options.wait, tell)
-    results = read_results(options.folder)
+    results = [each for each in read_results(options.folder) if is_of_this_grammar(each)]
     if not options.table:
         results = [result for result in results if result.seed in seeds]
     print(production_table(results))

@@ -208,6 +208,17 @@ def _cross(design: Design) -> tuple[Piece, str]:
 def _recurrent(design: Design) -> Piece:
     piece, attended = _cross(design)
     kind = design.choices["decoder"]
+    if kind == "lstm_cell_loop":
+        piece.init.append(f"self.cell = nn.LSTMCell({D_MODEL}, {D_MODEL})")
+        piece.lines += [
+            "hidden = memory.mean(dim=1)",
+            "cell, outputs = torch.zeros_like(hidden), []",
+            "for i in range(tgt.shape[1]):",
+            "    hidden, cell = self.cell(y[:, i], (hidden, cell))",
+            f"    outputs.append({attended.format('hidden.unsqueeze(1)')})",
+            "y = torch.cat(outputs, dim=1)",
+        ]
+        return piece
     if kind == "cell_loop":
         piece.init.append(f"self.cell = nn.GRUCell({2 * D_MODEL}, {D_MODEL})")
         piece.lines += [

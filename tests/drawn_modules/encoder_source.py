@@ -34,7 +34,8 @@ def inputs_of(design: Design) -> tuple[InputSpec, ...]:
     axes: tuple[int | str, ...] = (BATCH, length)
     if design.has("layout", "sequence_first"):
         axes = (length, BATCH)
-    ids = InputSpec("input_ids", "int64", axes, "ids", design.source_words)
+    name = "src" if design.has("source_name", "src") else "input_ids"
+    ids = InputSpec(name, "int64", axes, "ids", design.source_words)
     given = [first.get(kind, ids)]
     if kind == "ids_and_features":
         given.append(InputSpec("regions", "float32", (BATCH, "regions", FEATURES), "floats"))

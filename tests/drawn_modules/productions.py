@@ -83,7 +83,7 @@ TORCH_LAYERS = ("torch_transformer", "torch_decoder", "torch_layers")
 SEPARATE_MASKS = (*TORCH_LAYERS, "torch_multihead")  # masks of positions and of padding
 SCORES = ("by_hand", "packed_qkv", "grouped_kv", "multi_query", "talking_heads", "gated")
 SDPA = ("sdpa_causal", "sdpa_mask")
-RECURRENT = ("gru", "lstm", "cell_loop")
+RECURRENT = ("gru", "lstm", "cell_loop", "lstm_cell_loop")
 ADDITIVE_POSITIONS = ("none", "sinusoid_buffer", "sinusoid_sequence_first", "learned_arange")
 
 
@@ -134,7 +134,7 @@ _ROWS: Mapping[str, Sequence[tuple[Any, ...]]] = {
         ("maxpool_twice", 1, _frames_or_images), ("avgpool", 1, _frames_or_images),
         ("patches_padded", 1, _frames_or_images), ("patches_cropped", 1, _frames_or_images),
         ("patches_unfold", 1, _is("input", *IMAGES)),
-        ("stacked_frames", 1, _is("input", "frames")),
+        ("stacked_frames", 1.5, _is("input", "frames")),
     ],
     "encoder": [
         ("transformer", 5), ("torch_encoder", 4), ("gru_bidirectional", 1),
@@ -143,7 +143,8 @@ _ROWS: Mapping[str, Sequence[tuple[Any, ...]]] = {
     ],
     "decoder": [
         ("transformer", 12), ("gru", 1), ("lstm", 1),
-        ("cell_loop", 0.5, lambda design: True, "a Python loop over the target"),
+        ("cell_loop", 0.3, lambda design: True, "a Python loop over the target"),
+        ("lstm_cell_loop", 0.3, lambda design: True, "a Python loop over the target"),
         ("running_mean", 0.7), ("causal_conv", 0.8),
     ],
     "attention": [
@@ -162,7 +163,7 @@ _ROWS: Mapping[str, Sequence[tuple[Any, ...]]] = {
         ("batch_first", 8),
         ("transposed_around", 3, _all(_transformer, _is("attention", *TORCH_LAYERS))),
         (
-            "sequence_first", 3,
+            "sequence_first", 5,
             _all(
                 _transformer, _text, _is("attention", *TORCH_LAYERS), _is("stride", "none"),
                 _is("encoder", "torch_encoder", "none"), _not("source_mask", "lengths"),
@@ -189,6 +190,9 @@ _ROWS: Mapping[str, Sequence[tuple[Any, ...]]] = {
     "embedding": [
         ("separate", 4), ("shared", 1, _is("input", *IDS)), ("tied_head", 1.5),
         ("all_tied", 1.5, _is("input", *IDS)), ("factorised", 1),
+    ],
+    "source_name": [
+        ("usual", 4), ("src", 1, _all(_is("input", *IDS), _not("source_mask", "attention_mask"))),
     ],
     "embedding_scale": [("none", 2), ("sqrt_d", 1)],
     "padding_idx": [("none", 2), ("padding_idx", 1)],
@@ -272,13 +276,17 @@ BY_LABEL: Mapping[str, Production] = {
 
 
 def draw_design(seed: int) -> Design:
-    """The design of one module; the same for one seed."""
-    rng = Random(f"drawn module {seed}")
+    """The design of one module; the same for one seed.
+
+    Each group has its own numbers, so that a new group leaves the draws of the others as they are.
+    """
     design = Design(seed)
     for group, productions in GRAMMAR.items():
         possible = [each for each in productions if each.where(design)]
-        (drawn,) = rng.choices(possible, [each.weight for each in possible])
+        weights = [each.weight for each in possible]
+        (drawn,) = Random(f"drawn module {seed} {group}").choices(possible, weights)
         design.choices[group] = drawn.name
+    rng = Random(f"drawn module {seed}")
     design.target_words = rng.randint(17, 40)
     same = design.has("embedding", "shared", "all_tied")
     design.source_words = design.target_words if same else rng.randint(17, 40)

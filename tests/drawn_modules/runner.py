@@ -29,7 +29,7 @@ Tell = Callable[[Result], object]
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The results in a folder, by seed; those of an older run come first and are replaced."""
+    """The results in a folder, by seed; the last where there are several."""
     found: dict[int, Result] = {}
     path = folder / "results.jsonl"
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -38,6 +38,18 @@ def read_results(folder: Path) -> list[Result]:
             values["labels"] = tuple(values["labels"])
             found[values["seed"]] = Result(**values)
     return [found[seed] for seed in sorted(found)]
+
+
+def is_of_this_grammar(result: Result) -> bool:
+    """Whether a result is of what its seed gives now; the grammar may have changed since."""
+    return result.labels == draw_design(result.seed).labels
+
+
+def _end_line(path: Path) -> None:
+    """End a last line that was cut off."""
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        with path.open("a") as file:
+            file.write("\n")
 
 
 def run(
@@ -57,7 +69,8 @@ def run(
         tell: called with each result.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = {result.seed for result in read_results(folder)}
+    known = {result.seed for result in read_results(folder) if is_of_this_grammar(result)}
+    _end_line(folder / "results.jsonl")
     lock, waiting = threading.Lock(), iter(seed for seed in seeds if seed not in known)
 
     def take() -> Iterator[int]:
