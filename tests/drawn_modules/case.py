@@ -20,7 +20,7 @@ from tests.drawn_modules.judge import Judge
 from tests.drawn_modules.model_source import source_of, spec_of
 from tests.drawn_modules.productions import Design, draw_design
 from tests.drawn_modules.rows import Row, draw_rows, sharpen
-from tests.drawn_modules.spec import BOS, EOS, MAX_LENGTH, PAD, Spec
+from tests.drawn_modules.spec import BATCH, BOS, EOS, MAX_LENGTH, PAD, Spec
 from tfexport.errors import TfexportError
 from tfexport.export import Input, export
 from tfexport.runtime import Translator
@@ -132,7 +132,15 @@ def _exported(
     spec: Spec, module: nn.Module, call: Callable[..., Any] | None, bundle: Path,
     options: dict[str, Any],
 ) -> tuple[str, str, int]:  # fmt: skip
-    """Export a module; the outcome, its message, and how much each step computes again."""
+    """Export a module; the outcome, its message, and how much each step computes again.
+
+    As a user does, it gives what is not the default only.
+    """
+    given: dict[str, Any] = {"verify": "quick", **options}
+    if spec.target_axes[0] != BATCH:
+        given["target"] = Input("target", "int64", spec.target_axes)
+    if call is not None:
+        given["forward"] = call
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -140,15 +148,13 @@ def _exported(
                 module,
                 bundle,
                 inputs=[Input(each.name, each.dtype, each.axes) for each in spec.inputs],
-                target=Input("target", "int64", spec.target_axes),
-                forward=call,
                 pad_id=PAD,
                 bos_id=BOS,
                 eos_id=EOS,
                 max_length=MAX_LENGTH,
                 force=True,
                 pack=False,
-                **{"verify": "quick", **options},
+                **given,
             )
         except TfexportError as error:
             message = str(error)
