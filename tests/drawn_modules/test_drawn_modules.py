@@ -208,16 +208,32 @@ def test_tables_count_outcomes_and_list_what_is_bad() -> None:
 
 # ---- drawn modules, exported --------------------------------------------------------------------
 
-# Chosen so that together they have most groups' productions; what each of them has is in its line.
-EXPORTED_SEEDS: dict[int, str] = {}
+# Chosen so that together they have most productions; each by one that the others do not have.
+EXPORTED_SEEDS = {
+    205: "attention/memory_slots",
+    269: "attention/sdpa_mask",
+    343: "layout/transposed_around",
+    781: "layout/sequence_first",
+    953: "attention/cosine",
+    1173: "attention/sdpa_causal",
+    1672: "positions/relative_clamped",
+    2210: "positions/relative_buckets",
+    3048: "decoder/running_mean",
+    3128: "feed_forward/conv_along_source",
+    3550: "positions/alibi",
+    3785: "input/image_fixed",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", EXPORTED_SEEDS)
 def test_drawn_module_is_exported_and_equal_to_its_forward(tmp_path: Path, seed: int) -> None:
-    """Fails if the exporter refuses it, or its bundle gives other tokens or scores."""
-    made = run_case(seed, tmp_path)
+    """Fails if the exporter refuses it, or its bundle gives other tokens or scores.
+
+    Without the exporter's own comparison: the judge is another one.
+    """
+    made = run_case(seed, tmp_path, verify=False)
     assert EXPORTED_SEEDS[seed] in made.labels
     assert made.outcome in EXPORTED, f"{draw_design(seed).line}\n{made.message}"
 
