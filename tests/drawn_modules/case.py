@@ -92,7 +92,9 @@ def run_design(design: Design, folder: Path, **options: Any) -> Result:
         module, call = load(design, folder)
         outcome, message, again = _exported(spec, module, call, bundle, options)
         judged = Judge(spec, module, call)
-        if outcome in EXPORTED and (difference := _compare(spec, judged, bundle)):
+        # docs/recognition.md: a recognised decoder does not mask padding that it writes itself.
+        masks = outcome != NATIVE and "target_padding/own" in spec.labels
+        if outcome in EXPORTED and (difference := _compare(spec, judged, bundle, masks)):
             outcome, message = DIFFERENCE, difference
     except Exception as error:
         outcome, message = TRACEBACK, _described(error)
@@ -178,30 +180,43 @@ def is_well_refused(message: str) -> bool:
     return bool(_PLACE.search(message) and _ADVICE.search(_PLACE.sub("", advice)))
 
 
-def _compare(spec: Spec, judge: Judge, bundle: Path) -> str:
-    """How a bundle differs from the module, over rows of several sizes; empty if it does not."""
+def _compare(spec: Spec, judge: Judge, bundle: Path, masks_padding: bool) -> str:
+    """How a bundle differs from the module, over rows of several sizes; empty if it does not.
+
+    Args:
+        spec: of the module.
+        judge: of the module.
+        bundle: its folder.
+        masks_padding: whether padding in the target is hidden; if not, what follows it in a
+            module that masks it is not compared.
+    """
     rows = draw_rows(spec)
     translator = Translator(bundle)
-    for least in (0, MAX_LENGTH):
+    forced = [5, PAD, 7] if masks_padding else [5, 7]
+    ignored = "target_padding/own" in spec.labels and not masks_padding
+    for least, prefix in ((0, []), (MAX_LENGTH, []), (MAX_LENGTH, forced)):
         options: dict[str, Any] = {
             "beam_size": 1, "max_length": MAX_LENGTH, "min_length": least,
             "return_token_scores": True,
         }  # fmt: skip
-        ways = {"one row": translator.generate_from(rows[-1:], **options)}
-        ways["rows"] = translator.generate_from(rows, **options)
-        if spec.has_ids:
-            ways["ids"] = translator.generate(
-                [row["input_ids"].tolist() for row in rows], **options
-            )
-        for way, results in ways.items():
-            given = rows[-1:] if way == "one row" else rows
+        for way, given in (("one row", rows[-1:]), ("rows", rows), ("ids", rows)):
+            more = {**options, "target_prefix": [prefix] * len(given)} if prefix else options
+            if way != "ids":
+                results = translator.generate_from(given, **more)
+            elif spec.has_ids:
+                results = translator.generate([row["input_ids"].tolist() for row in given], **more)
+            else:
+                continue
             for number, (row, result) in enumerate(zip(given, results, strict=True)):
                 best = result.hypotheses[0]
-                wrong = judge.difference(
-                    row, best.tokens, best.token_scores or [], MAX_LENGTH, least
-                )
+                tokens, scores, most = best.tokens, best.token_scores or [], MAX_LENGTH
+                if ignored and PAD in tokens:
+                    most = tokens.index(PAD) + 1
+                    tokens, scores = tokens[:most], scores[:most]
+                wrong = judge.difference(row, tokens, scores, most, least, prefix)
                 if wrong:
-                    return f"{way}, row {number} {_sizes(row)}, at least {least} tokens: {wrong}"
+                    asked = f"at least {least} tokens" + (f" after {prefix}" if prefix else "")
+                    return f"{way}, row {number} {_sizes(row)}, {asked}: {wrong}"
     return ""
 
 

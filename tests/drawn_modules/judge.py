@@ -78,7 +78,13 @@ class Judge:
         return tokens
 
     def difference(
-        self, row: Row, tokens: Sequence[int], scores: Sequence[float], steps: int, least: int = 0
+        self,
+        row: Row,
+        tokens: Sequence[int],
+        scores: Sequence[float],
+        steps: int,
+        least: int = 0,
+        prefix: Sequence[int] = (),
     ) -> str:
         """How a hypothesis differs from what the module gives; empty if it does not.
 
@@ -88,7 +94,11 @@ class Judge:
             scores: the log-probability of each token, and of EOS where it ended.
             steps: the most tokens.
             least: tokens before which EOS was not allowed.
+            prefix: tokens that were forced; they need not be the best, and no rule of decoding
+                changes their scores.
         """
+        if list(tokens[: len(prefix)]) != list(prefix):
+            return f"{list(tokens)} does not begin with {list(prefix)}"
         ended = len(scores) == len(tokens) + 1
         if len(tokens) > steps or (not ended and len(tokens) < steps):
             return f"{len(tokens)} tokens of {steps}, without an end"
@@ -96,10 +106,13 @@ class Judge:
             return f"{len(scores)} scores of {len(tokens)} tokens"
         chosen = [*tokens, *([EOS] if ended else [])]
         for position, (token, score) in enumerate(zip(chosen, scores, strict=True)):
-            wanted = self.log_probs(row, chosen[:position], least)
+            ruled = 0 if position < len(prefix) else least
+            wanted = self.log_probs(row, chosen[:position], ruled)
             exact = float(wanted[token])
             if not abs(score - exact) <= ALLOWED * max(1.0, abs(exact)):
                 return f"token {position} is {token}, scored {score:.5f}, by forward {exact:.5f}"
+            if position < len(prefix):
+                continue
             gap = float(wanted.max() - wanted[token])
             if gap > NEAR_TIE:
                 best = int(wanted.argmax())

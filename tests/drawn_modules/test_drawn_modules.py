@@ -123,6 +123,9 @@ def test_judge_accepts_its_own_tokens_and_scores() -> None:
     longer = judge.greedy(row, 9, 9)
     assert len(longer) == 9
     assert judge.difference(row, longer, scores_of(judge, longer, 9), 9, 9) == ""
+    forced = [7, 7, 8]
+    assert judge.difference(row, forced, scores_of(judge, forced), 3, 0, [7, 7]) == ""
+    assert "begin with [7, 6]" in judge.difference(row, forced, [0.0] * 3, 3, 0, [7, 6])
 
 
 @pytest.mark.parametrize(
