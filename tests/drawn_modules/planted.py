@@ -54,7 +54,7 @@ def _rule(target: Any, changed: Callable[[Any, Any, Any, Any], Any]) -> Patches:
     """Replaces the rule of an operator: ``changed`` gets what it gives, and its arguments."""
 
     def plant() -> contextlib.AbstractContextManager[Any]:
-        right = rules.RULES[target]
+        right = rules.RULES.get(target, rules._pointwise)  # what most operators have
 
         def wrong(program: Any, node: Any, rows: Any) -> Any:
             expression = right(program, node, rows)
