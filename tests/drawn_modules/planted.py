@@ -26,7 +26,6 @@ from tfexport.export.incremental import find, rules, step_graphs
 from tfexport.export.incremental.attention import attention
 from tfexport.export.incremental.rules import Call
 from tfexport.export.incremental.states import Grown, Summed
-from tfexport.export.recognition.model import Assembly
 
 aten: Any = torch.ops.aten
 MOST_DRAWS = 40
@@ -41,13 +40,11 @@ class Mistake:
         name: what it does.
         patches: plants it.
         needs: whether a module has what the mistake acts on.
-        recognise: whether modules may be recognised; else their steps are found.
     """
 
     name: str
     patches: Patches
     needs: Condition
-    recognise: bool = False
 
 
 def _rule(target: Any, changed: Callable[[Any, Any, Any, Any], Any]) -> Patches:
@@ -276,16 +273,6 @@ MISTAKES = (
         _method(step_graphs._Emitter, "_emit_stepped", _old_state),
         _is("decoder", "gru", "lstm"),
     ),
-    Mistake(
-        "the scale of a recognised embedding is left out",
-        _method(Assembly, "_scales", lambda right: lambda self: {"scale_embeddings": False}),
-        lambda design: (
-            design.has("embedding_scale", "sqrt_d")
-            and design.has("attention", "torch_transformer")
-            and design.has("encoder", "torch_encoder")
-        ),
-        recognise=True,
-    ),
 )
 
 
@@ -314,7 +301,7 @@ def draws_until_found(mistake: Mistake, first: int, folder: Path) -> tuple[int, 
         if not mistake.needs(design) or design.refused_because:
             continue
         draws += 1
-        options = {"verify": False, "recognise": mistake.recognise}
+        options: dict[str, Any] = {"verify": False, "recognise": False}
         with without_comparisons(), mistake.patches():
             result = run_design(design, folder, **options)
         if result.outcome == DIFFERENCE:
