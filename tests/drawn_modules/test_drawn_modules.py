@@ -245,7 +245,7 @@ def test_drawn_module_is_exported_and_equal_to_its_forward(tmp_path: Path, seed:
 @pytest.mark.filterwarnings("ignore")
 def test_drawn_loop_over_the_target_is_refused_with_its_line(tmp_path: Path) -> None:
     """Fails if it is exported, raises another error, or has a message without line or way out."""
-    made = run_case(, tmp_path)
+    made = run_case(81, tmp_path)
     assert "decoder/cell_loop" in made.labels
     assert (made.outcome, made.is_bad) == (REFUSED, False), made.message
 
