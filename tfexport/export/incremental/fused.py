@@ -108,12 +108,18 @@ def shapes_of(module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> Shape
 
 @torch.no_grad()
 def without_values(compute: Callable[..., Any], given: Sequence[Tensor]) -> Any:
-    """The results of a function of tensors, with shapes and types; without values if torch can."""
+    """The results of a function of tensors, with shapes and types.
+
+    Without values, if torch can compute shapes without them.
+    """
     kind = torch_names.find(torch_names.WITHOUT_VALUES)
     if kind is None:
         return compute(*given)
-    with kind(allow_non_fake_inputs=True) as mode:
-        return compute(*map(mode.from_tensor, given))
+    try:
+        with kind(allow_non_fake_inputs=True) as mode:
+            return compute(*map(mode.from_tensor, given))
+    except RuntimeError:  # of a size that depends on values
+        return compute(*given)
 
 
 def lighten(

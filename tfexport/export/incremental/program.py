@@ -28,6 +28,7 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.functional import functional
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
+from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.source_locations import one_line
 from tfexport.export.quiet import quiet
 from tfexport.gc_pause import no_collecting
@@ -135,6 +136,7 @@ class Program:
         names: of these in the module.
         longest: axes of the inputs for which the forward takes another branch from some size on,
             each with the largest size before.
+        of_values: numbers that an encoder takes from the values of tensors.
         dtypes: of each tensor, or of the first of several; sizes are known of all runs.
     """
 
@@ -151,6 +153,7 @@ class Program:
         """
         self.own, self.examples = own, examples
         self.longest: dict[str, int] = {}
+        self.of_values: set[fx.Node] = set()
         try:
             self.exported = _exported(own, examples[0])
         except Exception as error:  # torch's own, of any kind
@@ -186,19 +189,19 @@ class Program:
         """Replace numbers that are taken from values by the sizes that they are.
 
         Lengths that are made of sizes, such as ``torch.full((B,), x.size(1))``, have values that
-        follow from the sizes alone, and so has their maximum.
+        follow from the sizes alone, and so has their maximum. An encoder may have others.
 
         Raises:
-            ModuleError: a number depends on the values of the inputs or of the target ids.
+            ModuleError: a number depends on the target ids.
         """
         for node in [node for node in self.graph.nodes if node.target in _NUMBERS_OF_VALUES]:
-            place = self._axis_of_size(node)
-            if node in self.of_source or node in self.of_tokens or place is None:
-                raise self.own.wrong(
-                    f"takes a number from the values of a tensor: {self.line_of(node)}. A graph "
-                    "has none; a size that such a number bounds is that of a tensor, as in "
-                    "torch.arange(x.size(1)) < lengths[:, None]"
-                )
+            by_sizes = node not in self.of_source and node not in self.of_tokens
+            place = self._axis_of_size(node) if by_sizes else None
+            if place is None and node in self.of_target:
+                raise self._refused_number(node)
+            if place is None:
+                self.of_values.add(node)
+                continue
             tensor, axis, more = place
             with self.graph.inserting_before(node):
                 size = self.graph.call_function(torch.ops.aten.sym_size.int, (tensor, axis))
@@ -210,6 +213,19 @@ class Program:
             self.graph.erase_node(node)
         for name in ("of_target", "of_tokens", "of_source"):
             vars(self).pop(name, None)
+        for node in self.graph.nodes:
+            numbers = self.of_values.intersection(node.all_input_nodes)
+            if node.target is operator.eq and numbers:  # a check: it has to be the size of an axis
+                raise self._refused_number(numbers.pop())
+            if numbers and self.is_number(node):
+                self.of_values.add(node)
+
+    def _refused_number(self, node: fx.Node) -> ModuleError:
+        return self.own.wrong(
+            f"takes a size from the values of a tensor: {self.line_of(node)}. A graph knows sizes "
+            "of tensors only: torch.arange(x.size(1)) < lengths[:, None] takes the place of "
+            "torch.arange(lengths.max()), and pad_packed_sequence takes total_length=x.size(1)"
+        )
 
     def _note_size(self, node: fx.Node, number: fx.Node, size: Size) -> None:
         """Note what is known of the node of a size, which takes the place of a number."""
@@ -563,10 +579,22 @@ def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram
 
 
 def _drop_assertions(graph: fx.Graph) -> None:
-    """Remove what only checks values, and the numbers that it alone needs."""
+    """Remove what only checks values, with the numbers that it alone needs.
+
+    Checks of a number that something computes with stay: torch needs them when it traces again.
+    """
     checks = {found for name in torch_names.ASSERTIONS if (found := torch_names.find(name))}
+    used: set[fx.Node] = set()  # by something else than checks
     for node in reversed(list(graph.nodes)):
-        if node.target in checks or (node.op == "call_function" and not node.users):
+        if node.op == "output" or any(each in used for each in node.users):
+            used.add(node)
+    numbers = {node for node in used if node.target in _NUMBERS_OF_VALUES}
+    for node in graph.nodes:
+        if node not in used and not numbers.isdisjoint(node.all_input_nodes):
+            numbers.add(node)
+    for node in reversed(list(graph.nodes)):
+        unused = node.op == "call_function" and not node.users
+        if unused and (node.target not in checks or numbers.isdisjoint(node.all_input_nodes)):
             graph.erase_node(node)
 
 

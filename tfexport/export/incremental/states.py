@@ -327,6 +327,8 @@ class Found:
 
     def _plan_number(self, node: fx.Node) -> Any:
         program = self.program
+        if node in program.of_values:
+            raise NoStepsError(f"a step needs a number from values: {program.line_of(node)}")
         size = program.number_sizes(node)
         if program.is_float(node):
             return plain(node)
