@@ -223,9 +223,15 @@ for _name in (
     "masked_fill.Scalar", "masked_fill.Tensor", "gelu", "silu", "softplus", "clamp", "celu",
     "elu", "where.ScalarSelf", "where.ScalarOther", "where.Scalar", "relu", "leaky_relu", "mish",
     "hardtanh", "hardswish", "prelu", "logaddexp", "expand_as", "__and__.Tensor", "__or__.Tensor",
-    "__xor__.Tensor", "__and__.Scalar", "__or__.Scalar",
+    "__xor__.Tensor", "__and__.Scalar", "__or__.Scalar", "polar", "complex",
 ):  # fmt: skip
     rule(_name)(_pointwise)
+
+
+@rule("view_as_real", "view_as_complex")
+def _complex(program: Program, node: Any, rows: Rows) -> Any:
+    """The last axis, of the real and the imaginary part, comes or goes."""
+    return _kept(program, node, rows)
 
 
 @rule("linear")

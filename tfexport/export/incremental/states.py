@@ -323,6 +323,7 @@ class Found:
             and program.target_axes(node) == program.pure_axes(node)
             and program.batch_axis(node) is not None
             and not is_passed(program, node)
+            and not program.dtypes[node].is_complex  # which no graph takes
         )
 
     def _plan_number(self, node: fx.Node) -> Any:

@@ -220,31 +220,36 @@ def draw_rows(
     """
     generator = np.random.default_rng([seed, batch, *sizes.values()])
     return [
-        {
-            each.name: _draw(
-                each,
-                below.get(each.name),
-                tuple(sizes[a] if isinstance(a, str) else a for a in each.axes[1:]),
-                generator,
-            )
-            for each in inputs
-        }
+        {each.name: _draw(each, below.get(each.name), sizes, generator) for each in inputs}
         for _ in range(batch)
     ]
 
 
-def _draw(
-    each: Input, below: float | None, shape: tuple[int, ...], random: np.random.Generator
-) -> Array:
+def is_lone(each: Input) -> bool:
+    """Whether an input is one number for each row, such as a length or a language."""
+    return len(each.axes) == 1
+
+
+def _draw(each: Input, below: float | None, sizes: Sizes, random: np.random.Generator) -> Array:
+    shape = tuple(sizes[a] if isinstance(a, str) else a for a in each.axes[1:])
     if each.name == graph_io.ATTENTION_MASK:
         return np.ones(shape, each.dtype)
     if each.dtype.startswith("float"):
-        drawn = random.standard_normal(shape) if below is None else random.random(shape) * below
-        return drawn.astype(each.dtype)
+        if below is None:
+            drawn = random.standard_normal(shape)
+        elif is_lone(each):  # a share of something, of which half is there at least
+            drawn = (1 - random.random(shape) / 2) * below
+        else:
+            drawn = random.random(shape) * below
+        return np.asarray(drawn).astype(each.dtype)
     if each.dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
     most = min(2 if below is None else int(below), LARGEST_ID, int(np.iinfo(each.dtype).max) + 1)
-    return random.integers(0, most, shape).astype(each.dtype)
+    least = 0
+    if is_lone(each):  # a length is that of an axis at most, and one at least
+        most = min(most, *(size + 1 for size in sizes.values()))
+        least = min(1, most - 1)
+    return np.asarray(random.integers(least, most, shape)).astype(each.dtype)
 
 
 def as_tensors(inputs: Sequence[Input], batch: Mapping[str, Array]) -> tuple[Tensor, ...]:

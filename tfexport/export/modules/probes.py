@@ -1,5 +1,6 @@
 """Runs of a module at several sizes, and the axes of memory and state that show in them."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,9 +28,20 @@ from tfexport.export.modules.inputs import (
     candidate_sizes,
     draw_rows,
     further_sizes,
+    is_lone,
 )
 from tfexport.graph_io import BATCH, PAST, Growth, TensorSpec
 from tfexport.module_rows import Array, stack_rows
+
+_NOT_A_NUMBER = (
+    "returns logits that are NaN for drawn inputs: softmax of a row of which a mask hides all is "
+    "NaN; if an input holds lengths, shares or indices, declare their range, such as "
+    "Input('lengths', …, below=1), or give rows of real inputs with examples"
+)
+
+
+class NotANumberError(ModuleError):
+    """Logits that are NaN."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +111,7 @@ def probe(
         _refuse_changed(module, method, memory, kept)
         _check_state(module, states[-1], tuple(map(Shaped.of, after)))
         if torch.isnan(logits).any():
-            raise module.wrong(method, "returns logits that are NaN")
+            raise NotANumberError(str(module.wrong(method, _NOT_A_NUMBER)))
         if found and logits.size(-1) != found[0].size(-1):
             sizes_found = f"{found[0].size(-1)} and {logits.size(-1)}"
             raise module.wrong(method, f"returns logits of {sizes_found} tokens at different steps")
@@ -334,12 +346,24 @@ class Runner:
             try:
                 self._find_bounds(sizes)
                 self._record(sizes)
+            except NotANumberError as error:
+                self.below = before
+                shares = [each.name for each in self.inputs if self._may_be_share(each)]
+                if not shares:
+                    failures.append(error)
+                    continue
+                self.below |= dict.fromkeys(shares, 1.0)
+                candidates = itertools.chain([sizes], candidates)
             except ModuleError as error:
                 self.below = before  # nothing is learned at a size that fails
                 failures.append(error)
             else:
                 tried += [sizes] if sizes not in tried else []
         return True
+
+    def _may_be_share(self, each: Input) -> bool:
+        """Whether an input may be a length as a share of the longest, which cannot be negative."""
+        return is_lone(each) and each.dtype.startswith("float") and each.name not in self.below
 
     def _runs(self, sizes: Sizes) -> bool:
         try:
