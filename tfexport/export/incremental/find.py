@@ -1,5 +1,6 @@
 """Encoder, memory, cache and step of a module that has a ``forward`` alone."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from tfexport.export.incremental.states import Found, NoStepsError
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.examine import LONGEST_TRIED, other_branch, refuse_branch
-from tfexport.export.modules.inputs import Sizes, as_tensors, draw_rows
+from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows
 from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.report import LEAST_ALLOWED, allow
@@ -62,6 +63,7 @@ def find_program(
     )
     settings = runner.settings(examples)
     vocab_size = runner.vocab_size(settings[0])
+    _fill_tables(runner, own, settings, max_length)
     runs = _examples(runner, settings, ids, vocab_size)
     _refuse_probabilities(own, runs[0])
     try:
@@ -104,6 +106,26 @@ def find_steps(
         whole.why = str(error)
         return whole
     return steps
+
+
+@torch.no_grad()
+def _fill_tables(
+    runner: Runner, own: OwnForward, settings: Sequence[Sizes], max_length: int
+) -> None:
+    """Call a forward with the longest rows, for which some code makes its tables anew.
+
+    A program has the table that is there when it is exported.
+    """
+    axes = axes_of(runner.inputs)
+    calls = [(settings[0], max_length)]
+    if len(axes) == 1:  # of several, such as those of a picture, the rows would be large
+        calls.append(({axes[0]: LONGEST_TRIED}, 1))
+    for sizes, length in calls:
+        inputs = as_tensors(
+            runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, sizes, 1))
+        )
+        with contextlib.suppress(ModuleError):  # where a table ends, say
+            own(inputs, torch.full((1, length), runner.start_id))
 
 
 @torch.no_grad()

@@ -43,11 +43,24 @@ from tfexport.export.incremental.rules import (
 
 aten: Any = torch.ops.aten
 _END = (1 << 63) - 1
+# What is seen when a forward runs again, and what to do about it.
 _REFUSED = {
-    (AGAIN,): "its logits differ each time that it is called, as with random numbers or dropout",
-    (OTHER_ROW,): "the logits of a row depend on other rows of its batch",
-    (LONGER, OTHER_TOKENS): "the logits of a token change when later ones come, so that it cannot "
-    "be decoded step by step; is its mask missing?",
+    (AGAIN,): (
+        "its logits differ each time that it is called, as with random numbers or dropout",
+        "Layers are made in __init__, whose weights are then the same in every call, and F.dropout "
+        "takes training=self.training",
+    ),
+    (OTHER_ROW,): (
+        "the logits of a row depend on other rows of its batch",
+        "Norms and sums are to be taken over each row by itself",
+    ),
+    (LONGER, OTHER_TOKENS): (
+        "the logits of a token change when later ones come, so that it cannot be decoded step by "
+        "step; is its mask missing?",
+        "A decoder takes a causal mask, such as "
+        "nn.Transformer.generate_square_subsequent_mask(tgt.size(1)); forward= says how yours is "
+        "called with one",
+    ),
 }
 RECOMPUTED: Rows = (-1,)  # all rows, computed from all rows of the inputs in every step
 _NO_RULE = "there is no rule that gives its last row alone"
@@ -211,10 +224,10 @@ class Found:
     def _check_forward(self) -> None:
         """Refuse random numbers, rows that depend on others, and tokens that see later ones."""
         program = self.program
-        for runs, text in _REFUSED.items():
+        for runs, (reason, remedy) in _REFUSED.items():
             cause = program.cause(*runs)
             if cause is not None:
-                raise program.own.wrong(f"{text}: {program.line_of(cause)}")
+                raise program.own.wrong(f"{reason}: {program.line_of(cause)}. {remedy}")
 
     def _search(self) -> None:
         program = self.program
