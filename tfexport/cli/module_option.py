@@ -17,6 +17,7 @@ from tfexport.export.artifacts.option_rules import (
     OF_CHECKPOINTS,
     RECOGNISED,
     SPLITS,
+    STEPS,
     TOKENIZERS,
     TORCHSCRIPT,
     kind_of,
@@ -34,10 +35,17 @@ MODULE = click.option(
     "tfexport.export.export, 'model' among them, as a dict. It is looked up in the current folder "
     "first, and its code is imported and run.",
 )
+STEPS_OPTION = click.option(
+    "--steps",
+    type=click.Choice(STEPS),
+    help="With --module: find encoder, cache and step in the module's forward, or take its methods "
+    "encode and decode, or encode, start and step. Default: forward, where it has one that takes "
+    "the inputs and the target ids; methods are compared with it.",
+)
 # Options of ``tfexport onnx`` that apply to modules, too.
 _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
-    "samples", "expect", "portable", "opset", "reads",
+    "samples", "expect", "portable", "opset", "reads", "steps",
 )  # fmt: skip
 _NEEDED = ("model", *DECLARE_INPUTS[:1], *NEEDED)
 _OF_EXPORT = ("graph", "quantize", "verify", "force", "pack", "progress")
@@ -154,9 +162,11 @@ def _as_arguments() -> Iterator[None]:
         raise type(error)(error.message.spelled(written)) from error
 
 
-def script_named_module(name: str, output: str, flags: Mapping[str, bool | str]) -> None:
+def script_named_module(
+    name: str, output: str, flags: Mapping[str, bool | str], steps: str | None
+) -> None:
     """``tfexport torchscript --module``; ``flags`` are ``verify`` and ``force``."""
-    arguments = read_factory(name)
+    arguments = read_factory(name) | ({} if steps is None else {"steps": steps})
     used = {k: v for k, v in arguments.items() if takes(TORCHSCRIPT, k)} | {"graph": TORCHSCRIPT}
     with needs("export"):
         from tfexport.export import export
@@ -164,14 +174,18 @@ def script_named_module(name: str, output: str, flags: Mapping[str, bool | str])
         made = export(output=output, **{**used, **flags, "progress": progress})
     from tfexport.cli.reports import print_result
 
+    for note in made.notes:
+        click.echo(f"Note: {note}.", err=True)
     print_result(output, made.size, made.report)
 
 
 def verify_named_module(
-    artifact: str, name: str, progress: Progress, options: Mapping[str, Any]
+    artifact: str, name: str, progress: Progress, options: dict[str, Any]
 ) -> "ParityReport":
     """``tfexport verify --module``."""
     arguments = read_factory(name)
+    if (steps := options.pop("steps", None)) is not None:
+        arguments["steps"] = steps
     with needs("export"):
         from tfexport.export import verify
     with _as_arguments():
@@ -180,6 +194,16 @@ def verify_named_module(
             artifact, arguments["model"], examples=arguments.get("examples", ()), progress=progress,
             **called, **options,
         )  # fmt: skip
+
+
+def refuse_steps(steps: str | None) -> None:
+    """Refuse ``--steps`` for a checkpoint.
+
+    Raises:
+        click.UsageError: it is given.
+    """
+    if steps is not None:
+        raise click.UsageError("--steps applies to custom modules, which --module names.")
 
 
 def refuse_others(options: Mapping[str, Any]) -> None:

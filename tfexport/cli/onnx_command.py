@@ -15,7 +15,7 @@ from tfexport.cli.console import (
     verify_options,
 )
 from tfexport.cli.decoding_options import language_options
-from tfexport.cli.module_option import MODULE, check_sources, export_named_module
+from tfexport.cli.module_option import MODULE, STEPS_OPTION, check_sources, export_named_module
 from tfexport.cli.quantize_command import print_export
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Export a checkpoint to a bundle and compare it with eager PyTorch.")
 @click.option("--checkpoint", type=click.Path(), help="File or folder to export.")
 @MODULE
+@STEPS_OPTION
 @click.option(
     "-o",
     "--output",
@@ -122,8 +123,8 @@ def onnx(
 ) -> None:
     """Export a checkpoint to a bundle, then compare it with eager PyTorch.
 
-    With --module, export any encoder-decoder module with forward(source, target), or with the
-    methods of docs/modules.md; it is compared with its own code.
+    With --module, export any encoder-decoder module by its forward(source, target), or by the
+    methods of docs/modules.md; it is compared with its own forward.
 
     If anything differs, the command fails and writes no bundle.
 

@@ -11,12 +11,20 @@ from tfexport.cli.console import (
     reference_option,
     verify_options,
 )
-from tfexport.cli.module_option import MODULE, check_sources, refuse_others, script_named_module
+from tfexport.cli.module_option import (
+    MODULE,
+    STEPS_OPTION,
+    check_sources,
+    refuse_others,
+    refuse_steps,
+    script_named_module,
+)
 
 
 @click.command(short_help="Export a checkpoint to one file that torch alone loads.")
 @click.option("--checkpoint", type=click.Path(), help="File or folder to export.")
 @MODULE
+@STEPS_OPTION
 @click.option("-o", "--output", required=True, type=click.Path(), help="File to write.")
 @checkpoint_options
 @reference_option
@@ -31,6 +39,7 @@ from tfexport.cli.module_option import MODULE, check_sources, refuse_others, scr
 def torchscript(
     checkpoint: str | None,
     module: str | None,
+    steps: str | None,
     output: str,
     verify: str,
     no_verify: bool,
@@ -58,8 +67,9 @@ def torchscript(
     check_new_file(output, force)  # before torch is loaded, which takes a second
     if module is not None:
         refuse_others({**options, "torch_export": torch_export})
-        script_named_module(module, output, {"verify": level, "force": force})
+        script_named_module(module, output, {"verify": level, "force": force}, steps)
         return
+    refuse_steps(steps)
     assert checkpoint is not None
     with needs("export"):
         from tfexport.export import export

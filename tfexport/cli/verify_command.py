@@ -16,13 +16,21 @@ from tfexport.cli.console import (
     spell,
 )
 from tfexport.cli.decoding_options import language_options
-from tfexport.cli.module_option import MODULE, check_sources, refuse_others, verify_named_module
+from tfexport.cli.module_option import (
+    MODULE,
+    STEPS_OPTION,
+    check_sources,
+    refuse_others,
+    refuse_steps,
+    verify_named_module,
+)
 
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
 @click.argument("artifact", type=click.Path())
 @click.option("--checkpoint", type=click.Path(), help="Checkpoint that ARTIFACT was exported from.")
 @MODULE
+@STEPS_OPTION
 @checkpoint_options
 @reference_option
 @click.option(
@@ -51,6 +59,7 @@ def verify(
     artifact: str,
     checkpoint: str | None,
     module: str | None,
+    steps: str | None,
     as_json: bool,
     report: str | None,
     level: str,
@@ -79,11 +88,13 @@ def verify(
 
     with progress_bar() as progress:
         if module is not None:
-            real = {name: options.pop(name) for name in ("samples", "expect")} | {"level": level}
+            real = {name: options.pop(name) for name in ("samples", "expect")}
+            real |= {"level": level, "steps": steps}
             refuse_others(options)
             result = verify_named_module(artifact, module, progress, real)
         else:
             assert checkpoint is not None
+            refuse_steps(steps)
             result = compare(artifact, checkpoint, progress=progress, level=level, **options)
     # Comparisons run in one thread.
     libraries = {"torch": result.summary()["torch"]}

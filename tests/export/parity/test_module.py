@@ -46,6 +46,7 @@ def eager(model: Causal) -> EagerModule:
         ),
         inputs=inputs,
         io=SimpleNamespace(many_tokens=False),
+        causal=True,
     )
     return EagerModule(found, SpecialIds(0, 1, 2), 8)
 

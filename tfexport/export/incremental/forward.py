@@ -127,8 +127,9 @@ class OwnForward:
         if not torch.compiler.is_exporting() and tuple(logits.shape[:-1]) != sizes:
             expected = "(B, T, V)" if batch_first else "(T, B, V)"
             raise self.wrong(
-                f"gives logits of shape {tuple(logits.shape)}, not {(*sizes, 'V')} = {expected} "
-                "or these flattened"
+                f"gives logits of shape {tuple(logits.shape)}, not ({sizes[0]}, {sizes[1]}, V) = "
+                f"{expected} or these flattened; another order of axes is declared by "
+                "target=Input('target', 'int64', ('target_length', 'batch'))"
             )
         of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
         # Not converted where it need not be: a conversion would be an operator without a line.

@@ -63,6 +63,7 @@ _REFUSED = {
     ),
 }
 RECOMPUTED: Rows = (-1,)  # all rows, computed from all rows of the inputs in every step
+_PADDED = "the target is padded to one length, all of which each step computes"
 _NO_RULE = "there is no rule that gives its last row alone"
 
 
@@ -392,10 +393,13 @@ class Found:
     def _find_again(self) -> None:
         """Find the nodes from which on steps compute all rows again."""
         program, computed = self.program, set[fx.Node]()
+        padded = self._find_padded()
         asked = {
             node
             for (node, rows), plan in self.plans.items()
-            if rows in ((), RECOMPUTED) and isinstance(plan, Call) and program.target_axes(node)
+            if rows in ((), RECOMPUTED)
+            and isinstance(plan, Call)
+            and (program.target_axes(node) or node in padded)
         }
         for node in program.graph.nodes:
             if node not in asked or node not in program.of_tokens:
@@ -405,13 +409,24 @@ class Found:
                 if follows:
                     computed.add(node)
                 continue
-            reason = self._reason(node)
+            reason = _PADDED if node in padded else self._reason(node)
             dtype = program.dtypes.get(node)
             if reason != _NO_RULE and not (dtype and dtype.is_floating_point):
                 continue  # a mask of the ids, say
             computed.add(node)
             if reason == _NO_RULE or not follows:
                 self.again[node] = reason
+
+    def _find_padded(self) -> set[fx.Node]:
+        """Nodes with a row for each place of a target that is padded to one length."""
+        program, padded = self.program, set[fx.Node]()
+        for node in program.graph.nodes:
+            if node not in program.of_tokens or program.target_axes(node):
+                continue
+            begins = is_moved(node) and any(map(program.target_axes, node.all_input_nodes))
+            if begins or not padded.isdisjoint(node.all_input_nodes):
+                padded.add(node)
+        return padded
 
     def _reason(self, node: fx.Node) -> str:
         """Why a node is computed again."""

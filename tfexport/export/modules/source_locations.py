@@ -22,19 +22,25 @@ _FIXED = (
     "instead of numbers, and use torch's own layers instead of loops over an axis"
 )
 _BY_VALUES = "data-dependent expression"
+_NO_BRANCH = (
+    "a graph cannot branch on values, or take sizes from them; use torch.where, or tensors of "
+    "fixed size with a mask"
+)
 _NUMPY = "a graph has no values for numpy to compute with; use torch's functions"
 _HINTS = (
-    (
-        _BY_VALUES,
-        "a graph cannot branch on values, or take sizes from them; use torch.where, or tensors of "
-        "fixed size with a mask",
-    ),
+    (_BY_VALUES, _NO_BRANCH),
     ("Constraints violated", _FIXED),
     ("specialized", _FIXED),
     ("static shape", _FIXED),
     ("nested_tensor", "ONNX has no rows of unequal length; pad them, with a mask"),
     ("numpy() is not supported", _NUMPY),
     ("numpy.object_", _NUMPY),
+    ("DataDependentOutputException", _NO_BRANCH),
+    (
+        "must be bool, not SymBool",
+        "a comparison of sizes is no truth value here; give the mask as a tensor, or omit what "
+        "holds for every size",
+    ),
     ("No ONNX function found", "write it with operators that ONNX has"),
 )
 

@@ -34,6 +34,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
+def _is_users(part: nn.Module) -> bool:
+    """Whether the user wrote a part, so that it has a line of the user's."""
+    return not _is_scripted(part) and not type(part).__module__.startswith("torch.")
+
+
+def _is_scripted(part: nn.Module) -> bool:
+    """Whether a part is TorchScript; with PYTORCH_JIT=0 no ScriptModule is."""
+    return isinstance(part, torch.jit.ScriptModule) and hasattr(part, "_c")
+
+
 def refuse_closed_parts(model: nn.Module) -> None:
     """Refuse parts that are no longer Python code over tensors of floats.
 
@@ -42,16 +52,16 @@ def refuse_closed_parts(model: nn.Module) -> None:
     """
     problems: dict[str, str] = {}
     for path, part in model.named_modules():
-        if isinstance(part, torch.jit.ScriptModule):
+        if _is_scripted(part):
             kind = _SCRIPTED
         elif type(part).__module__.startswith(_INT8_OF_TORCH):
             kind = _QUANTIZED
         else:
             continue
-        holder = model.get_submodule(path.rpartition(".")[0]) if path else model
-        while isinstance(holder, torch.jit.ScriptModule) and holder is not model:
-            path = path.rpartition(".")[0]
-            holder = model.get_submodule(path.rpartition(".")[0])
+        above = path
+        holder = model.get_submodule(above := above.rpartition(".")[0])
+        while above and not _is_users(holder):
+            holder = model.get_submodule(above := above.rpartition(".")[0])
         name = f"its part {path} ({type(part).__name__})" if path else "it"
         problems.setdefault(kind, f"{where(holder, 'forward')}: {name} is {kind}")
     if problems:

@@ -39,6 +39,10 @@ _CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$|specialized it to be a constant", re.
 _OF_SIZES = "compute sizes with x.size() in place of numbers"
 _REMEDIES = (
     (
+        r"\[\s*list\(range\(",
+        "torch.arange(length).expand(batch, length) takes the place of lists of numbers",
+    ),
+    (
         r"\bfor \w+ in (range|enumerate)\(",
         "operations on complete tensors, such as nn.GRU, nn.LSTM and torch.cumsum, take the place "
         "of a Python loop over an axis",

@@ -211,7 +211,10 @@ def _every_call(form: Form) -> Form:
 
 
 def _without_own(form: Form) -> Form:
-    signature = inspect.signature(form)
+    try:
+        signature = inspect.signature(form)
+    except ValueError:  # one of torch's own, which takes what it takes
+        signature = inspect.signature(lambda *args, **kwargs: None)
 
     def call(own: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -225,7 +228,7 @@ def _without_own(form: Form) -> Form:
 
 def _adaptive(axes: int, maximum: bool) -> Form:
     def pool(own: Any, *args: Any, **kwargs: Any) -> Any:
-        given = _by_name(("input", "output_size"), args, kwargs)
+        given = _by_name(("input", "output_size", "return_indices"), args, kwargs)
         inputs, output_size = given["input"], given["output_size"]
         known = all(isinstance(size, int) for size in inputs.shape[-axes:])
         if known and not maximum:
