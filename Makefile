@@ -18,11 +18,7 @@ CASES ?= 2000
 # Hundreds of tests start a process: each would compile all modules of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-<<<<<<< HEAD
-.PHONY: help demo ready-bundle real test test-all test-native test-quick-start test-wheel check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
-=======
-.PHONY: help demo ready-bundle real test test-all test-native test-quick-start check docs docs-links bench bench-serving chaos overload fuzz fuzz-modules fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
->>>>>>> grammar
+.PHONY: help demo ready-bundle real test test-all test-native test-quick-start test-wheel check docs docs-links bench bench-serving chaos overload fuzz fuzz-modules fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
 
 help:
 	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
