@@ -19,6 +19,7 @@ from tfexport.export.incremental.program import (
     OTHER_TOKENS,
     RUNS,
     TARGET,
+    THIRD_SOURCE,
     CaptureError,
     Example,
     Program,
@@ -173,9 +174,10 @@ def _examples(
 ) -> list[Example]:
     """The inputs and target ids of all runs."""
     found = []
-    first, other = _two_sizes(settings)
+    first, other, third = _three_sizes(settings)
+    of_runs = {MORE_SOURCE: other, THIRD_SOURCE: third}
     for run in range(RUNS):
-        sizes = other if run == MORE_SOURCE else first
+        sizes = of_runs.get(run, first)
         rows = draw_rows(runner.inputs, runner.below, sizes, BATCHES[run], seed=1)
         target = draw_target(vocab_size, (BATCHES[run], max(LENGTHS)), ids)
         if run == OTHER_TOKENS:
@@ -189,14 +191,28 @@ def _examples(
     return found
 
 
-def _two_sizes(settings: Sequence[Sizes]) -> tuple[Sizes, Sizes]:
-    """The size that is exported, and another one.
+def _three_sizes(settings: Sequence[Sizes]) -> tuple[Sizes, Sizes, Sizes]:
+    """The size that is exported, and two others, as unlike it as there are.
 
-    Strides make one number of rows of two sizes that are near each other.
+    Strides make one number of rows of two sizes that are near each other, and what they leave of
+    even sizes shows less than what they leave of odd ones.
     """
-    first, largest = settings[0], max(settings, key=lambda sizes: sum(sizes.values()))
-    smallest = min(settings, key=lambda sizes: sum(sizes.values()))
-    return first, largest if largest != first else smallest
+
+    def total(sizes: Sizes) -> int:
+        return sum(sizes.values())
+
+    def odd(sizes: Sizes) -> int:
+        return sum(size % 2 for size in sizes.values())
+
+    first = settings[0]
+    others = [sizes for sizes in settings if sizes != first]
+    if not others:
+        return first, first, first
+    largest = max(others, key=total)
+    other = largest if total(largest) > total(first) else min(others, key=total)
+    left = [sizes for sizes in others if sizes != other]
+    third = max(left, key=lambda sizes: (odd(sizes) != odd(other), total(sizes)), default=other)
+    return first, other, third
 
 
 def draw_ids(vocab_size: int, size: tuple[int, int], pad_id: int, seed: int = 0) -> Tensor:

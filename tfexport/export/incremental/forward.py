@@ -107,7 +107,7 @@ class OwnForward:
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""
         code = "" if error is None else code_of(error)
-        place = where(self.model, "forward", error) + (f", {code}" if code else "")
+        place = where(self.model, "forward", error, self.call) + (f", {code}" if code else "")
         return ModuleError(f"{place}: {text}. {_REMEDY}")
 
     def _logits(self, found: Any, batch: int, length: int) -> Tensor:

@@ -8,9 +8,10 @@ Axes: B batch, S source, T target, V vocabulary.
 
 import contextlib
 import io
+import itertools
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -35,9 +36,9 @@ from tfexport.gc_pause import no_collecting
 from tfexport.graph_io import BATCH
 
 # The runs, and what is different in each from the first.
-FIRST, LONGER, OTHER_TOKENS, MORE_ROWS, MORE_SOURCE, OTHER_ROW, AGAIN = range(7)
-LENGTHS = (3, 5, 5, 3, 3, 3, 3)  # T of each run
-BATCHES = (2, 2, 2, 3, 2, 2, 2)  # B
+FIRST, LONGER, OTHER_TOKENS, MORE_ROWS, MORE_SOURCE, OTHER_ROW, AGAIN, THIRD_SOURCE = range(8)
+LENGTHS = (3, 5, 5, 3, 3, 3, 3, 3)  # T of each run
+BATCHES = (2, 2, 2, 3, 2, 2, 2, 2)  # B
 RUNS = len(LENGTHS)
 Size = tuple[int, ...]  # of an axis in each run
 Shape = tuple[int, ...] | None  # of a tensor, or the value of a number; None for others
@@ -216,7 +217,8 @@ class Program:
         for node in self.graph.nodes:
             numbers = self.of_values.intersection(node.all_input_nodes)
             if node.target is operator.eq and numbers:  # a check: it has to be the size of an axis
-                raise self._refused_number(numbers.pop())
+                taken = (each for each in self.graph.nodes if each in self.of_values)
+                raise self._refused_number(next(taken))
             if numbers and self.is_number(node):
                 self.of_values.add(node)
 
@@ -233,15 +235,18 @@ class Program:
         self._shapes[node], self._numbers[node] = tuple((each,) for each in size), int
 
     def _axis_of_size(self, number: fx.Node) -> tuple[fx.Node, int, int] | None:
-        """A tensor before a number, and an axis that has its size in every run.
+        """A tensor before a number, and an axis of its size; see ``axis_near``."""
+        before = itertools.takewhile(lambda node: node is not number, self.graph.nodes)
+        return self.axis_near(self.number_sizes(number), before)
 
-        With what is added to the size: a number may be that of the axis and one more.
+    def axis_near(self, wanted: Size, nodes: Iterable[fx.Node]) -> tuple[fx.Node, int, int] | None:
+        """A tensor with an axis that has a size in every run, or one less, or some more.
+
+        Returns:
+            The node, its axis, and what is added to the size of that; None if there is none.
         """
-        wanted = self.number_sizes(number)
         near: list[tuple[fx.Node, int, int]] = []
-        for node in self.graph.nodes:
-            if node is number:
-                break
+        for node in nodes:
             if self.is_number(node):
                 continue
             for axis, size in enumerate(self.sizes(node)):

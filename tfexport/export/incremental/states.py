@@ -7,7 +7,6 @@ tensor without the target is memory.
 Axes: B batch, S source, T target.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -356,13 +355,12 @@ class Found:
         """Add an input to the memory for each size that no tensor of the memory has."""
         program = self.program
         for size in {each.size for plan in self.plans.values() for each in _input_sizes(plan)}:
-            if program.is_batch(size) or any(size in program.sizes(node) for node in self.memory):
+            if program.is_batch(size) or program.axis_near(size, self.memory) is not None:
                 continue
-            holder = next((each for each in program.inputs if size in program.sizes(each)), None)
-            holder = holder or self._holder_of(size)
-            if holder is None:
+            place = program.axis_near(size, program.inputs) or self._holder_of(size)
+            if place is None:
                 raise NoStepsError(f"a size of {size[FIRST]} follows from no input")
-            self.memory.append(holder)
+            self.memory.append(place[0])
         self.memory.sort(key=list(program.graph.nodes).index)
         if not self.memory:
             self.memory.append(program.inputs[0])
@@ -373,22 +371,17 @@ class Found:
             self.plans[program.target, ()] = Grown(Ask(program.target, (1,)), len(self.states) - 1)
             self.plans.setdefault((program.target, (1,)), program.target)
 
-    def _holder_of(self, size: Size) -> fx.Node | None:
-        """The smallest tensor of the encoder that has an axis of a size."""
+    def _holder_of(self, size: Size) -> tuple[fx.Node, int, int] | None:
+        """A tensor of the encoder that has an axis of a size; see ``Program.axis_near``."""
         program = self.program
-        holders = [
+        holders = (
             node
             for node in program.graph.nodes
             if node not in program.of_target
             and node in program.of_source
-            and size in program.sizes(node)
             and program.batch_axis(node) is not None
-        ]
-        return min(
-            holders,
-            key=lambda node: math.prod(axis[FIRST] for axis in program.sizes(node)),
-            default=None,
         )
+        return program.axis_near(size, holders)
 
     def _find_again(self) -> None:
         """Find the nodes from which on steps compute all rows again."""

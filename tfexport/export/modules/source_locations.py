@@ -45,7 +45,12 @@ _HINTS = (
 )
 
 
-def where(model: nn.Module, method: str, error: BaseException | None = None) -> str:
+def where(
+    model: nn.Module,
+    method: str,
+    error: BaseException | None = None,
+    call: Callable[..., Any] | None = None,
+) -> str:
     """The method and the line of the user's file: ``Captioner.step (captioner.py, line 12)``.
 
     A library that the line calls, and in which the error arose, is named after it.
@@ -54,10 +59,11 @@ def where(model: nn.Module, method: str, error: BaseException | None = None) -> 
         model: the user's.
         method: the method that was called.
         error: the error, whose line is named; None to name the line of the method.
+        call: what calls the module in place of the method, whose line is named without others.
     """
     name = f"{type(model).__name__}.{method}"
     location = None if error is None else _raised_at(error)
-    location = location or _defined_at(getattr(type(model), method, None))
+    location = location or _defined_at(call) or _defined_at(getattr(type(model), method, None))
     return name if location is None else f"{name} ({location})"
 
 
