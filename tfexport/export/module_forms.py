@@ -26,6 +26,7 @@ from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import Examination, check_sizes
 from tfexport.export.modules.source_locations import export_failure
+from tfexport.export.modules.wrappers import refuse_closed_parts
 from tfexport.export.parity.module_bundle import (
     CompareModule,
     compare_alignment,
@@ -187,6 +188,7 @@ def export_module_form(
     except ModuleError:
         raise
     except ExportError as error:
+        refuse_closed_parts(build.found.module.code)
         # torch's reason, or that of a layer without an equal form
         cause = (error.__cause__ or error) if isinstance(error, CaptureError) else error
         # A search graph contains the encoder, too; the form's own methods come first.

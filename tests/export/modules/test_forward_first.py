@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from tests.export.incremental.public_modules import FRAMES, SIZE, Captioner, HeadInForward
 from tfexport.export import Input, export, verify
 from tfexport.export.artifacts.results import ExportResult
+from tfexport.runtime import Translator
 
 # torch warns of parts of its own, of torch.jit and of its quantisation, which people use.
 pytestmark = [
@@ -238,3 +240,108 @@ def test_lengths_as_shares_are_drawn_as_shares(tmp_path: Path) -> None:
     inputs = (*FRAMES, Input("shares", "float32", ("batch",)))
     made = exported(seeded(Lengths), tmp_path, inputs=inputs, verify=False)
     assert made.path.exists()
+
+
+class ShiftsLabels(HeadInDecode):
+    """The decoder's ids are made of labels in ``forward``, as a training of T5 does."""
+
+    def forward(self, source: Tensor, tgt: Tensor) -> Tensor:
+        shifted = torch.cat([torch.ones_like(tgt[:, :1]), tgt[:, :-1]], 1)
+        return super().forward(source, shifted)
+
+
+class GrowsOtherwise(Captioner):
+    """A table is made anew for longer rows, with other values for all."""
+
+    base = 10.0
+
+    def forward(self, source: Tensor, tgt: Tensor) -> Tensor:
+        if source.size(1) > self.base:
+            self.base = float(source.size(1))
+        return super().forward(source / self.base, tgt)
+
+
+class GivesLoss(HeadInDecode):
+    """A forward that gives a loss, beside methods."""
+
+    def forward(self, source: Tensor, tgt: Tensor) -> Tensor:
+        return super().forward(source, tgt).logsumexp(-1).mean()
+
+
+@pytest.mark.messages
+@pytest.mark.parametrize(("build", "reason", "remedy"), [
+    (ShiftsLabels, "do not depend on the last target id", "forward=lambda model"),
+    (GrowsOtherwise, "after a call with longer ones", "computed in every call"),
+    (GivesLoss, "gives logits of shape", "steps='methods'"),
+])  # fmt: skip
+def test_forwards_that_say_something_else_are_refused(
+    build: type[nn.Module], reason: str, remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError, match=reason) as caught:
+        exported(seeded(build), tmp_path, verify=False)
+    assert f"{build.__name__}.forward (test_forward_first.py, line" in str(caught.value)
+    assert remedy in str(caught.value)
+    assert not (tmp_path / "x.bundle").exists()
+
+
+def test_a_forward_that_gives_no_logits_is_no_judge_of_methods(tmp_path: Path) -> None:
+    made = exported(seeded(GivesLoss), tmp_path, steps="methods", verify=False)
+    assert "not compared with its forward: GivesLoss.forward" in made.notes[0]
+
+
+class Negated(nn.DataParallel[nn.Module]):
+    """A user's own class around a module, which computes something."""
+
+    def forward(self, source: Tensor, tgt: Tensor) -> Any:
+        return -self.module(source, tgt)
+
+
+def test_a_users_own_wrapper_is_not_taken_off(tmp_path: Path) -> None:
+    model = Negated(seeded(Captioner))
+    made = exported(model, tmp_path, verify=False)
+    (result,) = Translator(made.path, engine="onnxruntime").generate_from([
+        {"frames": np.ones((7, 6), np.float32)}
+    ])  # fmt: skip
+    with torch.no_grad():
+        logits = model(torch.ones(1, 7, 6), torch.tensor([[1]]))
+    assert result.hypotheses[0].tokens[0] == int(logits[0, -1].argmax())
+
+
+class BoundedFrames(Captioner):
+    """Another branch from 2,000 frames on."""
+
+    def memory(self, source: Tensor) -> Tensor:
+        rows = super().memory(source)
+        return rows if source.size(1) <= 2000 else rows * 2
+
+
+def test_a_large_bound_is_said_and_kept(tmp_path: Path) -> None:
+    model = seeded(BoundedFrames)
+    made = exported(model, tmp_path, verify=False)
+    assert made.notes[0].startswith("num_frames is at most 2000")
+    translator = Translator(made.path, engine="onnxruntime")
+    with pytest.raises(ValueError, match="num_frames is 2001, of at most 2000"):
+        translator.generate_from([{"frames": np.ones((2001, 6), np.float32)}])
+    with pytest.raises(RuntimeError, match=r"if num_frames exceeds 2000.*write a bundle"):
+        export(model, tmp_path / "x.onnx", graph="generate", **FACTS)
+
+
+class ClampedLength(Captioner):
+    """A number that is that of an axis at small sizes alone."""
+
+    def memory(self, source: Tensor) -> Tensor:
+        count = torch.full((1,), source.size(1)).clamp(max=120).max().item()
+        return super().memory(source) + torch.arange(count).float().mean()
+
+
+def test_a_number_that_is_a_size_only_at_first_is_not_taken_for_it(tmp_path: Path) -> None:
+    model = seeded(ClampedLength)
+    made = exported(model, tmp_path, verify=False)
+    frames = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+    results = Translator(made.path, engine="onnxruntime").generate_from([{"frames": frames}])
+    tokens = [1]
+    with torch.no_grad():
+        for _ in results[0].hypotheses[0].tokens:
+            logits = model(torch.from_numpy(frames)[None], torch.tensor([tokens]))
+            tokens.append(int(logits[0, -1].argmax()))
+    assert list(results[0].hypotheses[0].tokens) == tokens[1:]

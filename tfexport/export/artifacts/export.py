@@ -91,7 +91,8 @@ def export(
         TypeError: an unknown option.
     """
     check_keywords("export", options, ExportKeywords)
-    model = unwrapped(model) if isinstance(model, nn.Module) else model
+    if isinstance(model, nn.Module):
+        model = unwrapped(model, called_by_user=options.get("forward") is not None)
     if graph is not None and graph not in (known := (*file_forms(), *TORCH_FILES)):
         text = f": {shown(graph)} is not one of {', '.join(map(repr, known))}"
         raise ConfigError(Message(Option("graph"), text))
@@ -153,7 +154,8 @@ def verify(
         TypeError: an unknown option.
     """
     check_keywords("verify", options, VerifyKeywords)
-    model = unwrapped(model) if isinstance(model, nn.Module) else model
+    if isinstance(model, nn.Module):
+        model = unwrapped(model, called_by_user=options.get("forward") is not None)
     level, progress, path = read_level(level), progress or silent, Path(artifact)
     _check_verified(model, options)
     with users_code(model, options.get("forward"), options.get("reference")):

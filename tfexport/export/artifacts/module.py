@@ -306,6 +306,7 @@ def _compare(
 
 def _write_file(contents: ModuleContents, output: Output) -> ExportResult:
     """Export the greedy search as one file, and compare it with the module's own code."""
+    contents.refuse_limits(output.path)
     progress = output.progress
     (form,) = [form for form in MODULE_FORMS if form.name == output.kind]
     progress(f"exporting {form.filename}", 0, 1)

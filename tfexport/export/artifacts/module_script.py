@@ -53,6 +53,7 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
 
 def _script(model: nn.Module, output: Output, contents: ModuleContents) -> ExportResult:
     """Script a module in eval mode."""
+    contents.refuse_limits(output.path)
     progress, build = output.progress, contents.build
     found = build.found
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]

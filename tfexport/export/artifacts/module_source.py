@@ -12,7 +12,7 @@ from torch import nn
 
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
-from tfexport.errors import ConfigError, Message, Option, join_problems, shown
+from tfexport.errors import ConfigError, ExportError, Message, Option, join_problems, shown
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.artifacts.option_rules import BY_FORWARD, BY_METHODS, STEPS
 from tfexport.export.graph_options import GraphOptions
@@ -29,7 +29,6 @@ from tfexport.export.modules.contract import (
 )
 from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
-from tfexport.export.modules.wrappers import refuse_closed_parts
 from tfexport.export.parity.module import EagerModule
 from tfexport.export.parity.plan import FULL
 from tfexport.export.text.families.built import ModelTokenizers
@@ -125,6 +124,20 @@ class ModuleContents:
             build.found, build.special_ids, build.max_length, self.level, build.rules
         )
 
+    def refuse_limits(self, path: Path) -> None:
+        """Refuse a single file of a module whose inputs are bounded: nothing would check them.
+
+        Raises:
+            ExportError: naming the axes.
+        """
+        limits = self.build.found.io.longest.items()
+        if limits:
+            named = " and ".join(f"{axis} exceeds {most}" for axis, most in limits)
+            raise ExportError(
+                f"{path}: {self.build.found.module.name} takes another branch if {named}. A file "
+                "cannot refuse such inputs; write a bundle, which does, or use a mask."
+            )
+
 
 @dataclass(frozen=True)
 class ModuleCall:
@@ -167,7 +180,6 @@ def read_call(
     progress: Progress,
 ) -> ModuleCall:
     """Check inputs, or find them by an example."""
-    refuse_closed_parts(model)
     target, forward = options.get("target", TARGET), options.get("forward")
     check_target(target, forward)
     steps = options.get("steps")
@@ -229,7 +241,9 @@ def _notes(call: ModuleCall, found: Examination) -> tuple[str, ...]:
     limits = [f"{axis} is at most {most}" for axis, most in found.io.longest.items()]
     if limits:
         return (f"{' and '.join(limits)}: beyond, your code takes another branch",)
-    reason = None if call.own is not None else forward_problem(call.model, len(call.inputs))
+    reason: str | None = found.module.why_no_judge
+    if call.own is None:
+        reason = forward_problem(call.model, len(call.inputs))
     return (f"its methods were not compared with its forward: {reason}",) if reason else ()
 
 

@@ -31,6 +31,7 @@ from tfexport.export.modules.examine import LONGEST_TRIED, other_branch, refuse_
 from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows
 from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
+from tfexport.export.modules.wrappers import refuse_closed_parts
 from tfexport.export.report import LEAST_ALLOWED, allow
 from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH
@@ -67,9 +68,11 @@ def find_program(
     _fill_tables(runner, own, settings, max_length)
     runs = _examples(runner, settings, ids, vocab_size)
     _refuse_probabilities(own, runs[0])
+    _refuse_shift(runner, own, settings[0], ids, vocab_size)
     try:
         program = Program(own, runs)
     except CaptureError as capture:
+        refuse_closed_parts(own.model)
         error = capture.__cause__
         assert error is not None
         taken = [each.spec for each in (*inputs, replace(own.target, axes=(BATCH, TARGET)))]
@@ -117,16 +120,53 @@ def _fill_tables(
 
     A program has the table that is there when it is exported.
     """
+    short = _tensors(runner, settings[0], 2), torch.full((2, 3), runner.start_id)
+    before = own(*short)
+    repeats = torch.equal(before, own(*short))  # random numbers are told later, with their line
     axes = axes_of(runner.inputs)
     calls = [(settings[0], max_length)]
     if len(axes) == 1:  # of several, such as those of a picture, the rows would be large
         calls.append(({axes[0]: LONGEST_TRIED}, 1))
     for sizes, length in calls:
-        inputs = as_tensors(
-            runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, sizes, 1))
-        )
         with contextlib.suppress(ModuleError):  # where a table ends, say
-            own(inputs, torch.full((1, length), runner.start_id))
+            own(_tensors(runner, sizes, 1), torch.full((1, length), runner.start_id))
+    if repeats and beyond_rounding(own, lambda: own(*short), before, own(*short)):
+        raise own.wrong(
+            "gives other logits for the same inputs after a call with longer ones: it keeps "
+            "something between calls. What depends on a length is to be computed in every call"
+        )
+
+
+def _tensors(runner: Runner, sizes: Sizes, batch: int) -> tuple[Tensor, ...]:
+    """Drawn inputs of a batch."""
+    return as_tensors(
+        runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, sizes, batch))
+    )
+
+
+@torch.no_grad()
+def _refuse_shift(
+    runner: Runner, own: OwnForward, sizes: Sizes, ids: SpecialIds, size: int
+) -> None:
+    """Refuse a forward whose last logits do not depend on the last target id.
+
+    Raises:
+        ModuleError: it makes the decoder's ids of labels itself, say.
+    """
+    inputs = _tensors(runner, sizes, 2)
+    target = draw_target(size, (2, 3), ids)
+    last = [number for number in range(size) if number not in (ids.pad, int(target[0, -1]))][:8]
+    first = own(inputs, target)[:, -1]
+    for number in last:
+        other = target.clone()
+        other[:, -1] = number
+        if not torch.equal(own(inputs, other)[:, -1], first):
+            return
+    names = ", ".join(each.name for each in (*own.inputs, own.target))
+    raise own.wrong(
+        "its last logits do not depend on the last target id, as where labels are shifted in "
+        f"forward; say how the decoder is called without it: forward=lambda model, {names}: …"
+    )
 
 
 @torch.no_grad()

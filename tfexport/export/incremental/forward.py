@@ -20,6 +20,7 @@ from tfexport.graph_io import BATCH
 TARGET = Input("target", "int64", (BATCH, "target_length"))
 Forward = Callable[..., Any]
 _REMEDY = "docs/training-script.md says what a forward may give."
+_METHODS = "Its methods, if they are those of docs/modules.md, are taken with steps='methods'."
 
 
 @dataclass(frozen=True)
@@ -95,20 +96,30 @@ class OwnForward:
     def _say_which(self, result: Any) -> str:
         """How to say which part of a result the logits are."""
         names = ", ".join(each.name for each in (*self.inputs, self.target))
-        call = f"model({names})"
+        parts: dict[str, Any] = {}
         if isinstance(result, Mapping):
-            part = f"[{next(iter(result), 'logits')!r}]"
+            parts = {f"[{key!r}]": value for key, value in result.items()}
         elif isinstance(result, tuple | list):
-            part = "[1]"
-        else:
-            part = f".{next(iter(vars(result)), 'logits')}" if hasattr(result, "__dict__") else ""
-        return f"say which part they are: forward=lambda model, {names}: {call}{part}"
+            parts = {f"[{number}]": value for number, value in enumerate(result)}
+        elif hasattr(result, "__dict__"):
+            parts = {f".{name}": value for name, value in vars(result).items()}
+        logits = [
+            part
+            for part, value in parts.items()
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
+        ]
+        part = logits[0] if logits else " …"
+        return f"say which part they are: forward=lambda model, {names}: model({names}){part}"
 
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""
         code = "" if error is None else code_of(error)
         place = where(self.model, "forward", error, self.call) + (f", {code}" if code else "")
-        return ModuleError(f"{place}: {text}. {_REMEDY}")
+        has_methods = callable(getattr(self.model, "encode", None)) and any(
+            callable(getattr(self.model, name, None)) for name in ("decode", "step")
+        )
+        remedy = f"{_REMEDY} {_METHODS}" if has_methods else _REMEDY
+        return ModuleError(f"{place}: {text}. {remedy}")
 
     def _logits(self, found: Any, batch: int, length: int) -> Tensor:
         """The logits among the results of a call, as (B, T, V)."""

@@ -8,10 +8,9 @@ Axes: B batch, S source, T target, V vocabulary.
 
 import contextlib
 import io
-import itertools
 import math
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -52,7 +51,15 @@ _OTHER_SIZES = (
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
 
 
-_NUMBERS_OF_VALUES = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
+aten: Any = torch.ops.aten
+_NUMBERS_OF_VALUES = (aten.item.default, aten._local_scalar_dense.default)
+_FILLING = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1}  # the argument that fills
+# Operators that keep a tensor whose elements are all alike so.
+_KEEPING = {
+    "expand", "repeat", "view", "reshape", "_unsafe_view", "permute", "transpose", "unsqueeze",
+    "squeeze", "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "select", "slice",
+    "max", "min", "amax", "amin", "to", "_to_copy",
+}  # fmt: skip
 
 
 class CaptureError(Exception):
@@ -138,6 +145,7 @@ class Program:
         longest: axes of the inputs for which the forward takes another branch from some size on,
             each with the largest size before.
         of_values: numbers that an encoder takes from the values of tensors.
+        several: operators that give several tensors.
         dtypes: of each tensor, or of the first of several; sizes are known of all runs.
     """
 
@@ -155,6 +163,7 @@ class Program:
         self.own, self.examples = own, examples
         self.longest: dict[str, int] = {}
         self.of_values: set[fx.Node] = set()
+        self.several: set[fx.Node] = set()
         try:
             self.exported = _exported(own, examples[0])
         except Exception as error:  # torch's own, of any kind
@@ -187,29 +196,21 @@ class Program:
         self._run_all()
 
     def _replace_numbers(self) -> None:
-        """Replace numbers that are taken from values by the sizes that they are.
+        """Replace numbers that are taken from tensors by the sizes that fill these.
 
-        Lengths that are made of sizes, such as ``torch.full((B,), x.size(1))``, have values that
-        follow from the sizes alone, and so has their maximum. An encoder may have others.
+        The maximum of ``torch.full((B,), x.size(1))`` is that size. An encoder may take other
+        numbers from values.
 
         Raises:
-            ModuleError: a number depends on the target ids.
+            ModuleError: a number depends on the target ids, or has to be the size of an axis.
         """
         for node in [node for node in self.graph.nodes if node.target in _NUMBERS_OF_VALUES]:
-            by_sizes = node not in self.of_source and node not in self.of_tokens
-            place = self._axis_of_size(node) if by_sizes else None
-            if place is None and node in self.of_target:
+            size = None if self.is_float(node) else self._filled_with(node.args[0])
+            if size is None and node in self.of_target:
                 raise self._refused_number(node)
-            if place is None:
+            if size is None:
                 self.of_values.add(node)
                 continue
-            tensor, axis, more = place
-            with self.graph.inserting_before(node):
-                size = self.graph.call_function(torch.ops.aten.sym_size.int, (tensor, axis))
-                self._note_size(size, node, self.sizes(tensor)[axis])
-                if more:
-                    size = self.graph.call_function(operator.add, (size, more))
-                    self._note_size(size, node, self.number_sizes(node))
             node.replace_all_uses_with(size)
             self.graph.erase_node(node)
         for name in ("of_target", "of_tokens", "of_source"):
@@ -222,38 +223,37 @@ class Program:
             if numbers and self.is_number(node):
                 self.of_values.add(node)
 
+    def _filled_with(self, value: Any) -> fx.Node | None:
+        """The size that all elements of a tensor are; None if they are something else."""
+        if not isinstance(value, fx.Node) or not hasattr(value.target, "_schema"):
+            return None
+        target: Any = value.target
+        name, args = target.name().removeprefix("aten::").partition(".")[0], value.args
+        if name in _FILLING:
+            size: Any = args[_FILLING[name]]
+            return size if isinstance(size, fx.Node) and self.is_number(size) else None
+        if name in _KEEPING:
+            return self._filled_with(args[0])
+        more = args[1] if len(args) > 1 else None
+        if name not in ("add", "sub") or not isinstance(more, int) or value.kwargs:
+            return None
+        filled = self._filled_with(args[0])
+        if filled is None:
+            return None
+        compute: Callable[..., int] = operator.add if name == "add" else operator.sub
+        with self.graph.inserting_before(value):
+            made: fx.Node = self.graph.call_function(compute, (filled, more))
+        made.meta |= {name: each for name, each in value.meta.items() if name != "val"}
+        sizes = [(compute(number, more),) for number in self.number_sizes(filled)]
+        self._shapes[made], self._numbers[made] = tuple(sizes), int
+        return made
+
     def _refused_number(self, node: fx.Node) -> ModuleError:
         return self.own.wrong(
             f"takes a size from the values of a tensor: {self.line_of(node)}. A graph knows sizes "
             "of tensors only: torch.arange(x.size(1)) < lengths[:, None] takes the place of "
             "torch.arange(lengths.max()), and pad_packed_sequence takes total_length=x.size(1)"
         )
-
-    def _note_size(self, node: fx.Node, number: fx.Node, size: Size) -> None:
-        """Note what is known of the node of a size, which takes the place of a number."""
-        node.meta |= {name: value for name, value in number.meta.items() if name != "val"}
-        self._shapes[node], self._numbers[node] = tuple((each,) for each in size), int
-
-    def _axis_of_size(self, number: fx.Node) -> tuple[fx.Node, int, int] | None:
-        """A tensor before a number, and an axis of its size; see ``axis_near``."""
-        before = itertools.takewhile(lambda node: node is not number, self.graph.nodes)
-        return self.axis_near(self.number_sizes(number), before)
-
-    def axis_near(self, wanted: Size, nodes: Iterable[fx.Node]) -> tuple[fx.Node, int, int] | None:
-        """A tensor with an axis that has a size in every run, or one less, or some more.
-
-        Returns:
-            The node, its axis, and what is added to the size of that; None if there is none.
-        """
-        near: list[tuple[fx.Node, int, int]] = []
-        for node in nodes:
-            if self.is_number(node):
-                continue
-            for axis, size in enumerate(self.sizes(node)):
-                gaps = {one - other for one, other in zip(wanted, size, strict=True)}
-                if len(gaps) == 1 and len(set(size)) > 1:
-                    near.append((node, axis, gaps.pop()))
-        return min(near, key=lambda place: abs(place[2]), default=None)
 
     def _run_all(self) -> None:
         follow = self._followers()
@@ -297,6 +297,8 @@ class Program:
     def _see(self, node: fx.Node, value: Any) -> None:
         """Note what kind of value a node has."""
         one = value[0] if isinstance(value, tuple | list) and value else value
+        if one is not value:
+            self.several.add(node)
         if isinstance(one, Tensor):
             self.dtypes[node] = one.dtype
         elif isinstance(value, int | float) and not isinstance(value, bool):

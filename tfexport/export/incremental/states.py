@@ -298,6 +298,8 @@ class Found:
         program = self.program
         if any(axis not in program.pure_axes(node) for axis in rows):
             raise NoStepsError(f"there is no rule for {program.line_of(node)}")
+        if node in program.several:
+            raise NoStepsError(f"there is no rule for {program.line_of(node)}")
         self._without_rule.add(node)
         last: Any = Ask(node, RECOMPUTED if self._is_cache(node) else ())
         for axis in rows:
@@ -355,12 +357,13 @@ class Found:
         """Add an input to the memory for each size that no tensor of the memory has."""
         program = self.program
         for size in {each.size for plan in self.plans.values() for each in _input_sizes(plan)}:
-            if program.is_batch(size) or program.axis_near(size, self.memory) is not None:
+            if program.is_batch(size) or any(size in program.sizes(node) for node in self.memory):
                 continue
-            place = program.axis_near(size, program.inputs) or self._holder_of(size)
-            if place is None:
+            holder = next((each for each in program.inputs if size in program.sizes(each)), None)
+            holder = holder or self._holder_of(size)
+            if holder is None:
                 raise NoStepsError(f"a size of {size[FIRST]} follows from no input")
-            self.memory.append(place[0])
+            self.memory.append(holder)
         self.memory.sort(key=list(program.graph.nodes).index)
         if not self.memory:
             self.memory.append(program.inputs[0])
@@ -371,17 +374,16 @@ class Found:
             self.plans[program.target, ()] = Grown(Ask(program.target, (1,)), len(self.states) - 1)
             self.plans.setdefault((program.target, (1,)), program.target)
 
-    def _holder_of(self, size: Size) -> tuple[fx.Node, int, int] | None:
-        """A tensor of the encoder that has an axis of a size; see ``Program.axis_near``."""
+    def _holder_of(self, size: Size) -> fx.Node | None:
+        """The first tensor of the encoder that has an axis of a size."""
         program = self.program
         holders = (
             node
             for node in program.graph.nodes
-            if node not in program.of_target
-            and node in program.of_source
+            if node in program.of_source - program.of_target - program.several
             and program.batch_axis(node) is not None
         )
-        return program.axis_near(size, holders)
+        return next((node for node in holders if size in program.sizes(node)), None)
 
     def _find_again(self) -> None:
         """Find the nodes from which on steps compute all rows again."""

@@ -184,11 +184,9 @@ class _Emitter:
     def _size(self, size: Size) -> fx.Node:
         if self.program.is_batch(size):
             return self.graph.call_function(aten.sym_size.int, (self.token, 0))
-        place = self.program.axis_near(size, self.held)
-        assert place is not None  # as ``Found`` has seen to
-        node, axis, more = place
-        found = self.graph.call_function(aten.sym_size.int, (self.held[node], axis))
-        return self.graph.call_function(operator.add, (found, more)) if more else found
+        node = next(each for each in self.held if size in self.program.sizes(each))
+        axis = self.program.sizes(node).index(size)
+        return self.graph.call_function(aten.sym_size.int, (self.held[node], axis))
 
     def _total(self) -> fx.Node:
         if self.total is None:

@@ -64,6 +64,8 @@ class UserModule(nn.Module):
 
     Attributes:
         model: the custom module.
+        judge: see ``__init__``; None too where its forward gives no logits.
+        why_no_judge: what it gave.
         recomputes: it has no ``step``: the state is the tokens so far, (B, T).
         memory_axes: the batch axis of each tensor of the memory; they are moved to the front.
         state_axes: the same for the state.
@@ -84,6 +86,7 @@ class UserModule(nn.Module):
         _check_methods(model, num_inputs)
         self.model = model
         self.judge = judge
+        self.why_no_judge = ""
         self.recomputes = not _has(model, "step")
         self.memory_axes: tuple[int, ...] = ()
         self.state_axes: tuple[int, ...] = ()

@@ -96,6 +96,8 @@ def examine(
         probes = runner.probes(settings)
     _check_repeats(runner, probes[0], settings[0])
     _check_rows_alone(runner, probes[0], settings[0])
+    if module.judge is not None and not _judges(runner, settings[0]):
+        module.judge = None
     causal = module.judge is None or _check_by_forward(runner, settings[0], ids)
     names = AxisNames(probes)
     memory = memory_specs(probes, names)
@@ -188,6 +190,20 @@ def _check_rows_alone(runner: Runner, first: Probe, sizes: Sizes) -> None:
             "a row has different logits alone and in a batch, so its results depend on the other "
             "rows of the batch",
         )
+
+
+@torch.no_grad()
+def _judges(runner: Runner, sizes: Sizes) -> bool:
+    """Whether a forward gives logits; one that does not is noted in the module."""
+    module = runner.module
+    rows = draw_rows(runner.inputs, runner.below, sizes, 2)
+    target = torch.full((2, 3), runner.start_id)
+    try:
+        module.judge(as_tensors(runner.inputs, stack_rows(rows)), target)
+    except ModuleError as error:
+        module.why_no_judge = str(error)
+        return False
+    return True
 
 
 @torch.no_grad()

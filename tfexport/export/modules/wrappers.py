@@ -19,29 +19,25 @@ _SCRIPTED = (
 )
 _QUANTIZED = (
     "weights that torch quantised to int8, which ONNX has no operators for; export the float "
-    "module, and quantise it with quantize='int8' (--quantize int8)"
+    "module, and quantise it with quantize='int8'"
 )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside of ``torch.compile``, ``nn.DataParallel`` and the like."""
+def unwrapped(model: nn.Module, called_by_user: bool = False) -> nn.Module:
+    """The module inside of ``torch.compile``, ``nn.DataParallel`` and the like.
+
+    Args:
+        model: as it is handed over.
+        called_by_user: a function of the user's calls it, which may name ``model.module``.
+    """
     while True:
-        if isinstance(model, _HOLDERS):
-            model = model.module
-        elif (inner := model._modules.get(_COMPILED)) is not None:
-            model = inner
+        kind = type(model)
+        if kind in _HOLDERS and not called_by_user:
+            model = model.get_submodule("module")
+        elif kind.__module__.startswith("torch.") and model._modules.get(_COMPILED) is not None:
+            model = model.get_submodule(_COMPILED)
         else:
             return model
-
-
-def _is_users(part: nn.Module) -> bool:
-    """Whether the user wrote a part, so that it has a line of the user's."""
-    return not _is_scripted(part) and not type(part).__module__.startswith("torch.")
-
-
-def _is_scripted(part: nn.Module) -> bool:
-    """Whether a part is TorchScript; with PYTORCH_JIT=0 no ScriptModule is."""
-    return isinstance(part, torch.jit.ScriptModule) and hasattr(part, "_c")
 
 
 def refuse_closed_parts(model: nn.Module) -> None:
@@ -58,11 +54,25 @@ def refuse_closed_parts(model: nn.Module) -> None:
             kind = _QUANTIZED
         else:
             continue
-        above = path
-        holder = model.get_submodule(above := above.rpartition(".")[0])
-        while above and not _is_users(holder):
-            holder = model.get_submodule(above := above.rpartition(".")[0])
         name = f"its part {path} ({type(part).__name__})" if path else "it"
-        problems.setdefault(kind, f"{where(holder, 'forward')}: {name} is {kind}")
+        problems.setdefault(kind, f"{where(_holder(model, path), 'forward')}: {name} is {kind}")
     if problems:
         raise ExportError("; ".join(problems.values()) + ".")
+
+
+def _holder(model: nn.Module, path: str) -> nn.Module:
+    """The innermost module around a part that the user wrote."""
+    holders = [model]
+    for name in path.split(".")[:-1]:
+        holders.append(holders[-1].get_submodule(name))
+    return next((each for each in reversed(holders) if _is_users(each)), model)
+
+
+def _is_users(part: nn.Module) -> bool:
+    """Whether the user wrote a part, so that it has a line of the user's."""
+    return not _is_scripted(part) and not type(part).__module__.startswith("torch.")
+
+
+def _is_scripted(part: nn.Module) -> bool:
+    """Whether a part is TorchScript; with PYTORCH_JIT=0 no ScriptModule is."""
+    return isinstance(part, torch.jit.ScriptModule) and hasattr(part, "_c")
