@@ -258,7 +258,7 @@ class GrowsOtherwise(Captioner):
     def forward(self, source: Tensor, tgt: Tensor) -> Tensor:
         if source.size(1) > self.base:
             self.base = float(source.size(1))
-        return super().forward(source / self.base, tgt)
+        return super().forward(source * self.base, tgt)
 
 
 class GivesLoss(HeadInDecode):
