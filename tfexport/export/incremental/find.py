@@ -20,8 +20,8 @@ from tfexport.export.incremental.program import (
     RUNS,
     TARGET,
     THIRD_SOURCE,
-    CaptureError,
     Example,
+    ForwardCaptureError,
     Program,
 )
 from tfexport.export.incremental.states import Found, NoStepsError
@@ -71,7 +71,7 @@ def find_program(
     _refuse_shift(runner, own, settings[0], ids, vocab_size)
     try:
         program = Program(own, runs)
-    except CaptureError as capture:
+    except ForwardCaptureError as capture:
         refuse_closed_parts(own.model)
         error = capture.__cause__
         assert error is not None
@@ -157,6 +157,8 @@ def _refuse_shift(
     target = draw_target(size, (2, 3), ids)
     last = [number for number in range(size) if number not in (ids.pad, int(target[0, -1]))][:8]
     first = own(inputs, target)[:, -1]
+    if not last:
+        return
     for number in last:
         other = target.clone()
         other[:, -1] = number

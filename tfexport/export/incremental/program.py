@@ -62,7 +62,7 @@ _KEEPING = {
 }  # fmt: skip
 
 
-class CaptureError(Exception):
+class ForwardCaptureError(Exception):
     """torch could not export a forward; its error is the ``__cause__``."""
 
 
@@ -157,7 +157,7 @@ class Program:
             examples: of all runs, in their order.
 
         Raises:
-            CaptureError: torch cannot export the forward; its error is the cause.
+            ForwardCaptureError: torch cannot export the forward; its error is the cause.
             ModuleError: the program does not run at other sizes, or takes a number from values.
         """
         self.own, self.examples = own, examples
@@ -167,7 +167,7 @@ class Program:
         try:
             self.exported = _exported(own, examples[0])
         except Exception as error:  # torch's own, of any kind
-            raise CaptureError(error) from error
+            raise ForwardCaptureError(error) from error
         self.graph = self.exported.graph
         _drop_assertions(self.graph)
         signature = self.exported.graph_signature
@@ -229,10 +229,14 @@ class Program:
             return None
         target: Any = value.target
         name, args = target.name().removeprefix("aten::").partition(".")[0], value.args
+        if self.dtypes.get(value) not in (torch.int64, torch.int32, torch.float32):
+            return None  # which may not hold it
         if name in _FILLING:
             size: Any = args[_FILLING[name]]
-            return size if isinstance(size, fx.Node) and self.is_number(size) else None
-        if name in _KEEPING:
+            whole = isinstance(size, fx.Node) and self.is_number(size) and not self.is_float(size)
+            return size if whole else None
+        tensors = [each for each in value.all_input_nodes if not self.is_number(each)]
+        if name in _KEEPING and len(tensors) == 1:
             return self._filled_with(args[0])
         more = args[1] if len(args) > 1 else None
         if name not in ("add", "sub") or not isinstance(more, int) or value.kwargs:
