@@ -11,12 +11,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.drawn_modules.case import DIED, Result
 from tests.drawn_modules.productions import draw_design
 from tests.support.paths import REPOSITORY
+from tests.support.shared_work import share
 
 FOLDER = REPOSITORY / "build" / "fuzz-modules"
 WAIT = 120.0  # seconds of processor time, after which a case is ended
@@ -71,19 +71,10 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     known = {result.seed for result in read_results(folder) if is_of_this_grammar(result)}
     _end_line(folder / "results.jsonl")
-    lock, waiting = threading.Lock(), iter(seed for seed in seeds if seed not in known)
 
-    def take() -> Iterator[int]:
-        while True:
-            with lock:
-                seed = next(waiting, None)
-            if seed is None:
-                return
-            yield seed
-
-    def work() -> None:
+    def work(taken: Iterator[int], lock: threading.Lock) -> None:
         with _Worker(wait) as worker:
-            for seed in take():
+            for seed in taken:
                 result = worker.run(seed)
                 with lock, (folder / "results.jsonl").open("a") as file:
                     file.write(result.to_json() + "\n")
@@ -91,9 +82,7 @@ def run(
                         worker.keep(seed, folder)
                     tell(result)
 
-    with ThreadPoolExecutor(workers) as pool:
-        for job in [pool.submit(work) for _ in range(workers)]:
-            job.result()
+    share((seed for seed in seeds if seed not in known), workers, work)
 
 
 class _Worker:

@@ -216,7 +216,7 @@ EXPORTED_SEEDS = {
     205: "attention/memory_slots",
     269: "attention/sdpa_mask",
     343: "layout/transposed_around",
-    781: "layout/sequence_first",
+    837: "helpers/head_in_forward",
     953: "attention/cosine",
     1173: "attention/sdpa_causal",
     1672: "positions/relative_clamped",

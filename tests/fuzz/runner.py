@@ -11,12 +11,12 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from tests.support.paths import REPOSITORY
+from tests.support.shared_work import share
 
 GROUPS = (
     "manifests", "checkpoints", "configs", "inputs", "options", "journals", "tokenizers", "tuning",
@@ -76,19 +76,11 @@ def run(
         wait: seconds after which a case hangs and its process is killed.
         tell: called with every case that fails, and why.
     """
-    outcome, lock, waiting = Outcome(), threading.Lock(), iter(cases)
+    outcome = Outcome()
 
-    def take() -> Iterator[Case]:
-        while True:
-            with lock:
-                case = next(waiting, None)
-            if case is None:
-                return
-            yield case
-
-    def work() -> None:
+    def work(taken: Iterator[Case], lock: threading.Lock) -> None:
         with _Worker(bundle, wait) as worker:
-            for case in take():
+            for case in taken:
                 problem = worker.run(case)
                 with lock:
                     outcome.cases[case.group] += 1
@@ -96,9 +88,7 @@ def run(
                         outcome.failures[case] = problem
                         tell(case, problem)
 
-    with ThreadPoolExecutor(workers) as pool:
-        for job in [pool.submit(work) for _ in range(workers)]:
-            job.result()
+    share(cases, workers, work)
     return outcome
 
 

@@ -196,16 +196,6 @@ def verify_named_module(
         )  # fmt: skip
 
 
-def refuse_steps(steps: str | None) -> None:
-    """Refuse ``--steps`` for a checkpoint.
-
-    Raises:
-        click.UsageError: it is given.
-    """
-    if steps is not None:
-        raise click.UsageError("--steps applies to custom modules, which --module names.")
-
-
 def refuse_others(options: Mapping[str, Any]) -> None:
     """Refuse options for checkpoints together with ``--module``.
 

@@ -16,7 +16,6 @@ from tfexport.cli.module_option import (
     STEPS_OPTION,
     check_sources,
     refuse_others,
-    refuse_steps,
     script_named_module,
 )
 
@@ -39,7 +38,6 @@ from tfexport.cli.module_option import (
 def torchscript(
     checkpoint: str | None,
     module: str | None,
-    steps: str | None,
     output: str,
     verify: str,
     no_verify: bool,
@@ -67,9 +65,8 @@ def torchscript(
     check_new_file(output, force)  # before torch is loaded, which takes a second
     if module is not None:
         refuse_others({**options, "torch_export": torch_export})
-        script_named_module(module, output, {"verify": level, "force": force}, steps)
+        script_named_module(module, output, {"verify": level, "force": force}, options["steps"])
         return
-    refuse_steps(steps)
     assert checkpoint is not None
     with needs("export"):
         from tfexport.export import export

@@ -21,7 +21,6 @@ from tfexport.cli.module_option import (
     STEPS_OPTION,
     check_sources,
     refuse_others,
-    refuse_steps,
     verify_named_module,
 )
 
@@ -59,7 +58,6 @@ def verify(
     artifact: str,
     checkpoint: str | None,
     module: str | None,
-    steps: str | None,
     as_json: bool,
     report: str | None,
     level: str,
@@ -88,13 +86,12 @@ def verify(
 
     with progress_bar() as progress:
         if module is not None:
-            real = {name: options.pop(name) for name in ("samples", "expect")}
-            real |= {"level": level, "steps": steps}
+            real = {name: options.pop(name) for name in ("samples", "expect", "steps")}
+            real["level"] = level
             refuse_others(options)
             result = verify_named_module(artifact, module, progress, real)
         else:
             assert checkpoint is not None
-            refuse_steps(steps)
             result = compare(artifact, checkpoint, progress=progress, level=level, **options)
     # Comparisons run in one thread.
     libraries = {"torch": result.summary()["torch"]}

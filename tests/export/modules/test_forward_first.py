@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from tests.export.incremental.public_modules import FRAMES, SIZE, Captioner, HeadInForward
 from tfexport.export import Input, export, verify
@@ -70,10 +71,13 @@ class OfLoss(HeadInDecode):
         raise AssertionError("it is not called")
 
 
-@pytest.mark.parametrize("kind", ["bundle", "generate", "torchscript"])
+@pytest.mark.parametrize("kind", ["bundle", "int8", "generate", "torchscript"])
 def test_methods_are_refused_if_the_forward_has_other_logits(kind: str, tmp_path: Path) -> None:
-    output = tmp_path / {"bundle": "x", "generate": "x.onnx", "torchscript": "x.ts"}[kind]
-    options: dict[str, Any] = {"graph": "generate"} if kind == "generate" else {}
+    output = tmp_path / {"generate": "x.onnx", "torchscript": "x.ts"}.get(kind, "x")
+    chosen: dict[str, dict[str, Any]] = {
+        "generate": {"graph": "generate"}, "int8": {"quantize": "int8"},
+    }  # fmt: skip
+    options = chosen.get(kind, {})
     with pytest.raises(RuntimeError) as caught:
         export(seeded(HeadInForward), output, steps="methods", verify=False, **FACTS, **options)
     message = str(caught.value)
@@ -122,8 +126,9 @@ def test_steps_by_a_forward_that_is_not_there_are_refused(tmp_path: Path) -> Non
         exported(seeded(OfLoss), tmp_path, steps="encoder")
 
 
-def test_what_is_wrapped_is_the_module_inside(tmp_path: Path) -> None:
-    compiled = torch.compile(nn.DataParallel(seeded(Captioner)))
+@pytest.mark.parametrize("wrapper", [nn.DataParallel, AveragedModel])
+def test_what_is_wrapped_is_the_module_inside(wrapper: Any, tmp_path: Path) -> None:
+    compiled = torch.compile(wrapper(seeded(Captioner)))
     made = exported(compiled, tmp_path, verify=False)  # type: ignore[arg-type]
     assert made.manifest.module is not None
     assert made.manifest.module["found"]["state"]
@@ -287,6 +292,7 @@ def test_forwards_that_say_something_else_are_refused(
 def test_a_forward_that_gives_no_logits_is_no_judge_of_methods(tmp_path: Path) -> None:
     made = exported(seeded(GivesLoss), tmp_path, steps="methods", verify=False)
     assert "not compared with its forward: GivesLoss.forward" in made.notes[0]
+    assert "steps=" not in made.notes[0]  # which was done
 
 
 class Negated(nn.DataParallel[nn.Module]):

@@ -185,9 +185,10 @@ def _check_verified(model: CheckpointLike, options: VerifyKeywords) -> None:
     """Refuse options for checkpoints with a custom module, and the reverse."""
     problems: list[str | Message] = list(declared_twice(options))
     if not _calls_module(options):
-        if options.get("examples"):
-            text = " applies to custom modules, which are compared with "
-            problems.append(Message(Option("examples"), text, Option("inputs"), "."))
+        for name in ("examples", "steps"):
+            if options.get(name):
+                text = " applies to custom modules, which are compared with "
+                problems.append(Message(Option(name), text, Option("inputs"), "."))
     else:
         if not isinstance(model, nn.Module):
             text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint does not use "

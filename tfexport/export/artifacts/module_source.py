@@ -237,7 +237,7 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
 
 
 def _notes(call: ModuleCall, found: Examination) -> tuple[str, ...]:
-    """What is to be said of a module: limits, and a forward that was not called."""
+    """Remarks on limits of a module's inputs, and on a forward that was not compared."""
     limits = [f"{axis} is at most {most}" for axis, most in found.io.longest.items()]
     if limits:
         return (f"{' and '.join(limits)}: beyond, your code takes another branch",)

@@ -20,7 +20,7 @@ class ExportResult:
         bundle_manifest: None for a single file.
         layout: name of the checkpoint's layout; None for a module of the user's own.
         tokenizers: the tokenizer files that were exported with it; empty if it takes ids.
-        notes: remarks on the decoding defaults that the checkpoint's files name.
+        notes: remarks on what was read, left out or not compared.
         weights: "float32", "int8", "int4" or "bf16".
         quality: of quantised weights: the comparison with the float32 ones; None without samples.
         kept: parameters that stayed float32 so that the quality was good enough.

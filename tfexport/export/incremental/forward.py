@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.export.modules.contract import ModuleError, call_users
+from tfexport.export.modules.contract import ModuleError, call_users, kind_of
 from tfexport.export.modules.inputs import Input
 from tfexport.export.modules.source_locations import code_of, where
 from tfexport.graph_io import BATCH
@@ -119,7 +119,9 @@ class OwnForward:
             callable(getattr(self.model, name, None)) for name in ("decode", "step")
         )
         remedy = f"{_REMEDY} {_METHODS}" if has_methods else _REMEDY
-        return ModuleError(f"{place}: {text}. {remedy}")
+        error_of_forward = ModuleError(f"{place}: {text}. {remedy}")
+        error_of_forward.reason = f"{place}: {text}"
+        return error_of_forward
 
     def _logits(self, found: Any, batch: int, length: int) -> Tensor:
         """The logits among the results of a call, as (B, T, V)."""
@@ -128,7 +130,7 @@ class OwnForward:
         if isinstance(logits, tuple | list) and logits:
             logits = logits[0]
         if not isinstance(logits, Tensor):
-            raise self.wrong(f"gives {_kind(found)}, not logits; {self._say_which(found)}")
+            raise self.wrong(f"gives {kind_of(found)}, not logits; {self._say_which(found)}")
         if not logits.is_floating_point():
             raise self.wrong(f"gives logits of {logits.dtype}, not of floats")
         batch_first = self.target.axes[0] == BATCH
@@ -145,16 +147,6 @@ class OwnForward:
         of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
         # Not converted where it need not be: a conversion would be an operator without a line.
         return of_rows if of_rows.dtype == torch.float32 else of_rows.float()
-
-
-def _kind(result: Any) -> str:
-    """What a forward gave: ``a dict of 'output', 'loss'``."""
-    if isinstance(result, Mapping):
-        return f"a {type(result).__name__} of {', '.join(map(repr, result))}"
-    if isinstance(result, tuple | list):
-        kinds = ", ".join(type(each).__name__ for each in result) or "nothing"
-        return f"a {type(result).__name__} of {kinds}"
-    return f"a {type(result).__name__}"
 
 
 def check_target(target: Any, forward: Any) -> None:

@@ -213,6 +213,7 @@ class Program:
                 continue
             node.replace_all_uses_with(size)
             self.graph.erase_node(node)
+        _drop_assertions(self.graph)  # of those that were replaced
         for name in ("of_target", "of_tokens", "of_source"):
             vars(self).pop(name, None)
         for node in self.graph.nodes:
@@ -367,10 +368,10 @@ class Program:
 
     def cause(self, *runs: int) -> fx.Node | None:
         """The first node that differs in a run; None if the logits do not."""
-        changed = [node for run in runs for node in self._unlike[run]]
+        changed = {node for run in runs for node in self._unlike[run]}
         if self.logits not in changed:
             return None
-        return min(changed, key=list(self.graph.nodes).index)
+        return next(node for node in self.graph.nodes if node in changed)
 
     @torch.no_grad()
     def run(self, example: Example, known: Mapping[fx.Node, Any] = _NOTHING) -> dict[fx.Node, Any]:

@@ -8,7 +8,7 @@ Axes: B batch, T tokens, V vocabulary.
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,7 +29,13 @@ _SAY_HOW = Message(
 
 
 class ModuleError(ExportError):
-    """A method of the module raised an error, or its result violates the contract."""
+    """A method of the module raised an error, or its result violates the contract.
+
+    Attributes:
+        reason: the message without what to do about it.
+    """
+
+    reason = ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class UserModule(nn.Module):
         given = _moved(state, self.state_axes, to_front=False)
         found = self._call("step", token, position, given, self._own_memory(memory))
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise self.wrong("step", f"returns {_kind(found)}, not a tuple (logits, state)")
+            raise self.wrong("step", f"returns {kind_of(found)}, not a tuple (logits, state)")
         logits, after = found
         self._check_logits("step", logits, (token.size(0), "V"))
         return logits, _moved(self._tensors("step", after, least=0), self.state_axes, to_front=True)
@@ -231,7 +237,9 @@ class UserModule(nn.Module):
         """The result of a method, as a tuple of tensors."""
         given = (found,) if isinstance(found, Tensor) else found
         if not isinstance(given, tuple | list) or not all(isinstance(t, Tensor) for t in given):
-            raise self.wrong(method, f"returns {_kind(found)}, not a tensor or a tuple of tensors")
+            raise self.wrong(
+                method, f"returns {kind_of(found)}, not a tensor or a tuple of tensors"
+            )
         if len(given) < least:
             raise self.wrong(method, "returns no tensor")
         for number, tensor in enumerate(given):
@@ -244,7 +252,7 @@ class UserModule(nn.Module):
 
     def _check_logits(self, method: str, logits: Any, wanted: tuple[int | str, ...]) -> None:
         if not isinstance(logits, Tensor):
-            raise self.wrong(method, f"returns {_kind(logits)} as logits, not a tensor")
+            raise self.wrong(method, f"returns {kind_of(logits)} as logits, not a tensor")
         shape = tuple(logits.shape)
         if torch.compiler.is_exporting():  # a comparison of sizes would fix them
             return
@@ -395,11 +403,15 @@ def _equal(one: Tensor, two: Tensor) -> bool:
     return torch.allclose(one.double(), two.double(), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-def _kind(found: Any) -> str:
-    if isinstance(found, tuple | list):
-        kinds = ", ".join(type(each).__name__ for each in found) or "nothing"
-        return f"a {type(found).__name__} of {kinds}"
-    return shown(found) if found is None else f"a {type(found).__name__}"
+def kind_of(result: Any) -> str:
+    """The kind of a result, for messages: ``a dict of 'output', 'loss'``."""
+    if isinstance(result, Mapping):
+        parts = ", ".join(map(repr, result)) or "nothing"
+    elif isinstance(result, tuple | list):
+        parts = ", ".join(type(each).__name__ for each in result) or "nothing"
+    else:
+        return shown(result) if result is None else f"a {type(result).__name__}"
+    return f"a {type(result).__name__} of {parts}"
 
 
 def _name(tensor: Tensor) -> str:

@@ -201,7 +201,7 @@ def _judges(runner: Runner, sizes: Sizes) -> bool:
     try:
         module.judge(as_tensors(runner.inputs, stack_rows(rows)), target)
     except ModuleError as error:
-        module.why_no_judge = str(error)
+        module.why_no_judge = error.reason
         return False
     return True
 
