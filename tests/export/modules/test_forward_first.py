@@ -266,6 +266,13 @@ class GrowsOtherwise(Captioner):
         return super().forward(source * self.base, tgt)
 
 
+class ActsOnShortOnes(Captioner):
+    """Another branch for few frames, from which nothing else differs."""
+
+    def forward(self, source: Tensor, tgt: Tensor) -> Tensor:
+        return super().forward(source * 3 if source.size(1) < 4 else source, tgt)
+
+
 class GivesLoss(HeadInDecode):
     """A forward that gives a loss, beside methods."""
 
@@ -278,6 +285,7 @@ class GivesLoss(HeadInDecode):
     (ShiftsLabels, "do not depend on the last target id", "forward=lambda model"),
     (GrowsOtherwise, "after a call with longer ones", "computed in every call"),
     (GivesLoss, "gives logits of shape", "steps='methods'"),
+    (ActsOnShortOnes, "another branch if num_frames is less than 4", "a mask"),
 ])  # fmt: skip
 def test_forwards_that_say_something_else_are_refused(
     build: type[nn.Module], reason: str, remedy: str, tmp_path: Path

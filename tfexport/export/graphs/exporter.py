@@ -6,7 +6,7 @@ Callers use ``exporter.export_graph_module``, not an imported name, so that test
 import contextlib
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -171,19 +171,38 @@ def largest_sizes(
     Returns:
         Name of an axis to that size, without those that may have any.
     """
+    found: dict[str, int] = {}
+    for axis, bounds in _bounds(program, axes):
+        if bounds.upper < _ANY_SIZE:
+            found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
+    return found
+
+
+def smallest_sizes(
+    program: torch.export.ExportedProgram, axes: Sequence[Sequence[int | str]]
+) -> dict[str, int]:
+    """The minimum size of each axis for which torch captured the branch; see ``largest_sizes``.
+
+    Code need not act otherwise on smaller ones: torch takes an inner axis of one row for another.
+    """
+    found: dict[str, int] = {}
+    for axis, bounds in _bounds(program, axes):
+        found[axis] = max(int(bounds.lower), found.get(axis, 0))
+    return found
+
+
+def _bounds(
+    program: torch.export.ExportedProgram, axes: Sequence[Sequence[int | str]]
+) -> Iterator[tuple[str, Any]]:
+    """The named axes of the inputs that vary, each with the bounds of its sizes."""
     values = {node.name: node.meta["val"] for node in program.graph.nodes
               if node.op == "placeholder"}  # fmt: skip
-    found: dict[str, int] = {}
     for names, node in zip(axes, program.graph_signature.user_inputs, strict=True):
         for axis, size in zip(names, values[str(node)].shape, strict=True):
-            bounds = (
-                program.range_constraints.get(size.node.expr)
-                if isinstance(size, torch.SymInt)
-                else None
-            )
-            if isinstance(axis, str) and bounds is not None and bounds.upper < _ANY_SIZE:
-                found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
-    return found
+            if isinstance(axis, str) and isinstance(size, torch.SymInt):
+                bounds = program.range_constraints.get(size.node.expr)
+                if bounds is not None:
+                    yield axis, bounds
 
 
 def with_axis_names(text: str, tensors: Sequence[TensorSpec]) -> str:

@@ -1,6 +1,7 @@
 """Encoder, memory, cache and step of a module that has a ``forward`` alone."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.exporter import with_axis_names
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.program import (
+    AGAIN,
     BATCHES,
     FIRST,
     LENGTHS,
@@ -78,6 +80,7 @@ def find_program(
         taken = [each.spec for each in (*inputs, replace(own.target, axes=(BATCH, TARGET)))]
         reason = with_axis_names(export_failure(own.model, ("forward",), error), taken)
         raise ModuleError(f"forward cannot be exported: {reason} {_OTHER_WAY}") from error
+    _check_small(runner, program, settings[0], ids, vocab_size)
     program.longest = _bounds(runner, own, program.largest_sizes(), settings[0], max_length)
     return program
 
@@ -169,6 +172,34 @@ def _refuse_shift(
         "its last logits do not depend on the last target id, as where labels are shifted in "
         f"forward; say how the decoder is called without it: forward=lambda model, {names}: …"
     )
+
+
+@torch.no_grad()
+def _check_small(
+    runner: Runner, program: Program, sizes: Sizes, ids: SpecialIds, vocab_size: int
+) -> None:
+    """Refuse a forward that takes another branch for smaller sizes of its inputs.
+
+    Raises:
+        ModuleError: naming the axis and the size.
+    """
+    if program.cause(AGAIN) is not None:
+        return  # what differs each time is told with its own line
+    own, target = program.own, draw_target(vocab_size, (2, max(LENGTHS)), ids)
+    for axis, least in program.smallest_sizes().items():
+        if axis not in sizes or not 1 < least <= sizes[axis]:
+            continue
+        inputs = _tensors(runner, {**sizes, axis: least - 1}, 2)
+        try:
+            wanted = own(inputs, target)
+        except ModuleError:
+            continue  # a limit of the code itself
+        made = program.logits_of(Example(inputs, target))
+        if beyond_rounding(own, functools.partial(own, inputs, target), wanted, made):
+            raise own.wrong(
+                f"takes another branch if {axis} is less than {least}; a graph has only one "
+                "branch, so use code that works for all sizes, such as a mask"
+            )
 
 
 @torch.no_grad()

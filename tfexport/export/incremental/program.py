@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim
 
 from tfexport.export import torch_names
-from tfexport.export.graphs.exporter import largest_sizes
+from tfexport.export.graphs.exporter import largest_sizes, smallest_sizes
 from tfexport.export.graphs.kernels import source_line
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.attention import attention, recognise
@@ -371,7 +371,8 @@ class Program:
         changed = {node for run in runs for node in self._unlike[run]}
         if self.logits not in changed:
             return None
-        return next(node for node in self.graph.nodes if node in changed)
+        first: fx.Node = next(node for node in self.graph.nodes if node in changed)
+        return first
 
     @torch.no_grad()
     def run(self, example: Example, known: Mapping[fx.Node, Any] = _NOTHING) -> dict[fx.Node, Any]:
@@ -456,8 +457,23 @@ class Program:
 
     def largest_sizes(self) -> dict[str, int]:
         """See ``exporter.largest_sizes``."""
-        axes = [each.axes for each in self.own.batch_first]
-        return largest_sizes(self.exported, [*axes, (BATCH, TARGET)])
+        return largest_sizes(self.exported, self._axes())
+
+    def smallest_sizes(self) -> dict[str, int]:
+        """See ``exporter.smallest_sizes``."""
+        return smallest_sizes(self.exported, self._axes())
+
+    def _axes(self) -> list[Sequence[int | str]]:
+        return [*(each.axes for each in self.own.batch_first), (BATCH, TARGET)]
+
+    def logits_of(self, example: Example) -> Tensor:
+        """What the program gives for inputs and target ids.
+
+        Raises:
+            ModuleError: it does not run at these sizes; the message names the line.
+        """
+        logits: Tensor = self._run(example, {self.logits})[0][self.logits]
+        return logits
 
     # What a node depends on.
 
