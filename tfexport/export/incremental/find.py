@@ -39,7 +39,10 @@ from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH
 from tfexport.module_rows import Array, stack_rows
 
-_OTHER_WAY = "Your own methods encode, start and step may have loops: docs/modules.md."
+_OTHER_WAY = (
+    "Methods encode, start and step of your own may have loops (docs/modules.md); steps='methods' "
+    "takes them."
+)
 _CHECKED = 7  # tokens of a row, by which found steps are compared with the forward at once
 
 

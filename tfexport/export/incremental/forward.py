@@ -4,6 +4,7 @@ Axes: B batch, T target, V vocabulary.
 """
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,7 @@ from tfexport.graph_io import BATCH
 TARGET = Input("target", "int64", (BATCH, "target_length"))
 Forward = Callable[..., Any]
 _REMEDY = "docs/training-script.md says what a forward may give."
+_OTHER_SIZE = re.compile("invalid for input of size|must match the size of tensor")
 _METHODS = "Its methods, if they are those of docs/modules.md, are taken with steps='methods'."
 
 
@@ -111,6 +113,15 @@ class OwnForward:
         part = logits[0] if logits else " …"
         return f"say which part they are: forward=lambda model, {names}: model({names}){part}"
 
+    def _padded(self, length: str) -> str:
+        """How to call a forward that takes one number of target ids only."""
+        names = ", ".join(each.name for each in self.inputs)
+        return (
+            f"forward that takes {length} target ids only is called with padded ones: "
+            f"forward=lambda model, {names}, target: model({names}, torch.nn.functional.pad(target,"
+            f" (0, {length} - target.size(1))))[:, :target.size(1)]"
+        )
+
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""
         code = "" if error is None else code_of(error)
@@ -119,6 +130,8 @@ class OwnForward:
             callable(getattr(self.model, name, None)) for name in ("decode", "step")
         )
         remedy = f"{_REMEDY} {_METHODS}" if has_methods else _REMEDY
+        if self.call is None and _OTHER_SIZE.search(text):
+            remedy = f"A {self._padded('N')}. {remedy}"
         error_of_forward = ModuleError(f"{place}: {text}. {remedy}")
         error_of_forward.reason = f"{place}: {text}"
         return error_of_forward
@@ -139,10 +152,15 @@ class OwnForward:
             logits = logits.unflatten(0, sizes)
         if not torch.compiler.is_exporting() and tuple(logits.shape[:-1]) != sizes:
             expected = "(B, T, V)" if batch_first else "(T, B, V)"
+            remedy = (
+                "another order of axes is declared by "
+                "target=Input('target', 'int64', ('target_length', 'batch'))"
+            )
+            if batch_first and logits.dim() == 3 and len(logits) == batch < logits.size(1):
+                remedy = f"a {self._padded(str(logits.size(1)))}"
             raise self.wrong(
                 f"gives logits of shape {tuple(logits.shape)}, not ({sizes[0]}, {sizes[1]}, V) = "
-                f"{expected} or these flattened; another order of axes is declared by "
-                "target=Input('target', 'int64', ('target_length', 'batch'))"
+                f"{expected} or these flattened; {remedy}"
             )
         of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
         # Not converted where it need not be: a conversion would be an operator without a line.

@@ -117,11 +117,11 @@ def one_line(error: BaseException) -> str:
     lines = [line.strip() for line in (summary or text).splitlines()]
     reason = next((line for line in lines if line), "")
     reason = re.sub(r"[^\s;,]*[\\/]([^\s\\/]+\.py)", r"\1", reason)  # without folders
+    if isinstance(error, ExportError):  # complete: what to do comes last
+        return reason.rstrip(".")
     if len(reason) > _LONGEST:
         reason = reason[:_LONGEST] + "…"
     hint = next((advice for part, advice in _HINTS if part in text), None)
-    if isinstance(error, ExportError):
-        return reason.rstrip(".")
     if hint is not None and _BY_VALUES in text:  # torch names the value by its own symbol
         return f"a {_BY_VALUES.replace('expression', 'branch or size')}: {hint}"
     named = f"{type(error).__name__}: {reason}".rstrip(": .")

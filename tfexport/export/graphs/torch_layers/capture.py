@@ -36,6 +36,7 @@ _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 # Among the suggested fixes, or for an axis without a name.
 _CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$|specialized it to be a constant", re.MULTILINE)
 
+_MOST_LINES, _LONGEST = 4, 160  # lines in a message, and characters of one
 _OF_SIZES = "compute sizes with x.size() in place of numbers"
 _REMEDIES = (
     (
@@ -49,7 +50,7 @@ _REMEDIES = (
     ),
     (r"\brange\(", "torch.arange(x.size(1)) keeps sizes, range does not"),
     (
-        r"\(through \w+\)",
+        r"\(through \w+\)|\b(np|numpy)\.\w+\(",
         "the library takes the numbers of the example: use torch's functions (torch.ones, "
         "torch.triu, torch.einsum), which keep sizes",
     ),
@@ -75,13 +76,18 @@ class Baked:
         found = _VIOLATED.search(str(error))
         if found is None or _CONSTANT.search(str(error)) is None:
             return None
-        locations = ", ".join(self._lines)
-        where = f"; at {locations}" if locations else ""
-        remedy = next((each for form, each in _REMEDIES if re.search(form, locations)), _OF_SIZES)
+        locations = list(self._lines)[:_MOST_LINES]
+        where = f"; at {', '.join(locations)}" if locations else ""
+        remedies = "; ".join(dict.fromkeys(filter(None, map(_remedy, locations)))) or _OF_SIZES
         return LinesError(
-            f"the code works for the example's size only, in {found[1]}{where}; {remedy}",
+            f"the code works for the example's size only, in {found[1]}{where}; {remedies}",
             [*self._lines.values()],
         )
+
+
+def _remedy(line: str) -> str | None:
+    """What to do about a line by which a size became a constant; None if its form is not known."""
+    return next((remedy for form, remedy in _REMEDIES if re.search(form, line)), None)
 
 
 def _users_line() -> dict[str, Line]:
@@ -90,7 +96,7 @@ def _users_line() -> dict[str, Line]:
     for frame in reversed(_inside(traceback.extract_stack())):
         if is_users(frame.filename):
             through = "" if library is None else f" (through {library})"
-            line, number = (frame.line or "").rstrip(":"), frame.lineno or 0
+            line, number = (frame.line or "").rstrip(":")[:_LONGEST], frame.lineno or 0
             said = f"{Path(frame.filename).name}:{number} in {frame.name}: {line}{through}"
             return {said: (frame.filename, number, frame.name)}
         library = library or library_of(frame.filename)
