@@ -13,6 +13,8 @@ from tests.support.combinations import few_of
 from tests.support.eager_search import Rules, greedy
 from tfexport.errors import ExportError, InputError, ParityError
 from tfexport.export import Input, export
+from tfexport.export.modules.contract import UserModule
+from tfexport.export.modules.probes import Runner
 from tfexport.runtime import Translator
 
 pytestmark = pytest.mark.usefixtures("no_beam_graph")
@@ -265,3 +267,19 @@ def test_memory_has_its_batch_behind_another_axis_without_steps(
     with Translator(tmp_path / "a.bundle") as translator:
         (found,) = translator.generate([row["input_ids"].tolist()])
     assert found.hypotheses[0].tokens == greedy(model, row, Rules(max_length=9)).tokens
+
+
+class AllPixels(Base):
+    """Attention between all pixels: its numbers grow with the fourth power of the sides."""
+
+    def encode(self, picture: Tensor) -> Tensor:
+        pixels = super().encode(picture.flatten(2).transpose(1, 2))
+        return (pixels @ pixels.transpose(1, 2)).softmax(-1) @ pixels
+
+
+def test_pictures_are_tried_large_only_where_that_is_cheap() -> None:
+    picture = Input("picture", "float32", ("batch", 4, "height", "width"))
+    sizes = Runner(UserModule(AllPixels().eval(), 1), (picture,), start_id=1, steps=2).settings(())
+    assert max(each["height"] for each in sizes) == 24
+    frames = Runner(UserModule(Base().eval(), 1), (FRAMES,), start_id=1, steps=2).settings(())
+    assert max(each["time"] for each in frames) == 96

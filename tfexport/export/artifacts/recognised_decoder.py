@@ -6,6 +6,7 @@ what the decoder attends to besides, with which the native engine decodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -129,7 +130,10 @@ def _cases(call: ModuleCall, found: Examination) -> Iterator[tuple[list[Row], bo
         yield [padded, rows[1]], False
     if varies:
         largest = max(found.settings, key=lambda sizes: sum(sizes.values()))
-        longer = {axis: _LONGER * size for axis, size in largest.items()}
+        # A row of each input becomes so many times as large, whatever its number of axes.
+        num_axes = max(len(axes_of([each])) for each in found.inputs)
+        factor = _LONGER ** (1 / num_axes)
+        longer = {axis: math.ceil(factor * size) for axis, size in largest.items()}
         yield [*draw_rows(found.inputs, found.below, longer, 1)], False
     for row in call.examples[:_MOST_EXAMPLES]:
         yield [row], True

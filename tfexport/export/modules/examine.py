@@ -31,6 +31,9 @@ from tfexport.module_rows import Array, stack_rows
 
 STEPS = 5
 LONGEST_TRIED = 1024  # ids of a row
+_TWO_WAYS = (
+    "omit steps='methods' to export forward, or return in the methods what forward returns"
+)
 Row = Mapping[str, Array]
 Pair = Sequence[torch.Tensor]
 
@@ -229,8 +232,7 @@ def _check_by_forward(runner: Runner, sizes: Sizes, ids: SpecialIds) -> bool:
         raise module.wrong(
             last,
             f"returns logits of {size} tokens, and forward of {width}: forward computes more than "
-            "encode and decode do, such as its last layer; omit steps='methods' to export forward, "
-            "or return in the methods what forward returns",
+            f"encode and decode do, such as its last layer; {_TWO_WAYS}",
         )
     tokens = torch.randint(width, (2, runner.steps), generator=torch.Generator().manual_seed(0))
     tokens = tokens.masked_fill(tokens == ids.pad, (ids.pad + 1) % width)
@@ -255,8 +257,8 @@ def _check_by_forward(runner: Runner, sizes: Sizes, ids: SpecialIds) -> bool:
             "logits that are normalised otherwise than those of forward"
         )  # fmt: skip
         raise module.wrong(
-            last, f"gives {reason} for the same tokens; omit steps='methods' to export forward, or "
-            "return in the methods what forward returns"
+            last, f"gives {reason} for the same tokens; {_TWO_WAYS}; forward= says how forward is "
+            "called if it takes labels that are shifted, or another argument in evaluation"
         )  # fmt: skip
     return not _differ(runner, lambda: [own(inputs(), tokens), of_prefixes()])
 

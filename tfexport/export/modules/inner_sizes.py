@@ -5,6 +5,7 @@ for the same. So a module is captured at sizes at which each of its inner axes t
 more than one row, and no two of them are alike.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,6 +63,28 @@ def varying_sizes(runs: Sequence[Shapes]) -> list[set[tuple[int, ...]]]:
         else set()
         for number in range(len(runs))
     ]
+
+
+def expected_numbers(one: Shapes, two: Shapes, growth: float, further: float) -> float:
+    """How many numbers the largest result of a larger run has, if all grow as they did before.
+
+    Args:
+        one: of a run.
+        two: of a run whose inputs have ``growth`` times as many numbers.
+        growth: above 1.
+        further: how many times as many numbers as in the second the inputs of the larger run have.
+
+    Returns:
+        0 if the two runs called other functions, so that they cannot be compared.
+    """
+    if [name for name, _ in one] != [name for name, _ in two]:
+        return 0.0
+    most = 0.0
+    for (_, before), (_, after) in zip(one, two, strict=True):
+        numbers, more = math.prod(before), math.prod(after)
+        if numbers and more:
+            most = max(most, more * further ** (math.log(more / numbers) / math.log(growth)))
+    return most
 
 
 def has_single_rows(sizes: set[tuple[int, ...]]) -> bool:

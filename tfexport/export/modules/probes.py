@@ -1,6 +1,7 @@
 """Runs of a module at several sizes, and the axes of memory and state that show in them."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ from tfexport import graph_io
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.inner_sizes import (
     Shapes,
+    expected_numbers,
     has_single_rows,
     num_alike,
     shapes_in,
@@ -280,6 +282,7 @@ def example_sizes(names: AxisNames, growth: Mapping[str, Growth], setting: int) 
 
 
 SETTINGS = 4  # sizes at which the module is run
+MOST_NUMBERS = 2**26  # of a tensor, where further sizes are tried
 Examples = Sequence[Mapping[str, Array]]
 
 
@@ -320,7 +323,10 @@ class Runner:
                 f"{self.module.name} only runs with the sizes {sizes}; declare an "
                 f"axis of fixed size by its size, not by a name.{last}"
             )
-        further = [sizes for sizes in further_sizes(self.inputs) if self._runs(sizes)]
+        further: list[Sizes] = []
+        for other in further_sizes(self.inputs):
+            if self._is_affordable(other, [*tried, *further]) and self._runs(other):
+                further.append(other)
         chosen = self._without_single_rows(tried, further)
         while len(chosen) < SETTINGS and self._try(candidates, tried, failures, len(tried) + 1):
             chosen = self._without_single_rows(tried, further)
@@ -371,6 +377,16 @@ class Runner:
         except ModuleError:
             return False
         return True
+
+    def _is_affordable(self, sizes: Sizes, known: Sequence[Sizes]) -> bool:
+        """Whether no inner tensor has too many numbers, as attention between all pixels has."""
+        numbers = {_num_inputs(self.inputs, each): _key(each) for each in known}
+        if len(numbers) < 2:
+            return True
+        one, two = sorted(numbers)[-2:]
+        smaller, larger = self._shapes[numbers[one]], self._shapes[numbers[two]]
+        further = _num_inputs(self.inputs, sizes) / two
+        return expected_numbers(smaller, larger, two / one, further) <= MOST_NUMBERS
 
     def _record(self, sizes: Sizes) -> None:
         """Run, and keep the shapes of all inner tensors."""
@@ -452,6 +468,13 @@ class Runner:
             return True
 
         return accepts
+
+
+def _num_inputs(inputs: Sequence[Input], sizes: Sizes) -> int:
+    """How many numbers a row has."""
+    rows = ([sizes[axis] if isinstance(axis, str) else axis for axis in each.axes[1:]]
+            for each in inputs)  # fmt: skip
+    return sum(map(math.prod, rows))
 
 
 def _key(sizes: Sizes) -> tuple[int, ...]:
