@@ -190,15 +190,27 @@ class Packed(Captioner):
         self.rnn = nn.LSTM(SIZE, SIZE // 2, batch_first=True, bidirectional=True)
 
     def forward(self, source: Tensor, tgt: Tensor) -> Tensor:
-        lengths = (source != PAD).sum(1).cpu()
+        return self.of_lengths(source, (source != PAD).sum(1), tgt)
+
+    def of_lengths(self, source: Tensor, lengths: Tensor, tgt: Tensor) -> Tensor:
         packed = nn.utils.rnn.pack_padded_sequence(
-            self.ids(source), lengths, batch_first=True, enforce_sorted=False
+            self.ids(source), lengths.cpu(), batch_first=True, enforce_sorted=False
         )
         memory, _ = nn.utils.rnn.pad_packed_sequence(
             self.rnn(packed)[0], batch_first=True, total_length=source.size(1)
         )
-        logits: Tensor = self.out(self.states(memory, tgt, source == PAD))
+        hidden = torch.arange(source.size(1)) >= lengths[:, None]
+        logits: Tensor = self.out(self.states(memory, tgt, hidden))
         return logits
+
+
+class PackedByLengths(Packed):
+    """The lengths are an input, and none may be 0."""
+
+    def forward(  # type: ignore[override]
+        self, source: Tensor, lengths: Tensor, tgt: Tensor
+    ) -> Tensor:
+        return self.of_lengths(source, lengths, tgt)
 
 
 class InDict(Captioner):
@@ -261,6 +273,7 @@ PUBLIC = (
     case(TableKept),
     case(NormInForward),
     case(Packed, IDS),
+    case(PackedByLengths, (*IDS, Input("lengths", "int64", ("batch",)))),
     case(InDict),
     case(pooled, IMAGE),
     case(convolved, IMAGE),

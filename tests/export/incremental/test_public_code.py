@@ -26,7 +26,7 @@ def rows_of(test: Case) -> list[dict[str, Any]]:
             shape = [
                 a if isinstance(a, int) else sizes.get(a, sizes["height"]) for a in each.axes[1:]
             ]
-            ids = random.integers(3, WORDS, shape)
+            ids = random.integers(3, WORDS, shape) if shape else np.array(sizes["height"] - 3)
             row[each.name] = (
                 ids if each.dtype == "int64" else random.normal(size=shape).astype("f4")
             )

@@ -31,9 +31,7 @@ from tfexport.module_rows import Array, stack_rows
 
 STEPS = 5
 LONGEST_TRIED = 1024  # ids of a row
-_TWO_WAYS = (
-    "omit steps='methods' to export forward, or return in the methods what forward returns"
-)
+_TWO_WAYS = "omit steps='methods' to export forward, or return in the methods what forward returns"
 Row = Mapping[str, Array]
 Pair = Sequence[torch.Tensor]
 

@@ -281,6 +281,7 @@ def example_sizes(names: AxisNames, growth: Mapping[str, Growth], setting: int) 
     return sizes
 
 
+_INTEGERS = ("int64", "int32", "int16", "uint8", "int8")
 SETTINGS = 4  # sizes at which the module is run
 MOST_NUMBERS = 2**26  # of a tensor, where further sizes are tried
 Examples = Sequence[Mapping[str, Array]]
@@ -442,14 +443,42 @@ class Runner:
     def _find_bounds(self, sizes: Sizes) -> None:
         """Find for each integer input the largest number that ``encode`` takes."""
         for each in self.inputs:
-            wanted = each.dtype in ("int64", "int32", "int16", "uint8", "int8")
-            if wanted and each.name not in self.below and each.name != graph_io.ATTENTION_MASK:
-                self.below[each.name] = _smallest_refused(self._accepts(each, sizes))
+            if self._has_unknown_bound(each):
+                accepts = self._accepts(each, sizes, 0)
+                if not accepts(0) and not accepts(1):  # as with lengths, of which none may be 0
+                    accepts = self._accepts(each, sizes, 1)
+                bound = _smallest_refused(accepts)
+                if (
+                    is_lone(each)
+                    and bound - 1 in sizes.values()
+                    and self._grows(each, sizes, bound)
+                ):
+                    bound = LARGEST_ID
+                self.below[each.name] = bound
 
-    def _accepts(self, each: Input, sizes: Sizes) -> Callable[[int], bool]:
-        """Whether ``encode`` takes a number everywhere in one input."""
-        others = {other.name: 1 for other in self.inputs}
-        (row,) = draw_rows(self.inputs, {**others, **self.below}, sizes, 1)
+    def _grows(self, each: Input, sizes: Sizes, number: int) -> bool:
+        """Whether ``encode`` takes a number that is too large at some sizes at larger ones."""
+        larger = {axis: 2 * size for axis, size in sizes.items()}
+        return self._accepts(each, larger, 0)(number)
+
+    def _has_unknown_bound(self, each: Input) -> bool:
+        """Whether an input holds integers, of which the largest that are allowed are not known."""
+        known = each.name in self.below or each.name == graph_io.ATTENTION_MASK
+        return each.dtype in _INTEGERS and not known
+
+    def _accepts(self, each: Input, sizes: Sizes, other: int) -> Callable[[int], bool]:
+        """Whether ``encode`` takes a number everywhere in one input.
+
+        Args:
+            each: the input.
+            sizes: of the axes.
+            other: the number everywhere in inputs whose bound is not known.
+        """
+        (row,) = draw_rows(
+            self.inputs, {each.name: 1 for each in self.inputs} | self.below, sizes, 1
+        )
+        unknown = [each.name for each in self.inputs if self._has_unknown_bound(each)]
+        row |= {name: np.full_like(row[name], other) for name in unknown}
         most = np.iinfo(each.dtype).max
 
         def accepts(number: int) -> bool:
