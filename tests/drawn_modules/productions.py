@@ -264,7 +264,7 @@ _ROWS: Mapping[str, Sequence[tuple[Any, ...]]] = {
             "sequential_subclass", 1.5,
             _all(_by_hand, _is("feed_forward", "relu", "gelu", "conv_along_source")),
         ),
-        ("script_part", 0.7),
+        ("script_part", 0.7, lambda design: True, "a part that is TorchScript"),
     ],
 }  # fmt: skip
 GRAMMAR: Mapping[str, tuple[Production, ...]] = {

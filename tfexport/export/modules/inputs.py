@@ -246,9 +246,10 @@ def _draw(each: Input, below: float | None, sizes: Sizes, random: np.random.Gene
         return random.integers(0, 2, shape).astype(bool)
     most = min(2 if below is None else int(below), LARGEST_ID, int(np.iinfo(each.dtype).max) + 1)
     least = 0
-    if is_lone(each):  # a length is that of an axis at most, and one at least
-        most = min(most, *(size + 1 for size in sizes.values()))
-        least = min(1, most - 1)
+    if is_lone(each):  # a length is that of an axis at most, of which half is there at least
+        longest = min(sizes.values(), default=most)
+        least = (longest + 1) // 2 if longest < most else min(1, most - 1)
+        most = min(most, longest + 1)
     return np.asarray(random.integers(least, most, shape)).astype(each.dtype)
 
 

@@ -373,8 +373,10 @@ class Runner:
         return is_lone(each) and each.dtype.startswith("float") and each.name not in self.below
 
     def _runs(self, sizes: Sizes) -> bool:
+        """Whether the module runs with many rows, of which some may have another length."""
         try:
             self._record(sizes)
+            self.run(sizes, max(BATCHES), steps=1)
         except ModuleError:
             return False
         return True
