@@ -11,6 +11,7 @@ from torch import Tensor
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.exporter import with_axis_names
 from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.forward_capture import TARGET, ForwardCaptureError
 from tfexport.export.incremental.program import (
     AGAIN,
     BATCHES,
@@ -20,10 +21,8 @@ from tfexport.export.incremental.program import (
     OTHER_ROW,
     OTHER_TOKENS,
     RUNS,
-    TARGET,
     THIRD_SOURCE,
     Example,
-    ForwardCaptureError,
     Program,
 )
 from tfexport.export.incremental.states import Found, NoStepsError

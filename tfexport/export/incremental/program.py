@@ -6,8 +6,6 @@ in all runs: an axis that changes with the number of target ids alone holds a ro
 Axes: B batch, S source, T target, V vocabulary.
 """
 
-import contextlib
-import io
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,21 +15,21 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
-from torch.export import Dim
+from torch import Tensor, fx
 
-from tfexport.export import torch_names
 from tfexport.export.graphs.exporter import largest_sizes, smallest_sizes
 from tfexport.export.graphs.kernels import source_line
-from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.incremental.functional import functional
+from tfexport.export.incremental.forward_capture import (
+    NUMBERS_OF_VALUES,
+    TARGET,
+    capture_forward,
+    drop_assertions,
+)
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.source_locations import one_line
-from tfexport.export.quiet import quiet
-from tfexport.gc_pause import no_collecting
 from tfexport.graph_io import BATCH
 
 # The runs, and what is different in each from the first.
@@ -43,7 +41,6 @@ Size = tuple[int, ...]  # of an axis in each run
 Shape = tuple[int, ...] | None  # of a tensor, or the value of a number; None for others
 _NOTHING: Mapping[fx.Node, Any] = MappingProxyType({})
 Part = Callable[[fx.Node], tuple[int, int | None] | None]  # an axis and rows of it; None for none
-TARGET = "target_length"
 _OTHER_SIZES = (
     "Sizes that are numbers, or that hold at the example's size only, are part of the program; "
     "compute them from x.size(1), or declare an axis of fixed size by its number"
@@ -52,7 +49,6 @@ _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other ord
 
 
 aten: Any = torch.ops.aten
-_NUMBERS_OF_VALUES = (aten.item.default, aten._local_scalar_dense.default)
 _FILLING = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1}  # the argument that fills
 # Operators that keep a tensor whose elements are all alike so.
 _KEEPING = {
@@ -60,22 +56,6 @@ _KEEPING = {
     "squeeze", "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "select", "slice",
     "max", "min", "amax", "amin", "to", "_to_copy",
 }  # fmt: skip
-
-
-class ForwardCaptureError(Exception):
-    """torch could not export a forward; its error is the ``__cause__``."""
-
-
-class _Traced(nn.Module):
-    """The forward with all tensors as positional arguments."""
-
-    def __init__(self, own: OwnForward) -> None:
-        super().__init__()
-        self.model, self._own = own.model, own
-
-    def forward(self, *tensors: Tensor) -> Tensor:
-        """Inputs and target ids -> logits (B, T, V)."""
-        return self._own(tensors[:-1], tensors[-1])
 
 
 @dataclass(frozen=True)
@@ -164,12 +144,9 @@ class Program:
         self.longest: dict[str, int] = {}
         self.of_values: set[fx.Node] = set()
         self.several: set[fx.Node] = set()
-        try:
-            self.exported = _exported(own, examples[0])
-        except Exception as error:  # torch's own, of any kind
-            raise ForwardCaptureError(error) from error
+        self.exported = capture_forward(own, examples[0].inputs, examples[0].target)
         self.graph = self.exported.graph
-        _drop_assertions(self.graph)
+        drop_assertions(self.graph)
         signature = self.exported.graph_signature
         named: dict[str, str] = {
             **signature.inputs_to_parameters,
@@ -204,7 +181,7 @@ class Program:
         Raises:
             ModuleError: a number depends on the target ids, or has to be the size of an axis.
         """
-        for node in [node for node in self.graph.nodes if node.target in _NUMBERS_OF_VALUES]:
+        for node in [node for node in self.graph.nodes if node.target in NUMBERS_OF_VALUES]:
             size = None if self.is_float(node) else self._filled_with(node.args[0])
             if size is None and node in self.of_target:
                 raise self._refused_number(node)
@@ -213,7 +190,7 @@ class Program:
                 continue
             node.replace_all_uses_with(size)
             self.graph.erase_node(node)
-        _drop_assertions(self.graph)  # of those that were replaced
+        drop_assertions(self.graph)  # of those that were replaced
         for name in ("of_target", "of_tokens", "of_source"):
             vars(self).pop(name, None)
         for node in self.graph.nodes:
@@ -587,43 +564,6 @@ def _operator(node: fx.Node) -> str:
         return "softmax"
     name = getattr(node.target, "__name__", str(node.target))
     return name.partition(".")[0].rstrip("_")
-
-
-def _exported(own: OwnForward, example: Example) -> torch.export.ExportedProgram:
-    """The program, functional, with the layers of torch in exportable forms."""
-    tensors = (*example.inputs, example.target)
-    declared = (*own.batch_first, own.target)
-    axes = []
-    for each, tensor in zip(declared, tensors, strict=True):
-        names = each.axes if each is not own.target else (BATCH, TARGET)
-        axes.append({i: Dim.DYNAMIC for i in range(tensor.dim()) if isinstance(names[i], str)})
-    traced = _Traced(own).eval()
-    stderr = contextlib.redirect_stderr(io.StringIO())  # torch prints the graph when it fails
-    with no_collecting(), quiet(), torch.no_grad(), exportable_layers(traced), stderr:
-        program: Any = torch.export.export(
-            traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
-        )
-        return functional(program)
-
-
-def _drop_assertions(graph: fx.Graph) -> None:
-    """Remove what only checks values, with the numbers that it alone needs.
-
-    Checks of a number that something computes with stay: torch needs them when it traces again.
-    """
-    checks = {found for name in torch_names.ASSERTIONS if (found := torch_names.find(name))}
-    used: set[fx.Node] = set()  # by something else than checks
-    for node in reversed(list(graph.nodes)):
-        if node.op == "output" or any(each in used for each in node.users):
-            used.add(node)
-    numbers = {node for node in used if node.target in _NUMBERS_OF_VALUES}
-    for node in graph.nodes:
-        if node not in used and not numbers.isdisjoint(node.all_input_nodes):
-            numbers.add(node)
-    for node in reversed(list(graph.nodes)):
-        unused = node.op == "call_function" and not node.users
-        if unused and (node.target not in checks or numbers.isdisjoint(node.all_input_nodes)):
-            graph.erase_node(node)
 
 
 def _sizes_of(own: OwnForward, example: Example) -> str:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from tfexport.bundle import SpecialIds
+from tfexport.export.incremental.forward_capture import TARGET
 from tfexport.export.incremental.program import (
     FIRST,
     MORE_SOURCE,
-    TARGET,
     Example,
     LazyValues,
     Program,

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.incremental.program import FIRST, TARGET, Example, LazyValues, Program
+from tfexport.export.incremental.forward_capture import TARGET
+from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
 from tfexport.export.recognition.attention import MOST_DISTANCE, Attention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
