@@ -1,6 +1,7 @@
 """What a refusal says is to be done: done, it gives a bundle that is equal to the forward."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.export.incremental.refused_modules import (
 )
 from tests.support.combinations import few_of
 from tfexport.errors import ExportError
-from tfexport.export import export
+from tfexport.export import Input, export
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.runtime import Translator
 
@@ -39,22 +40,25 @@ FACTS: dict[str, Any] = {
 
 
 def exported(model: nn.Module, folder: Path, **options: Any) -> ExportResult:
-    return export(model, folder / "x.bundle", **FACTS, **options)
+    return export(model, folder / "x.bundle", **{**FACTS, **options})
 
 
-def refusal(model: nn.Module, folder: Path) -> str:
+def refusal(model: nn.Module, folder: Path, **options: Any) -> str:
     with pytest.raises(ExportError) as caught:
-        exported(model, folder)
+        exported(model, folder, **options)
     return str(caught.value)
 
 
-def check_equal(model: nn.Module, folder: Path, **options: Any) -> None:
+def check_equal(
+    model: nn.Module, folder: Path, rows: Sequence[list[int]] = ROWS, **options: Any
+) -> None:
     """Export a module, and compare its tokens with those of a loop over its forward."""
     made = exported(model, folder, **options)
     case = Case("", lambda: model, (SOURCE,), forward=options.get("forward"))
     with Translator(made.path, engine="onnxruntime") as translator:
-        results = translator.generate(ROWS, min_length=LENGTH, return_end_token=True)
-    for row, result in zip(ROWS, results, strict=True):
+        given = [{{**FACTS, **options}["inputs"][0].name: np.array(row)} for row in rows]
+        results = translator.generate_from(given, min_length=LENGTH, return_end_token=True)
+    for row, result in zip(rows, results, strict=True):
         wanted = greedy(case, model, [torch.tensor([row])], LENGTH, banned=[EOS])[0]
         assert list(result.hypotheses[0].tokens[: LENGTH - 1]) == wanted.tolist()[:-1]
 
@@ -124,14 +128,36 @@ def test_what_messages_say_leads_out(tmp_path: Path) -> None:
     check_equal(drawn(Mended, 5), tmp_path)
 
 
+class ClassesSecond(Base):
+    """The order of axes that ``nn.CrossEntropyLoss`` takes."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return super().forward(src, tgt).transpose(1, 2)
+
+
+class AfterSource(nn.Module):
+    """A language model: the target follows the source in one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(18, 8), nn.Linear(8, 18)
+        self.rnn = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.rnn(self.embed(torch.cat([src, tgt], dim=1)))[0])
+        return logits
+
+
 @pytest.mark.usefixtures("no_beam_graph")
-@pytest.mark.parametrize("build", [FixedTable, FixedView])
-def test_a_forward_of_one_length_is_called_as_its_message_says(
+@pytest.mark.parametrize(
+    "build", few_of([FixedTable, FixedView, ClassesSecond, AfterSource], FixedTable, AfterSource)
+)
+def test_a_forward_of_other_shapes_is_called_as_its_message_says(
     build: type[nn.Module], tmp_path: Path
 ) -> None:
     model = drawn(build, 5)
     message = refusal(model, tmp_path)
-    call = re.search(r"forward=(lambda .*?\[:, :target\.size\(1\)\])", message)
+    call = re.search(r"forward=(lambda .*?)\. docs/", message)
     assert call is not None, message
     check_equal(model, tmp_path, forward=eval(call[1].replace("N", "12"), {"torch": torch}))
 
@@ -161,3 +187,35 @@ def test_methods_lead_out_of_a_loop_over_the_target(tmp_path: Path) -> None:
     model = drawn(OwnSteps, 5)
     assert "steps='methods'" in refusal(model, tmp_path)
     check_equal(model, tmp_path, steps="methods")
+
+
+class ReadsPadding(nn.Module):
+    """A decoder that starts from the mean of all states, also of those of padding."""
+
+    def __init__(self, nested: bool = True, masks: bool = False) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested)
+        self.embed, self.rnn = nn.Embedding(19, 8), nn.GRU(8, 8, batch_first=True)
+        self.out, self.masks = nn.Linear(8, 18), masks
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        padding = src == PAD
+        memory = self.encoder(self.embed(src), src_key_padding_mask=padding)
+        if self.masks:
+            memory = memory.masked_fill(padding[:, :, None], 0)
+        states, _ = self.rnn(self.embed(tgt), memory.mean(1)[None].contiguous())
+        logits: Tensor = self.out(states)
+        return logits
+
+
+@pytest.mark.usefixtures("no_beam_graph")
+def test_states_of_padding_that_training_does_not_give_are_not_read(tmp_path: Path) -> None:
+    nine = (Input("ids", "int64", ("batch", 9)),)
+    rows = [[*row, *[PAD] * (9 - len(row))] for row in ROWS]
+    message = refusal(drawn(ReadsPadding, 5), tmp_path, inputs=nine)
+    assert "enable_nested_tensor=False" in message
+    assert "memory.masked_fill(padding[:, :, None], 0)" in message
+    check_equal(drawn(lambda: ReadsPadding(nested=False), 5), tmp_path, rows, inputs=nine)
+    (tmp_path / "masked").mkdir()
+    check_equal(drawn(lambda: ReadsPadding(masks=True), 5), tmp_path / "masked", rows, inputs=nine)

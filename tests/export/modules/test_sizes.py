@@ -14,6 +14,7 @@ from tests.support.eager_search import Rules, greedy
 from tfexport.errors import ExportError, InputError, ParityError
 from tfexport.export import Input, export
 from tfexport.export.modules.contract import UserModule
+from tfexport.export.modules.inputs import LARGEST_ID
 from tfexport.export.modules.probes import Runner
 from tfexport.runtime import Translator
 
@@ -274,12 +275,89 @@ class AllPixels(Base):
 
     def encode(self, picture: Tensor) -> Tensor:
         pixels = super().encode(picture.flatten(2).transpose(1, 2))
-        return (pixels @ pixels.transpose(1, 2)).softmax(-1) @ pixels
+        out: Tensor = (pixels @ pixels.transpose(1, 2)).softmax(-1) @ pixels
+        return out
 
 
-def test_pictures_are_tried_large_only_where_that_is_cheap() -> None:
-    picture = Input("picture", "float32", ("batch", 4, "height", "width"))
-    sizes = Runner(UserModule(AllPixels().eval(), 1), (picture,), start_id=1, steps=2).settings(())
-    assert max(each["height"] for each in sizes) == 24
-    frames = Runner(UserModule(Base().eval(), 1), (FRAMES,), start_id=1, steps=2).settings(())
-    assert max(each["time"] for each in frames) == 96
+class TorchAttention(Base):
+    """As ``AllPixels``, by torch's own layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def encode(self, picture: Tensor) -> Tensor:
+        pixels = super().encode(picture.flatten(2).transpose(1, 2))
+        out: Tensor = self.attention(pixels, pixels, pixels)[0]
+        return out
+
+
+class Means(Base):
+    """The mean of ids and that of wide frames, of any lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(512, WIDTH)
+
+    def encode(self, ids: Tensor, frames: Tensor) -> Tensor:  # type: ignore[override]
+        of_ids: Tensor = self.embedding(ids).mean(1)[:, None]
+        of_frames: Tensor = self.wide(frames).mean(1)[:, None]
+        return of_ids + of_frames
+
+
+class Lengths(Base):
+    """Two lengths of packed rows, one behind a stride, and a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(4, WIDTH, batch_first=True)
+        self.classes = nn.Embedding(9, WIDTH)
+
+    def packed(self, rows: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(
+            rows, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        out, _ = nn.utils.rnn.pad_packed_sequence(
+            self.rnn(packed)[0], batch_first=True, total_length=rows.size(1)
+        )
+        return out
+
+    def encode(  # type: ignore[override]
+        self, one: Tensor, two: Tensor, of_one: Tensor, of_two: Tensor, kind: Tensor
+    ) -> Any:
+        first = self.packed(one[:, ::2], (of_one + 1) // 2)
+        second = self.packed(two, of_two)
+        return torch.cat([first, second, self.classes(kind)[:, None]], 1)
+
+
+PICTURE = Input("picture", "float32", ("batch", 4, "height", "width"))
+IDS = Input("ids", "int64", ("batch", "length"))
+WIDE = Input("frames", "float32", ("batch", "time", 512))
+
+
+def runner_of(model: nn.Module, *inputs: Input) -> Runner:
+    return Runner(UserModule(model.eval(), len(inputs)), inputs, start_id=1, steps=2)
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "largest"),
+    [
+        (AllPixels, (PICTURE,), 24),
+        (TorchAttention, (PICTURE,), 24),
+        (Base, (FRAMES,), 96),
+        (Means, (IDS, WIDE), 96),
+    ],
+)
+def test_large_sizes_are_tried_where_no_inner_tensor_becomes_too_large(
+    build: type[nn.Module], inputs: tuple[Input, ...], largest: int
+) -> None:
+    settings = runner_of(build(), *inputs).settings(())
+    assert max(sizes[axis] for sizes in settings for axis in [*sizes][:1]) == largest
+
+
+def test_lengths_have_no_bound_and_classes_have_one() -> None:
+    one, two = (Input(name, "float32", ("batch", f"length_{name}", 4)) for name in ("one", "two"))
+    lone = (Input(name, "int64", ("batch",)) for name in ("of_one", "of_two", "kind"))
+    runner = runner_of(Lengths(), one, two, *lone)
+    runner.settings(())
+    assert runner.below == {"of_one": LARGEST_ID, "of_two": LARGEST_ID, "kind": 9}

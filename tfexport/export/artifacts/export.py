@@ -187,8 +187,7 @@ def _check_verified(model: CheckpointLike, options: VerifyKeywords) -> None:
     if not _calls_module(options):
         for name in ("examples", "steps"):
             if options.get(name):
-                text = " applies to custom modules, which are compared with "
-                problems.append(Message(Option(name), text, Option("inputs"), "."))
+                problems.append(Message(Option(name), " applies to custom modules."))
     else:
         if not isinstance(model, nn.Module):
             text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint does not use "

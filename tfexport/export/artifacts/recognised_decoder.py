@@ -130,10 +130,12 @@ def _cases(call: ModuleCall, found: Examination) -> Iterator[tuple[list[Row], bo
         yield [padded, rows[1]], False
     if varies:
         largest = max(found.settings, key=lambda sizes: sum(sizes.values()))
-        # A row of each input becomes so many times as large, whatever its number of axes.
-        num_axes = max(len(axes_of([each])) for each in found.inputs)
-        factor = _LONGER ** (1 / num_axes)
-        longer = {axis: math.ceil(factor * size) for axis, size in largest.items()}
+        longer = dict(largest)
+        for each in found.inputs:  # a row becomes so many times as large, on all axes alike
+            axes = [axis for axis in each.axes[1:] if isinstance(axis, str)]
+            for axis in axes:
+                size = math.ceil(_LONGER ** (1 / len(axes)) * largest[axis])
+                longer[axis] = min(size, longer[axis]) if longer[axis] > largest[axis] else size
         yield [*draw_rows(found.inputs, found.below, longer, 1)], False
     for row in call.examples[:_MOST_EXAMPLES]:
         yield [row], True

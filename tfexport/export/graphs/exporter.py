@@ -172,7 +172,7 @@ def largest_sizes(
         Name of an axis to that size, without those that may have any.
     """
     found: dict[str, int] = {}
-    for axis, bounds in _bounds(program, axes):
+    for axis, bounds in _axis_bounds(program, axes):
         if bounds.upper < _ANY_SIZE:
             found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
     return found
@@ -186,12 +186,12 @@ def smallest_sizes(
     Code need not act otherwise on smaller ones: torch takes an inner axis of one row for another.
     """
     found: dict[str, int] = {}
-    for axis, bounds in _bounds(program, axes):
+    for axis, bounds in _axis_bounds(program, axes):
         found[axis] = max(int(bounds.lower), found.get(axis, 0))
     return found
 
 
-def _bounds(
+def _axis_bounds(
     program: torch.export.ExportedProgram, axes: Sequence[Sequence[int | str]]
 ) -> Iterator[tuple[str, Any]]:
     """The named axes of the inputs that vary, each with the bounds of its sizes."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.exporter import with_axis_names
@@ -29,7 +29,13 @@ from tfexport.export.incremental.states import Found, NoStepsError
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.examine import LONGEST_TRIED, other_branch, refuse_branch
-from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows
+from tfexport.export.modules.inputs import (
+    Sizes,
+    as_tensors,
+    axes_of,
+    draw_rows,
+    is_lone,
+)
 from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.modules.wrappers import refuse_closed_parts
@@ -60,7 +66,7 @@ def find_program(
         max_length: tokens that it has to decode.
 
     Raises:
-        ModuleError: the forward fails, cannot be exported, or takes another branch for larger
+        ModuleError: the forward fails, cannot be exported, or takes another branch for other
             sizes; the message names the line.
     """
     inputs = own.batch_first
@@ -73,6 +79,7 @@ def find_program(
     runs = _examples(runner, settings, ids, vocab_size)
     _refuse_probabilities(own, runs[0])
     _refuse_shift(runner, own, settings[0], ids, vocab_size)
+    _check_fast_path(runner, own, settings[0], ids, vocab_size)
     try:
         program = Program(own, runs)
     except ForwardCaptureError as capture:
@@ -177,33 +184,80 @@ def _refuse_shift(
 
 
 @torch.no_grad()
+def _check_fast_path(
+    runner: Runner, own: OwnForward, sizes: Sizes, ids: SpecialIds, vocab_size: int
+) -> None:
+    """Refuse a forward that reads states of padding, which torch's fast path replaces by zeros.
+
+    Raises:
+        ModuleError: it gives other logits in evaluation than in training.
+    """
+    stacks = [each for each in own.model.modules() if isinstance(each, nn.TransformerEncoder)]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    if not fast or not any(each.use_nested_tensor for each in stacks):
+        return
+    rows = draw_rows(runner.inputs, runner.below, sizes, 2)
+    for each in runner.inputs:
+        if is_lone(each) or each.name not in runner.below or each.dtype.startswith("float"):
+            continue
+        for row in rows:
+            row[each.name][row[each.name] == ids.pad] = (ids.pad + 1) % runner.below[each.name]
+        size = each.axes[-1]
+        if isinstance(size, int):  # rows of other lengths are decoded by themselves
+            rows[0][each.name][..., size - size // 3 :] = ids.pad
+    inputs, target = (
+        as_tensors(runner.inputs, stack_rows(rows)),
+        draw_target(vocab_size, (2, 3), ids),
+    )
+    try:
+        wanted, made = own(inputs, target), own.on_fast_path(inputs, target)
+    except ModuleError:
+        return  # the module takes no such rows
+    if not (wanted.isfinite() & made.isfinite()).all():
+        return  # as of a row that is masked whole
+    if beyond_rounding(own, functools.partial(own, inputs, target), wanted, made):
+        raise own.wrong(
+            "reads the encoder's states of padding, which nn.TransformerEncoder replaces by zeros "
+            "in evaluation, and not in training; use nn.TransformerEncoder(…, "
+            "enable_nested_tensor=False), which leaves them, or make zeros of them in both: "
+            "memory.masked_fill(padding[:, :, None], 0)"
+        )
+
+
+@torch.no_grad()
 def _check_small(
     runner: Runner, program: Program, sizes: Sizes, ids: SpecialIds, vocab_size: int
 ) -> None:
-    """Refuse a forward that takes another branch for smaller sizes of its inputs.
+    """Refuse a forward that takes another branch for smaller sizes of its inputs or target.
 
     Raises:
         ModuleError: naming the axis and the size.
     """
     if program.cause(AGAIN) is not None:
         return  # what differs each time is told with its own line
-    own, target = program.own, draw_target(vocab_size, (2, max(LENGTHS)), ids)
+    own = program.own
     for axis, least in program.smallest_sizes().items():
-        if axis not in sizes or not 1 < least <= sizes[axis]:
-            continue
-        inputs = _tensors(runner, {**sizes, axis: least - 1}, 2)
-        try:
-            wanted = own(inputs, target)
-        except ModuleError:
-            continue  # a limit of the code itself
-        if not wanted.isfinite().all():
-            continue  # as of a row that is masked whole
-        made = program.logits_of(Example(inputs, target))
-        if beyond_rounding(own, functools.partial(own, inputs, target), wanted, made):
-            raise own.wrong(
-                f"takes another branch if {axis} is less than {least}; a graph has only one "
-                "branch, so use code that works for all sizes, such as a mask"
-            )
+        # One target id is compared with the steps, where these are found.
+        first = 2 if axis == TARGET else 1
+        for size in sorted({least - 1, least // 2, first}, reverse=True):
+            at = {**sizes, TARGET: max(LENGTHS), axis: size}
+            if not first <= size < least or axis not in {**sizes, TARGET: 0}:
+                continue
+            target = draw_target(vocab_size, (2, at.pop(TARGET)), ids)
+            inputs = _tensors(runner, at, 2)
+            try:
+                wanted = own(inputs, target)
+            except ModuleError:
+                continue  # a limit of the code itself
+            if wanted.isnan().any():
+                continue  # as of a row that is masked whole
+            made = program.logits_of(Example(inputs, target))
+            if beyond_rounding(own, functools.partial(own, inputs, target), wanted, made):
+                where = f"less than {least}" if size == least - 1 else str(size)
+                raise own.wrong(
+                    f"takes another branch if {axis} is {where}; a graph has only one branch, so "
+                    "use code that works for all sizes, such as a mask or padding by a fixed number"
+                )
 
 
 @torch.no_grad()
@@ -220,7 +274,8 @@ def _bounds(
 
     def run(axis: str, size: int) -> None:
         beyond = {BATCH: 2, TARGET: 1, **sizes, axis: size}
-        rows = draw_rows(runner.inputs, runner.below, beyond, beyond[BATCH])
+        of_inputs = {name: beyond[name] for name in axes_of(runner.inputs)}
+        rows = draw_rows(runner.inputs, runner.below, of_inputs, beyond[BATCH])
         given = as_tensors(runner.inputs, stack_rows(rows))
         own(given, torch.full((beyond[BATCH], beyond[TARGET]), runner.start_id))
 

@@ -5,6 +5,7 @@ Axes: B batch, T target, V vocabulary.
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.export.modules.contract import ModuleError, call_users, kind_of
+from tfexport.export.modules.contract import ModuleError, call_users, result_kind
 from tfexport.export.modules.inputs import Input
 from tfexport.export.modules.source_locations import code_of, where
 from tfexport.graph_io import BATCH
@@ -21,6 +22,7 @@ from tfexport.graph_io import BATCH
 TARGET = Input("target", "int64", (BATCH, "target_length"))
 Forward = Callable[..., Any]
 _REMEDY = "docs/training-script.md says what a forward may give."
+_OTHER_ORDER = "another order of axes is declared by target=Input('target', 'int64', {axes})"
 _OTHER_SIZE = re.compile("invalid for input of size|must match the size of tensor")
 _METHODS = "Its methods, if they are those of docs/modules.md, are taken with steps='methods'."
 
@@ -55,9 +57,23 @@ class OwnForward:
         Raises:
             ModuleError: the forward raises an error, or gives no logits; the line is named.
         """
+        found = self._result(inputs, target)
+        remedy = functools.partial(self._remedy, inputs, target)
+        batch, length = target.shape
+        return self._logits(found, batch, length, remedy)
+
+    def on_fast_path(self, inputs: Sequence[Tensor], target: Tensor) -> Tensor:
+        """As a call, by torch's own choice of how attention is computed."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that tensors of unequal rows are new
+            found = self._result(inputs, target, plain=False)
+        return self._logits(found, *target.shape)
+
+    def _result(self, inputs: Sequence[Tensor], target: Tensor, plain: bool = True) -> Any:
+        """What the forward returns."""
         called = self.model if self.call is None else functools.partial(self.call, self.model)
         *given, ids = self._moved(*inputs, target)
-        return self._logits(call_users(lambda: called(*given, ids), self.wrong), *target.shape)
+        return call_users(lambda: called(*given, ids), self.wrong, plain)
 
     def of_source(self, inputs: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
         """The forward of one source: ids (B, T) to logits (B, T, V).
@@ -113,14 +129,44 @@ class OwnForward:
         part = logits[0] if logits else " …"
         return f"say which part they are: forward=lambda model, {names}: model({names}){part}"
 
-    def _padded(self, length: str) -> str:
-        """How to call a forward that takes one number of target ids only."""
+    def _call_with(self, before: str, after: str) -> str:
+        """How to say that the forward is called otherwise, with the target ids last."""
         names = ", ".join(each.name for each in self.inputs)
-        return (
-            f"forward that takes {length} target ids only is called with padded ones: "
-            f"forward=lambda model, {names}, target: model({names}, torch.nn.functional.pad(target,"
-            f" (0, {length} - target.size(1))))[:, :target.size(1)]"
-        )
+        target = before.format("target") if before else "target"
+        return f"forward=lambda model, {names}, target: model({names}, {target}){after}"
+
+    def _padded(self, length: int | str) -> str:
+        """How to call a forward that takes one number of target ids only."""
+        padded = f"torch.nn.functional.pad({{0}}, (0, {length} - {{0}}.size(1)))"
+        return self._call_with(padded, "[:, :target.size(1)]")
+
+    def _remedy(self, inputs: Sequence[Tensor], target: Tensor, logits: Tensor) -> str:
+        """What to do about logits of another shape, found by calls with more target ids."""
+        if self.call is None and self.target.axes[0] == BATCH and logits.dim() == 3:
+            rows, last = logits.shape[1:]
+            if last == target.size(1) != rows:
+                return f"their axes are (B, V, T): {self._call_with('', '.transpose(1, 2)')}"
+            text = "those before the target ids are left out by "
+            if self._num_rows(inputs, target, 1) == rows + 1 > target.size(1) + 1:
+                return text + self._call_with("", "[:, -target.size(1):]")
+            text = f"a forward that takes {rows} target ids only is called with padded ones: "
+            if self._num_rows(inputs, target, rows - target.size(1)) == rows:
+                return text + self._padded(rows)
+        return self._other_order
+
+    def _num_rows(self, inputs: Sequence[Tensor], target: Tensor, more: int) -> int | None:
+        """Rows of logits that so many more target ids give; None if the forward takes no such."""
+        if more <= 0:
+            return None
+        ids = torch.cat([target, target[:, -1:].expand(-1, more)], dim=1)
+        try:
+            return int(_part_of_logits(self._result(inputs, ids)).size(1))
+        except (ModuleError, AttributeError, IndexError):
+            return None
+
+    @property
+    def _other_order(self) -> str:
+        return _OTHER_ORDER.format(axes=tuple(reversed(self.target.axes)))
 
     def wrong(self, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names the forward, and the line of the user's file."""
@@ -130,20 +176,30 @@ class OwnForward:
             callable(getattr(self.model, name, None)) for name in ("decode", "step")
         )
         remedy = f"{_REMEDY} {_METHODS}" if has_methods else _REMEDY
-        if self.call is None and _OTHER_SIZE.search(text):
-            remedy = f"A {self._padded('N')}. {remedy}"
+        if self.call is None and self.target.axes[0] == BATCH and _OTHER_SIZE.search(text):
+            remedy = (
+                "An input of one size only is declared by its number in place of a name, and a "
+                f"forward that takes N target ids only is called with padded ones: "
+                f"{self._padded('N')}. {remedy}"
+            )
         error_of_forward = ModuleError(f"{place}: {text}. {remedy}")
         error_of_forward.reason = f"{place}: {text}"
         return error_of_forward
 
-    def _logits(self, found: Any, batch: int, length: int) -> Tensor:
-        """The logits among the results of a call, as (B, T, V)."""
-        logits = found.get("logits", found) if isinstance(found, Mapping) else found
-        logits = getattr(logits, "logits", logits)
-        if isinstance(logits, tuple | list) and logits:
-            logits = logits[0]
+    def _logits(
+        self, found: Any, batch: int, length: int, remedy: Callable[[Tensor], str] | None = None
+    ) -> Tensor:
+        """The logits among the results of a call, as (B, T, V).
+
+        Args:
+            found: the result.
+            batch: B.
+            length: T.
+            remedy: says what to do about logits of another shape.
+        """
+        logits = _part_of_logits(found)
         if not isinstance(logits, Tensor):
-            raise self.wrong(f"gives {kind_of(found)}, not logits; {self._say_which(found)}")
+            raise self.wrong(f"gives {result_kind(found)}, not logits; {self._say_which(found)}")
         if not logits.is_floating_point():
             raise self.wrong(f"gives logits of {logits.dtype}, not of floats")
         batch_first = self.target.axes[0] == BATCH
@@ -152,19 +208,20 @@ class OwnForward:
             logits = logits.unflatten(0, sizes)
         if not torch.compiler.is_exporting() and tuple(logits.shape[:-1]) != sizes:
             expected = "(B, T, V)" if batch_first else "(T, B, V)"
-            remedy = (
-                "another order of axes is declared by "
-                "target=Input('target', 'int64', ('target_length', 'batch'))"
-            )
-            if batch_first and logits.dim() == 3 and len(logits) == batch < logits.size(1):
-                remedy = f"a {self._padded(str(logits.size(1)))}"
             raise self.wrong(
                 f"gives logits of shape {tuple(logits.shape)}, not ({sizes[0]}, {sizes[1]}, V) = "
-                f"{expected} or these flattened; {remedy}"
+                f"{expected} or these flattened; {remedy(logits) if remedy else self._other_order}"
             )
         of_rows: Tensor = logits if batch_first else logits.transpose(0, 1)
         # Not converted where it need not be: a conversion would be an operator without a line.
         return of_rows if of_rows.dtype == torch.float32 else of_rows.float()
+
+
+def _part_of_logits(result: Any) -> Any:
+    """What is taken for the logits in the result of a forward, of any type."""
+    logits = result.get("logits", result) if isinstance(result, Mapping) else result
+    logits = getattr(logits, "logits", logits)
+    return logits[0] if isinstance(logits, tuple | list) and logits else logits
 
 
 def check_target(target: Any, forward: Any) -> None:

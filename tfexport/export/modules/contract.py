@@ -121,7 +121,7 @@ class UserModule(nn.Module):
         given = _moved(state, self.state_axes, to_front=False)
         found = self._call("step", token, position, given, self._own_memory(memory))
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise self.wrong("step", f"returns {kind_of(found)}, not a tuple (logits, state)")
+            raise self.wrong("step", f"returns {result_kind(found)}, not a tuple (logits, state)")
         logits, after = found
         self._check_logits("step", logits, (token.size(0), "V"))
         return logits, _moved(self._tensors("step", after, least=0), self.state_axes, to_front=True)
@@ -238,7 +238,7 @@ class UserModule(nn.Module):
         given = (found,) if isinstance(found, Tensor) else found
         if not isinstance(given, tuple | list) or not all(isinstance(t, Tensor) for t in given):
             raise self.wrong(
-                method, f"returns {kind_of(found)}, not a tensor or a tuple of tensors"
+                method, f"returns {result_kind(found)}, not a tensor or a tuple of tensors"
             )
         if len(given) < least:
             raise self.wrong(method, "returns no tensor")
@@ -252,7 +252,7 @@ class UserModule(nn.Module):
 
     def _check_logits(self, method: str, logits: Any, wanted: tuple[int | str, ...]) -> None:
         if not isinstance(logits, Tensor):
-            raise self.wrong(method, f"returns {kind_of(logits)} as logits, not a tensor")
+            raise self.wrong(method, f"returns {result_kind(logits)} as logits, not a tensor")
         shape = tuple(logits.shape)
         if torch.compiler.is_exporting():  # a comparison of sizes would fix them
             return
@@ -264,18 +264,21 @@ class UserModule(nn.Module):
             raise self.wrong(method, f"returns logits of {_name(logits)}, not of float32")
 
 
-def call_users(call: Callable[[], Any], wrong: Callable[[str, Exception], ModuleError]) -> Any:
-    """Call a user's code, without torch's fast path of attention.
+def call_users(
+    call: Callable[[], Any], wrong: Callable[[str, Exception], ModuleError], plain: bool = True
+) -> Any:
+    """Call a user's code.
 
     Args:
         call: calls it.
         wrong: makes an error of the reason and of the code's own error.
+        plain: without torch's fast path of attention.
 
     Raises:
         ModuleError: the code raised an error; while torch exports, which names the line itself,
             that error.
     """
-    with plain_attention():
+    with plain_attention() if plain else contextlib.nullcontext():
         try:
             return call()
         except ModuleError:
@@ -403,7 +406,7 @@ def _equal(one: Tensor, two: Tensor) -> bool:
     return torch.allclose(one.double(), two.double(), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-def kind_of(result: Any) -> str:
+def result_kind(result: Any) -> str:
     """The kind of a result, for messages: ``a dict of 'output', 'loss'``."""
     if isinstance(result, Mapping):
         parts = ", ".join(map(repr, result)) or "nothing"

@@ -9,10 +9,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+_ATTENTION = (F.multi_head_attention_forward, F.scaled_dot_product_attention)
 Shapes = list[tuple[str, tuple[int, ...]]]  # of the result of each of torch's functions, by name
+_MOST_POWER = 8  # of the size of an axis, with which the numbers of a result grow
 _TAKEN = (2, 3)  # sizes of the batch and of the target ids, where a module is captured
 
 
@@ -23,6 +26,9 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         value = func(*args, **kwargs or {})
+        if func in _ATTENTION:  # what is computed inside is not seen
+            query, key = args[:2]
+            self._shapes.append(("scores", (*query.shape[:-1], key.numel() // key.size(-1))))
         first = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(first, Tensor):
             self._shapes.append((getattr(func, "__name__", ""), tuple(first.shape)))
@@ -65,26 +71,30 @@ def varying_sizes(runs: Sequence[Shapes]) -> list[set[tuple[int, ...]]]:
     ]
 
 
-def expected_numbers(one: Shapes, two: Shapes, growth: float, further: float) -> float:
-    """How many numbers the largest result of a larger run has, if all grow as they did before.
+def expected_sizes(one: Shapes, two: Shapes, growth: float, further: float) -> tuple[float, float]:
+    """How large the results of a larger run are, if all grow as they did before.
 
     Args:
         one: of a run.
-        two: of a run whose inputs have ``growth`` times as many numbers.
-        growth: above 1.
-        further: how many times as many numbers as in the second the inputs of the larger run have.
+        two: of a run with larger axes.
+        growth: how many times as large they are, on average; above 1.
+        further: how many times as large as in the second run the axes of the larger run are.
 
     Returns:
-        0 if the two runs called other functions, so that they cannot be compared.
+        Numbers of the largest result, and size of the largest axis.
     """
-    if [name for name, _ in one] != [name for name, _ in two]:
-        return 0.0
-    most = 0.0
-    for (_, before), (_, after) in zip(one, two, strict=True):
-        numbers, more = math.prod(before), math.prod(after)
-        if numbers and more:
-            most = max(most, more * further ** (math.log(more / numbers) / math.log(growth)))
-    return most
+
+    def expected(before: int, after: int) -> float:
+        power = math.log(max(after, 1) / max(before, 1)) / math.log(growth)
+        size: float = after * further ** min(power, _MOST_POWER)
+        return size
+
+    if [name for name, _ in one] != [name for name, _ in two]:  # their largest are comparable
+        one, two = ([("", max((shape for _, shape in run), key=math.prod))] for run in (one, two))
+    pairs = [(before, after) for (_, before), (_, after) in zip(one, two, strict=True)]
+    numbers = [expected(math.prod(before), math.prod(after)) for before, after in pairs]
+    axes = [expected(*sizes) for pair in pairs for sizes in zip(*pair, strict=False)]
+    return max(numbers, default=0.0), max(axes, default=0.0)
 
 
 def has_single_rows(sizes: set[tuple[int, ...]]) -> bool:

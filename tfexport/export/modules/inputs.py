@@ -246,10 +246,11 @@ def _draw(each: Input, below: float | None, sizes: Sizes, random: np.random.Gene
         return random.integers(0, 2, shape).astype(bool)
     most = min(2 if below is None else int(below), LARGEST_ID, int(np.iinfo(each.dtype).max) + 1)
     least = 0
-    if is_lone(each):  # a length is that of an axis at most, of which half is there at least
+    if is_lone(each):  # a length is that of an axis at most, and half of it at least
+        is_bounded = most < LARGEST_ID or not sizes  # as a class is
         longest = min(sizes.values(), default=most)
-        least = (longest + 1) // 2 if longest < most else min(1, most - 1)
         most = min(most, longest + 1)
+        least = min(1, most - 1) if is_bounded else most // 2
     return np.asarray(random.integers(least, most, shape)).astype(each.dtype)
 
 

@@ -14,7 +14,7 @@ from tfexport import graph_io
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.inner_sizes import (
     Shapes,
-    expected_numbers,
+    expected_sizes,
     has_single_rows,
     num_alike,
     shapes_in,
@@ -283,7 +283,7 @@ def example_sizes(names: AxisNames, growth: Mapping[str, Growth], setting: int) 
 
 _INTEGERS = ("int64", "int32", "int16", "uint8", "int8")
 SETTINGS = 4  # sizes at which the module is run
-MOST_NUMBERS = 2**26  # of a tensor, where further sizes are tried
+MOST_NUMBERS, MOST_ROWS = 2**26, 2**12  # of an inner tensor, where further sizes are tried
 Examples = Sequence[Mapping[str, Array]]
 
 
@@ -382,14 +382,16 @@ class Runner:
         return True
 
     def _is_affordable(self, sizes: Sizes, known: Sequence[Sizes]) -> bool:
-        """Whether no inner tensor has too many numbers, as attention between all pixels has."""
-        numbers = {_num_inputs(self.inputs, each): _key(each) for each in known}
-        if len(numbers) < 2:
+        """Whether no inner tensor is too large, as attention between all pixels is."""
+        largest = max(known, key=lambda each: math.prod(each.values()))
+        smaller = [each for each in known if all(each[a] < largest[a] for a in largest)]
+        if not smaller:
             return True
-        one, two = sorted(numbers)[-2:]
-        smaller, larger = self._shapes[numbers[one]], self._shapes[numbers[two]]
-        further = _num_inputs(self.inputs, sizes) / two
-        return expected_numbers(smaller, larger, two / one, further) <= MOST_NUMBERS
+        least = min(smaller, key=lambda each: math.prod(each.values()))
+        shapes = self._shapes[_key(least)], self._shapes[_key(largest)]
+        growth, further = _mean_growth(least, largest), _mean_growth(largest, sizes)
+        numbers, rows = expected_sizes(*shapes, growth, further)
+        return numbers <= MOST_NUMBERS and rows <= MOST_ROWS
 
     def _record(self, sizes: Sizes) -> None:
         """Run, and keep the shapes of all inner tensors."""
@@ -443,25 +445,30 @@ class Runner:
         return probe(self.module, given, sizes, self.start_id, steps)
 
     def _find_bounds(self, sizes: Sizes) -> None:
-        """Find for each integer input the largest number that ``encode`` takes."""
-        for each in self.inputs:
-            if self._has_unknown_bound(each):
-                accepts = self._accepts(each, sizes, 0)
-                if not accepts(0) and not accepts(1):  # as with lengths, of which none may be 0
-                    accepts = self._accepts(each, sizes, 1)
-                bound = _smallest_refused(accepts)
-                if (
-                    is_lone(each)
-                    and bound - 1 in sizes.values()
-                    and self._grows(each, sizes, bound)
-                ):
-                    bound = LARGEST_ID
-                self.below[each.name] = bound
+        """Find for each integer input the largest number that ``encode`` takes.
 
-    def _grows(self, each: Input, sizes: Sizes, number: int) -> bool:
+        That of a length follows the size of its row, and is no bound.
+        """
+        for each in self.inputs:
+            if not self._has_unknown_bound(each):
+                continue
+            accepts, other = self._accepts(each, sizes, 0), 0
+            if not accepts(0) and not accepts(1):  # as with lengths, of which none may be 0
+                accepts, other = self._accepts(each, sizes, 1), 1
+            bound = _smallest_refused(accepts)
+            if (
+                is_lone(each)
+                and bound < LARGEST_ID
+                and self._follows_sizes(each, sizes, bound, other)
+            ):
+                bound = LARGEST_ID
+            self.below[each.name] = bound
+
+    def _follows_sizes(self, each: Input, sizes: Sizes, number: int, other: int) -> bool:
         """Whether ``encode`` takes a number that is too large at some sizes at larger ones."""
-        larger = {axis: 2 * size for axis, size in sizes.items()}
-        return self._accepts(each, larger, 0)(number)
+        larger = [{axis: 2 * size for axis, size in sizes.items()},
+                  {axis: size + 2 for axis, size in sizes.items()}]  # fmt: skip
+        return any(self._accepts(each, these, other)(number) for these in larger)
 
     def _has_unknown_bound(self, each: Input) -> bool:
         """Whether an input holds integers, of which the largest that are allowed are not known."""
@@ -476,10 +483,9 @@ class Runner:
             sizes: of the axes.
             other: the number everywhere in inputs whose bound is not known.
         """
-        (row,) = draw_rows(
-            self.inputs, {each.name: 1 for each in self.inputs} | self.below, sizes, 1
-        )
-        unknown = [each.name for each in self.inputs if self._has_unknown_bound(each)]
+        below = {one.name: 1 for one in self.inputs} | self.below
+        (row,) = draw_rows(self.inputs, below, sizes, 1)
+        unknown = [one.name for one in self.inputs if self._has_unknown_bound(one)]
         row |= {name: np.full_like(row[name], other) for name in unknown}
         most = np.iinfo(each.dtype).max
 
@@ -494,6 +500,10 @@ class Runner:
                     if self.module.own is not None and self.module.recomputes:
                         # Its encode keeps the inputs.
                         self.module.decode(torch.full((2, 1), self.start_id), memory)
+                    elif not all(tensor.is_floating_point() for tensor in memory):
+                        probe(self.module, given, sizes, self.start_id, steps=1)
+            except NotANumberError:
+                return True
             except ModuleError:
                 return False
             return True
@@ -501,11 +511,10 @@ class Runner:
         return accepts
 
 
-def _num_inputs(inputs: Sequence[Input], sizes: Sizes) -> int:
-    """How many numbers a row has."""
-    rows = ([sizes[axis] if isinstance(axis, str) else axis for axis in each.axes[1:]]
-            for each in inputs)  # fmt: skip
-    return sum(map(math.prod, rows))
+def _mean_growth(small: Sizes, large: Sizes) -> float:
+    """How many times as large axes are, as a geometric mean."""
+    ratios = [large[axis] / small[axis] for axis in small]
+    return math.prod(ratios) ** (1 / len(ratios))
 
 
 def _key(sizes: Sizes) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfexport.errors import ExportError
+from tfexport.errors import ExportError, join_some
 from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers.replaced import replaced
 from tfexport.export.named_code import (
@@ -76,9 +76,9 @@ class Baked:
         found = _VIOLATED.search(str(error))
         if found is None or _CONSTANT.search(str(error)) is None:
             return None
-        locations = list(self._lines)[:_MOST_LINES]
-        where = f"; at {', '.join(locations)}" if locations else ""
-        remedies = "; ".join(dict.fromkeys(filter(None, map(_remedy, locations)))) or _OF_SIZES
+        where = f"; at {join_some([*self._lines], _MOST_LINES)}" if self._lines else ""
+        known = dict.fromkeys(filter(None, map(_remedy, self._lines)))
+        remedies = "; ".join(known) or _OF_SIZES
         return LinesError(
             f"the code works for the example's size only, in {found[1]}{where}; {remedies}",
             [*self._lines.values()],
