@@ -292,6 +292,14 @@ class TorchAttention(Base):
         return out
 
 
+class ByKeywords(Base):
+    """As ``AllPixels``, by torch's own function."""
+
+    def encode(self, picture: Tensor) -> Tensor:
+        pixels = super().encode(picture.flatten(2).transpose(1, 2))
+        return F.scaled_dot_product_attention(key=pixels, query=pixels, value=pixels)
+
+
 class Means(Base):
     """The mean of ids and that of wide frames, of any lengths."""
 
@@ -344,6 +352,7 @@ def runner_of(model: nn.Module, *inputs: Input) -> Runner:
     [
         (AllPixels, (PICTURE,), 24),
         (TorchAttention, (PICTURE,), 24),
+        (ByKeywords, (PICTURE,), 24),
         (Base, (FRAMES,), 96),
         (Means, (IDS, WIDE), 96),
     ],

@@ -28,7 +28,7 @@ from tfexport.model_src.checkpoint.keymap import compact_report
 from tfexport.module_rows import Row, stack_rows
 
 _MOST_EXAMPLES = 32
-_LONGER = 6  # times the largest size at which the module was run: a mask may act on long ones only
+_LONGER = 6  # times the largest row with which the module was run: a mask may act on long ones only
 _LENGTHS = (5, 1, 17)  # target ids
 
 
@@ -130,15 +130,22 @@ def _cases(call: ModuleCall, found: Examination) -> Iterator[tuple[list[Row], bo
         yield [padded, rows[1]], False
     if varies:
         largest = max(found.settings, key=lambda sizes: sum(sizes.values()))
-        longer = dict(largest)
-        for each in found.inputs:  # a row becomes so many times as large, on all axes alike
-            axes = [axis for axis in each.axes[1:] if isinstance(axis, str)]
-            for axis in axes:
-                size = math.ceil(_LONGER ** (1 / len(axes)) * largest[axis])
-                longer[axis] = min(size, longer[axis]) if longer[axis] > largest[axis] else size
+        longer = {
+            axis: math.ceil(_LONGER ** (1 / _num_axes(found.inputs, axis)) * size)
+            for axis, size in largest.items()
+        }
         yield [*draw_rows(found.inputs, found.below, longer, 1)], False
     for row in call.examples[:_MOST_EXAMPLES]:
         yield [row], True
+
+
+def _num_axes(inputs: Sequence[Input], axis: str) -> int:
+    """How many axes of an input vary together with a named one: two of a picture of any size."""
+    return max(
+        sum(isinstance(name, str) for name in each.axes[1:])
+        for each in inputs
+        if axis in each.axes[1:]
+    )
 
 
 def _padded(inputs: Sequence[Input], row: Row, pad_id: int) -> Row:

@@ -29,13 +29,7 @@ from tfexport.export.incremental.states import Found, NoStepsError
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.examine import LONGEST_TRIED, other_branch, refuse_branch
-from tfexport.export.modules.inputs import (
-    Sizes,
-    as_tensors,
-    axes_of,
-    draw_rows,
-    is_lone,
-)
+from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows, is_lone
 from tfexport.export.modules.probes import Runner
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.modules.wrappers import refuse_closed_parts
@@ -176,10 +170,10 @@ def _refuse_shift(
         other[:, -1] = number
         if not torch.equal(own(inputs, other)[:, -1], first):
             return
-    names = ", ".join(each.name for each in (*own.inputs, own.target))
     raise own.wrong(
         "its last logits do not depend on the last target id, as where labels are shifted in "
-        f"forward; say how the decoder is called without it: forward=lambda model, {names}: …"
+        "forward; say how the decoder is called without it, in place of "
+        f"{own.call_text('')}"
     )
 
 
@@ -205,17 +199,15 @@ def _check_fast_path(
         size = each.axes[-1]
         if isinstance(size, int):  # rows of other lengths are decoded by themselves
             rows[0][each.name][..., size - size // 3 :] = ids.pad
-    inputs, target = (
-        as_tensors(runner.inputs, stack_rows(rows)),
-        draw_target(vocab_size, (2, 3), ids),
-    )
+    inputs = as_tensors(runner.inputs, stack_rows(rows))
+    target = draw_target(vocab_size, (2, 3), ids)
     try:
-        wanted, made = own(inputs, target), own.on_fast_path(inputs, target)
+        plain_logits, fast_logits = own(inputs, target), own.on_fast_path(inputs, target)
     except ModuleError:
         return  # the module takes no such rows
-    if not (wanted.isfinite() & made.isfinite()).all():
+    if not (plain_logits.isfinite() & fast_logits.isfinite()).all():
         return  # as of a row that is masked whole
-    if beyond_rounding(own, functools.partial(own, inputs, target), wanted, made):
+    if beyond_rounding(own, functools.partial(own, inputs, target), plain_logits, fast_logits):
         raise own.wrong(
             "reads the encoder's states of padding, which nn.TransformerEncoder replaces by zeros "
             "in evaluation, and not in training; use nn.TransformerEncoder(…, "
@@ -235,26 +227,28 @@ def _check_small(
     """
     if program.cause(AGAIN) is not None:
         return  # what differs each time is told with its own line
-    own = program.own
+    forward = program.own
     for axis, least in program.smallest_sizes().items():
+        if axis == BATCH:
+            continue
         # One target id is compared with the steps, where these are found.
         first = 2 if axis == TARGET else 1
-        for size in sorted({least - 1, least // 2, first}, reverse=True):
-            at = {**sizes, TARGET: max(LENGTHS), axis: size}
-            if not first <= size < least or axis not in {**sizes, TARGET: 0}:
-                continue
-            target = draw_target(vocab_size, (2, at.pop(TARGET)), ids)
-            inputs = _tensors(runner, at, 2)
+        smaller = {size for size in (least - 1, least // 2, first) if first <= size < least}
+        for size in sorted(smaller, reverse=True):
+            length = size if axis == TARGET else max(LENGTHS)
+            target = draw_target(vocab_size, (2, length), ids)
+            inputs = _tensors(runner, sizes if axis == TARGET else {**sizes, axis: size}, 2)
             try:
-                wanted = own(inputs, target)
+                logits = forward(inputs, target)
             except ModuleError:
                 continue  # a limit of the code itself
-            if wanted.isnan().any():
+            if logits.isnan().any():
                 continue  # as of a row that is masked whole
-            made = program.logits_of(Example(inputs, target))
-            if beyond_rounding(own, functools.partial(own, inputs, target), wanted, made):
+            call = functools.partial(forward, inputs, target)
+            of_program = program.logits_of(Example(inputs, target))
+            if beyond_rounding(forward, call, logits, of_program):
                 where = f"less than {least}" if size == least - 1 else str(size)
-                raise own.wrong(
+                raise forward.wrong(
                     f"takes another branch if {axis} is {where}; a graph has only one branch, so "
                     "use code that works for all sizes, such as a mask or padding by a fixed number"
                 )

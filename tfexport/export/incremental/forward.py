@@ -57,20 +57,26 @@ class OwnForward:
         Raises:
             ModuleError: the forward raises an error, or gives no logits; the line is named.
         """
-        found = self._result(inputs, target)
+        result = self._result(inputs, target)
         remedy = functools.partial(self._remedy, inputs, target)
         batch, length = target.shape
-        return self._logits(found, batch, length, remedy)
+        return self._logits(result, batch, length, remedy)
 
     def on_fast_path(self, inputs: Sequence[Tensor], target: Tensor) -> Tensor:
         """As a call, by torch's own choice of how attention is computed."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says that tensors of unequal rows are new
-            found = self._result(inputs, target, plain=False)
-        return self._logits(found, *target.shape)
+            result = self._result(inputs, target, plain=False)
+        return self._logits(result, *target.shape)
 
     def _result(self, inputs: Sequence[Tensor], target: Tensor, plain: bool = True) -> Any:
-        """What the forward returns."""
+        """The forward's own result, of any type.
+
+        Args:
+            inputs: batch first.
+            target: ids (B, T).
+            plain: without torch's fast path of attention.
+        """
         called = self.model if self.call is None else functools.partial(self.call, self.model)
         *given, ids = self._moved(*inputs, target)
         return call_users(lambda: called(*given, ids), self.wrong, plain)
@@ -113,7 +119,6 @@ class OwnForward:
 
     def _say_which(self, result: Any) -> str:
         """How to say which part of a result the logits are."""
-        names = ", ".join(each.name for each in (*self.inputs, self.target))
         parts: dict[str, Any] = {}
         if isinstance(result, Mapping):
             parts = {f"[{key!r}]": value for key, value in result.items()}
@@ -127,30 +132,36 @@ class OwnForward:
             if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2
         ]
         part = logits[0] if logits else " …"
-        return f"say which part they are: forward=lambda model, {names}: model({names}){part}"
+        return f"say which part they are: {self.call_text(part)}"
 
-    def _call_with(self, before: str, after: str) -> str:
-        """How to say that the forward is called otherwise, with the target ids last."""
-        names = ", ".join(each.name for each in self.inputs)
-        target = before.format("target") if before else "target"
-        return f"forward=lambda model, {names}, target: model({names}, {target}){after}"
+    def call_text(self, after: str, ids: str | None = None) -> str:
+        """Python text that declares another call: ``forward=lambda model, image, target: …``.
+
+        Args:
+            after: what is done with the result of the model, such as ``[0]``.
+            ids: of the target, as the model takes them; None for those of the parameter.
+        """
+        target = self.target.name
+        inputs = ", ".join(each.name for each in self.inputs)
+        return f"forward=lambda model, {inputs}, {target}: model({inputs}, {ids or target}){after}"
 
     def _padded(self, length: int | str) -> str:
-        """How to call a forward that takes one number of target ids only."""
-        padded = f"torch.nn.functional.pad({{0}}, (0, {length} - {{0}}.size(1)))"
-        return self._call_with(padded, "[:, :target.size(1)]")
+        """Python text of the call of a forward that takes one number of target ids only."""
+        ids = self.target.name
+        padded = f"torch.nn.functional.pad({ids}, (0, {length} - {ids}.size(1)))"
+        return self.call_text(f"[:, :{ids}.size(1)]", padded)
 
     def _remedy(self, inputs: Sequence[Tensor], target: Tensor, logits: Tensor) -> str:
-        """What to do about logits of another shape, found by calls with more target ids."""
+        """Advice on logits of another shape, proven by calls with more target ids."""
         if self.call is None and self.target.axes[0] == BATCH and logits.dim() == 3:
             rows, last = logits.shape[1:]
             if last == target.size(1) != rows:
-                return f"their axes are (B, V, T): {self._call_with('', '.transpose(1, 2)')}"
-            text = "those before the target ids are left out by "
+                return f"their axes are (B, V, T): {self.call_text('.transpose(1, 2)')}"
             if self._num_rows(inputs, target, 1) == rows + 1 > target.size(1) + 1:
-                return text + self._call_with("", "[:, -target.size(1):]")
-            text = f"a forward that takes {rows} target ids only is called with padded ones: "
+                call = self.call_text(f"[:, -{self.target.name}.size(1):]")
+                return f"those before the target ids are left out by {call}"
             if self._num_rows(inputs, target, rows - target.size(1)) == rows:
+                text = f"a forward that takes {rows} target ids only is called with padded ones: "
                 return text + self._padded(rows)
         return self._other_order
 
@@ -179,7 +190,7 @@ class OwnForward:
         if self.call is None and self.target.axes[0] == BATCH and _OTHER_SIZE.search(text):
             remedy = (
                 "An input of one size only is declared by its number in place of a name, and a "
-                f"forward that takes N target ids only is called with padded ones: "
+                "forward that takes N target ids only is called with padded ones: "
                 f"{self._padded('N')}. {remedy}"
             )
         error_of_forward = ModuleError(f"{place}: {text}. {remedy}")
@@ -187,19 +198,19 @@ class OwnForward:
         return error_of_forward
 
     def _logits(
-        self, found: Any, batch: int, length: int, remedy: Callable[[Tensor], str] | None = None
+        self, result: Any, batch: int, length: int, remedy: Callable[[Tensor], str] | None = None
     ) -> Tensor:
         """The logits among the results of a call, as (B, T, V).
 
         Args:
-            found: the result.
+            result: of the forward.
             batch: B.
             length: T.
-            remedy: says what to do about logits of another shape.
+            remedy: gives advice on logits of another shape.
         """
-        logits = _part_of_logits(found)
+        logits = _part_of_logits(result)
         if not isinstance(logits, Tensor):
-            raise self.wrong(f"gives {result_kind(found)}, not logits; {self._say_which(found)}")
+            raise self.wrong(f"gives {result_kind(result)}, not logits; {self._say_which(result)}")
         if not logits.is_floating_point():
             raise self.wrong(f"gives logits of {logits.dtype}, not of floats")
         batch_first = self.target.axes[0] == BATCH
@@ -218,7 +229,7 @@ class OwnForward:
 
 
 def _part_of_logits(result: Any) -> Any:
-    """What is taken for the logits in the result of a forward, of any type."""
+    """The logits in the result of a forward: of that name, the first of several, or all of it."""
     logits = result.get("logits", result) if isinstance(result, Mapping) else result
     logits = getattr(logits, "logits", logits)
     return logits[0] if isinstance(logits, tuple | list) and logits else logits

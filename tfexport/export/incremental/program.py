@@ -444,7 +444,7 @@ class Program:
         return [*(each.axes for each in self.own.batch_first), (BATCH, TARGET)]
 
     def logits_of(self, example: Example) -> Tensor:
-        """What the program gives for inputs and target ids.
+        """The program's logits (B, T, V) for inputs and target ids.
 
         Raises:
             ModuleError: it does not run at these sizes; the message names the line.

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_ATTENTION = (F.multi_head_attention_forward, F.scaled_dot_product_attention)
+# The axis of the keys' rows in torch's functions of attention.
+_KEY_AXES = {F.multi_head_attention_forward: 0, F.scaled_dot_product_attention: -2}
 Shapes = list[tuple[str, tuple[int, ...]]]  # of the result of each of torch's functions, by name
 _MOST_POWER = 8  # of the size of an axis, with which the numbers of a result grow
 _TAKEN = (2, 3)  # sizes of the batch and of the target ids, where a module is captured
@@ -26,9 +27,10 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         value = func(*args, **kwargs or {})
-        if func in _ATTENTION:  # what is computed inside is not seen
-            query, key = args[:2]
-            self._shapes.append(("scores", (*query.shape[:-1], key.numel() // key.size(-1))))
+        if func in _KEY_AXES:  # scores are computed inside
+            named = dict(zip(("query", "key"), args, strict=False)) | (kwargs or {})
+            keys = named["key"].size(_KEY_AXES[func])
+            self._shapes.append(("scores", (*named["query"].shape[:-1], keys)))
         first = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(first, Tensor):
             self._shapes.append((getattr(func, "__name__", ""), tuple(first.shape)))

@@ -281,9 +281,8 @@ def example_sizes(names: AxisNames, growth: Mapping[str, Growth], setting: int) 
     return sizes
 
 
-_INTEGERS = ("int64", "int32", "int16", "uint8", "int8")
 SETTINGS = 4  # sizes at which the module is run
-MOST_NUMBERS, MOST_ROWS = 2**26, 2**12  # of an inner tensor, where further sizes are tried
+_MOST_NUMBERS, _MOST_ROWS = 2**26, 2**12  # of an inner tensor, where further sizes are tried
 Examples = Sequence[Mapping[str, Array]]
 
 
@@ -373,10 +372,11 @@ class Runner:
         return is_lone(each) and each.dtype.startswith("float") and each.name not in self.below
 
     def _runs(self, sizes: Sizes) -> bool:
-        """Whether the module runs with many rows, of which some may have another length."""
+        """Whether the module runs; with many rows if each may have a length of its own."""
         try:
             self._record(sizes)
-            self.run(sizes, max(BATCHES), steps=1)
+            if any(map(is_lone, self.inputs)):
+                self.run(sizes, max(BATCHES), steps=1)
         except ModuleError:
             return False
         return True
@@ -391,7 +391,7 @@ class Runner:
         shapes = self._shapes[_key(least)], self._shapes[_key(largest)]
         growth, further = _mean_growth(least, largest), _mean_growth(largest, sizes)
         numbers, rows = expected_sizes(*shapes, growth, further)
-        return numbers <= MOST_NUMBERS and rows <= MOST_ROWS
+        return numbers <= _MOST_NUMBERS and rows <= _MOST_ROWS
 
     def _record(self, sizes: Sizes) -> None:
         """Run, and keep the shapes of all inner tensors."""
@@ -473,7 +473,7 @@ class Runner:
     def _has_unknown_bound(self, each: Input) -> bool:
         """Whether an input holds integers, of which the largest that are allowed are not known."""
         known = each.name in self.below or each.name == graph_io.ATTENTION_MASK
-        return each.dtype in _INTEGERS and not known
+        return np.issubdtype(each.dtype, np.integer) and not known
 
     def _accepts(self, each: Input, sizes: Sizes, other: int) -> Callable[[int], bool]:
         """Whether ``encode`` takes a number everywhere in one input.

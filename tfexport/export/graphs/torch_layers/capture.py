@@ -86,7 +86,7 @@ class Baked:
 
 
 def _remedy(line: str) -> str | None:
-    """What to do about a line by which a size became a constant; None if its form is not known."""
+    """Advice on a line that makes a constant of a size; None if its form is not known."""
     return next((remedy for form, remedy in _REMEDIES if re.search(form, line)), None)
 
 
