@@ -46,6 +46,7 @@ UNPACK = "torch:_C._VariableFunctions._pad_packed_sequence"
 
 # Shapes of a captured forward's graphs; see ``incremental.fused``.
 WITHOUT_VALUES = "torch._subclasses.fake_tensor:FakeTensorMode"
+TENSOR_WITHOUT_VALUES = "torch._subclasses.fake_tensor:FakeTensor"
 
 # Operators of a captured forward; see ``incremental.functional``.
 OPERATOR = "torch:_ops.OpOverload"
@@ -59,7 +60,7 @@ NAMES = (
     DECOMPOSE, LIST_OPERATORS, RUN_NODE, PROMOTE, SET_NODE, FIND_RULE, TRY_RULE,
     RULE_MATCHER, COPY, *ASSERTIONS,
     CAUSAL_HINT, *TENSOR_LISTS, TRUTH, UNKNOWN_VALUE, SET_SIZE, CHOOSE_LINES, PACK, UNPACK,
-    WITHOUT_VALUES, OPERATOR, COMPOSITE, READ_ARCHIVE, WRITE_ARCHIVE,
+    WITHOUT_VALUES, TENSOR_WITHOUT_VALUES, OPERATOR, COMPOSITE, READ_ARCHIVE, WRITE_ARCHIVE,
 )  # fmt: skip
 
 

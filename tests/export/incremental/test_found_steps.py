@@ -24,8 +24,10 @@ from tests.export.incremental.own_modules import BOS, CASES, EOS, PAD
 from tests.export.incremental.refused_modules import REFUSED, RefusedCase
 from tfexport.bundle import SpecialIds
 from tfexport.export import Input
+from tfexport.export.incremental import recurrent
 from tfexport.export.incremental.find import find_program, find_steps
 from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.fused import without_values
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 
@@ -104,6 +106,17 @@ def test_each_step_gives_the_logits_of_the_forward(case: Case) -> None:
     assert said["again"] == [] or case.name in COMPUTED_AGAIN
     kinds = [each.partition(":")[0] for each in said["state"]]
     assert kinds == STATES.get(case.name, kinds)
+
+
+def test_shapes_of_recurrent_layers_need_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = (each for each in CASES if each.name == "lstm_with_attention")
+    steps = found_in(case)
+    given = batch_first(case, inputs_of(case))
+    memory = steps.encode(*given)
+    monkeypatch.setattr(recurrent, "cell", lambda *_: pytest.fail("a step is computed"))
+    shapes = without_values(steps.encoder, given)
+    assert [each.shape for each in shapes] == [each.shape for each in memory]
+    assert [each.dtype for each in shapes] == [each.dtype for each in memory]
 
 
 def inputs_of(case: Case) -> list[Tensor]:

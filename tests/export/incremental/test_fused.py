@@ -19,13 +19,13 @@ from tfexport.export.incremental.attention import attention, recognise
 from tfexport.export.incremental.functional import functional
 from tfexport.export.incremental.fused import (
     PAST_AXIS,
+    Shapes,
     find_head,
     fuse_attention,
     fused_attention,
     fused_step,
     lighten,
     remove_masks,
-    shapes_of,
 )
 from tfexport.export.quiet import quiet
 
@@ -187,20 +187,46 @@ def test_shapes_are_found_of_tensors_that_no_memory_holds() -> None:
     product = graph.call_function(torch.matmul, (given, graph.call_function(torch.t, (given,))))
     graph.output(product)
     runs = [[torch.ones(size, 1)] for size in (10**6, 10**7)]  # 4 and 400 terabytes
-    found = shapes_of(fx.GraphModule(nn.Module(), graph), runs)
+    found = Shapes(fx.GraphModule(nn.Module(), graph), runs)
     assert found[product] == ((10**6, 10**6), (10**7, 10**7))
+
+
+def test_shapes_are_found_of_nodes_that_a_pass_adds() -> None:
+    graph = fx.Graph()
+    given = graph.placeholder("given")
+    turned = graph.call_function(torch.t, (given,))
+    output = graph.output(turned)
+    module = fx.GraphModule(nn.Module(), graph)
+    shapes = Shapes(module, [[torch.ones(2, size)] for size in (3, 5)])
+    with graph.inserting_before(output):
+        joined = graph.call_function(torch.cat, ([turned, turned], 1))
+    shapes.add()
+    assert shapes[turned] == ((3, 2), (5, 2))
+    assert shapes[joined] == ((3, 4), (5, 4))
+
+
+def test_shapes_that_follow_from_values_are_found() -> None:
+    graph = fx.Graph()
+    given = graph.placeholder("given")
+    places = graph.call_function(torch.nonzero, (given,))
+    output = graph.output(places)
+    shapes = Shapes(fx.GraphModule(nn.Module(), graph), [[torch.tensor([0, 4, 5])]])
+    with graph.inserting_before(output):
+        first = graph.call_function(torch.t, (places,))
+    shapes.add()
+    assert (shapes[places], shapes[first]) == (((2, 1),), ((1, 2),))
 
 
 def test_a_mask_that_hides_nothing_is_removed() -> None:
     module, runs = masked_by(aten.gt.Scalar, 0)
-    remove_masks(module, shapes_of(module, runs), 40)
+    remove_masks(module, Shapes(module, runs), 40)
     assert not calls(module.graph, aten.masked_fill.Scalar)
 
 
 @pytest.mark.parametrize(("longest", "stays"), [(20, False), (21, True)])
 def test_a_window_is_removed_if_no_row_is_longer(longest: int, stays: bool) -> None:
     module, runs = masked_by(aten.lt.Scalar, -19)  # hides the keys of more than 19 tokens before
-    remove_masks(module, shapes_of(module, runs), longest)
+    remove_masks(module, Shapes(module, runs), longest)
     assert bool(calls(module.graph, aten.masked_fill.Scalar)) == stays
 
 
@@ -246,7 +272,7 @@ def used(use: Use, last: int) -> tuple[fx.GraphModule, list[list[Tensor]]]:
 def test_masks_are_removed_that_hide_nothing(use: Use, last: int) -> None:
     module, runs = used(use, last)
     wanted = [module(*given) for given in runs]
-    remove_masks(module, shapes_of(module, runs), 40)
+    remove_masks(module, Shapes(module, runs), 40)
     module.recompile()
     torch.testing.assert_close([module(*given) for given in runs], wanted)
     assert bool(calls(module.graph, aten.arange.default)) == bool(last)
@@ -274,7 +300,7 @@ def with_bias(sizes: Sequence[int], mask: Sequence[int] = ()) -> tuple[fx.GraphM
 def test_a_bias_is_fused_if_the_operator_takes_it(sizes: tuple[int, ...], fused: bool) -> None:
     module, given = with_bias(sizes)
     wanted = module(*given)
-    fuse_attention(module, shapes_of(module, [given]))
+    fuse_attention(module, Shapes(module, [given]))
     module.recompile()
     torch.testing.assert_close(module(*given), wanted)
     assert calls(module.graph, fused_attention) == fused
@@ -288,7 +314,7 @@ def test_a_bias_is_fused_if_the_operator_takes_it(sizes: tuple[int, ...], fused:
 def test_rows_are_chosen_of_all_heads_at_once(mask: tuple[int, ...], joined: bool) -> None:
     module, given = with_bias((B, 1, 1, S), mask)
     wanted = module(*given)
-    fuse_attention(module, shapes_of(module, [given]))
+    fuse_attention(module, Shapes(module, [given]))
     module.recompile()
     torch.testing.assert_close(module(*given), wanted)
     (node,) = module.graph.find_nodes(op="call_function", target=aten.where.ScalarSelf)
@@ -303,7 +329,7 @@ def test_a_sum_with_a_factor_stays() -> None:
 
     module, runs = step_of(write)
     wanted = [module(*given) for given in runs]
-    remove_masks(module, shapes_of(module, runs), 40)
+    remove_masks(module, Shapes(module, runs), 40)
     module.recompile()
     torch.testing.assert_close([module(*given) for given in runs], wanted)
 
@@ -314,7 +340,7 @@ def test_a_mask_of_values_stays() -> None:
         return graph.call_function(aten.masked_fill.Scalar, (given[1], hidden, -1e9))
 
     module, runs = step_of(write)
-    remove_masks(module, shapes_of(module, runs), 40)
+    remove_masks(module, Shapes(module, runs), 40)
     assert calls(module.graph, aten.masked_fill.Scalar)
 
 
@@ -327,7 +353,7 @@ def test_a_mask_that_counts_rows_of_the_batch_stays() -> None:
         return graph.call_function(aten.masked_fill.Scalar, (given[1], hidden, -1e9))
 
     module, runs = step_of(write)
-    remove_masks(module, shapes_of(module, runs), 40)
+    remove_masks(module, Shapes(module, runs), 40)
     assert calls(module.graph, aten.masked_fill.Scalar)
 
 
@@ -416,7 +442,7 @@ def test_standard_operators_stay_where_they_are_asked_for() -> None:
 def test_the_head_is_the_last_layer() -> None:
     module, runs = layer_step()
     lighten(module, runs, 40, fused=True)
-    found = find_head(module, shapes_of(module, runs))
+    found = find_head(module, Shapes(module, runs))
     assert found is not None
     head, step = found
     for given in runs:
@@ -437,4 +463,4 @@ def test_logits_that_are_scaled_have_no_head() -> None:
         scaled = module.graph.call_function(aten.mul.Tensor, (logits, 0.5))
     output.args = ((scaled, after),)
     module.recompile()
-    assert find_head(module, shapes_of(module, runs)) is None
+    assert find_head(module, Shapes(module, runs)) is None

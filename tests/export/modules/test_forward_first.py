@@ -19,6 +19,7 @@ from tfexport.runtime import Translator
 
 # torch warns of parts of its own, of torch.jit and of its quantisation, which people use.
 pytestmark = [
+    pytest.mark.usefixtures("no_beam_graph"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
 ]
@@ -98,7 +99,7 @@ def test_methods_are_refused_if_the_forward_gives_other_values(
     assert not (tmp_path / "x.bundle").exists()
 
 
-@pytest.mark.usefixtures("few_shapes", "no_beam_graph")
+@pytest.mark.usefixtures("few_shapes")
 def test_methods_that_are_asked_for_are_compared_with_the_forward(tmp_path: Path) -> None:
     model = seeded(HeadInDecode)
     made = exported(model, tmp_path, steps="methods", verify="quick")

@@ -18,7 +18,6 @@ from tfexport.export.modules.contract import Head
 
 aten: Any = torch.ops.aten
 Shape = tuple[int, ...]
-Shapes = dict[fx.Node, tuple[Shape, ...]]  # of each tensor, in every run
 PAST_AXIS = "past_axis"  # in the ``meta`` of a cache that a step takes: the axis of its rows
 
 
@@ -82,28 +81,77 @@ def _of_all_queries(bias: Tensor | None, query: Tensor) -> Tensor | None:
     return bias.expand(-1, -1, query.size(1), -1)
 
 
-def shapes_of(module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> Shapes:
-    """The shapes of a graph's tensors for each size of its inputs, without computing the tensors.
+class Shapes(dict[fx.Node, tuple[Shape, ...]]):
+    """The shapes of a graph's tensors, in every run, without computing the tensors.
+
+    A pass that changes the graph keeps the shapes of the nodes that it keeps.
 
     Args:
         module: whose shapes follow from those of its inputs.
         runs: inputs; only their shapes and types matter.
     """
-    found: dict[Any, dict[fx.Node, Shape]] = {}
 
-    class Recorder(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            made = super().run_node(n)
-            if isinstance(made, Tensor):
-                of_run[n] = tuple(made.shape)
-            return made
+    def __init__(self, module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> None:
+        super().__init__()
+        self._module = module
+        self._sizes = [tuple(each.shape for each in given) for given in runs]
+        self._runs = {key: _Run(given) for key, given in zip(self._sizes, runs, strict=True)}
+        self.add()
 
-    sizes = [tuple(each.shape for each in given) for given in runs]
-    for key, given in zip(sizes, runs, strict=True):
-        if key not in found:
-            of_run = found[key] = {}
-            without_values(Recorder(module).run, given)
-    return {node: tuple(found[key][node] for key in sizes) for node in found[sizes[0]]}
+    def add(self) -> None:
+        """Find the shapes of the nodes that have none yet."""
+        for run in self._runs.values():
+            run.go_on(self._module)
+        of_runs = [self._runs[key].shapes for key in self._sizes]
+        for node in of_runs[0]:
+            self[node] = tuple(shapes[node] for shapes in of_runs)
+
+
+class _Run:
+    """A run of a graph. Its tensors, which have no values, are kept for nodes that come later.
+
+    Attributes:
+        shapes: of the tensors that it has had.
+    """
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        self.shapes: dict[fx.Node, Shape] = {}
+        self._given = given
+        self._tensors: dict[fx.Node, Any] = {}
+        kind = torch_names.find(torch_names.WITHOUT_VALUES)
+        self._mode = None if kind is None else kind(allow_non_fake_inputs=True)
+
+    @torch.no_grad()
+    def go_on(self, module: fx.GraphModule) -> None:
+        """Find the shapes of the nodes that have none yet."""
+        if self._mode is not None:
+            try:
+                with self._mode as mode:
+                    inputs = map(mode.from_tensor, self._given)
+                    run = _Recorder(module, self.shapes, keep_tensors=True)
+                    run.run(*inputs, initial_env=self._tensors)
+            except RuntimeError:  # of a size that depends on values
+                self._mode = None
+                self._tensors.clear()
+            else:
+                return
+        _Recorder(module, self.shapes, keep_tensors=False).run(*self._given)
+
+
+class _Recorder(fx.Interpreter):
+    """Writes the shapes of the tensors that it computes into a dictionary."""
+
+    def __init__(
+        self, module: fx.GraphModule, shapes: dict[fx.Node, Shape], keep_tensors: bool
+    ) -> None:
+        super().__init__(module, garbage_collect_values=not keep_tensors)
+        self._shapes = shapes
+
+    def run_node(self, n: fx.Node) -> Any:
+        made = super().run_node(n)
+        if isinstance(made, Tensor):
+            self._shapes[n] = tuple(made.shape)
+        return made
 
 
 @torch.no_grad()
@@ -124,7 +172,7 @@ def without_values(compute: Callable[..., Any], given: Sequence[Tensor]) -> Any:
 
 def lighten(
     module: fx.GraphModule, runs: Sequence[Sequence[Tensor]], longest: int, fused: bool
-) -> None:
+) -> Shapes:
     """Remove what has no effect from the graph of a step or an encoder, and fuse its attention.
 
     Args:
@@ -132,14 +180,20 @@ def lighten(
         runs: what it is given at several sizes.
         longest: tokens of a row; 0 for an encoder.
         fused: compute attention by an operator of onnxruntime.
+
+    Returns:
+        The shapes of its tensors.
     """
+    shapes = Shapes(module, runs)
     if longest:
-        remove_masks(module, shapes_of(module, runs), longest)
+        remove_masks(module, shapes, longest)
     if fused:
-        fuse_attention(module, shapes_of(module, runs))
-        remove_moves(module, shapes_of(module, runs))
+        fuse_attention(module, shapes)
+        shapes.add()
+        remove_moves(module, shapes)
     module.graph.lint()
     module.recompile()
+    return shapes
 
 
 # Masks.

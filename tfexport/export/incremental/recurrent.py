@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
+from tfexport.export import torch_names
+
 KINDS = ("GRU", "LSTM", "RNN")
 _SYMBOLIC = "onnx_symbolic._symbolic_multi_out.default"
 Tensors = list[Tensor | None]  # x, W, R, B, lengths, h, c, as the operator takes them
@@ -31,7 +33,7 @@ def sequence(symbolic: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         *args: the operator's.
         **kwargs: the operator's.
     """
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or not _has_values(args[0][0]):
         found: tuple[Tensor, ...] = symbolic(*args, **kwargs)
         return found
     tensors, kind = list(args[0]), args[1]
@@ -51,6 +53,11 @@ def sequence(symbolic: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         torch.stack(each, dim=1 if i == 0 else 0)
         for i, each in enumerate(zip(*directions, strict=True))
     )
+
+
+def _has_values(tensor: Tensor) -> bool:
+    kind = torch_names.find(torch_names.TENSOR_WITHOUT_VALUES)
+    return kind is None or not isinstance(tensor, kind)
 
 
 def padded(tensors: list[Any]) -> list[Any]:

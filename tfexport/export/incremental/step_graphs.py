@@ -16,7 +16,6 @@ from tfexport.export.incremental.fused import (
     PAST_AXIS,
     find_head,
     lighten,
-    shapes_of,
     without_values,
 )
 from tfexport.export.incremental.program import FIRST, LONGER, MORE_ROWS, MORE_SOURCE, Program, Size
@@ -59,8 +58,8 @@ def build_steps(found: Found, longest: int, fused: bool = True) -> "FoundSteps":
                 for made in without_values(encoder, each.inputs)
             ]
     given = [_step_arguments(found, run, memory) for run in _SHAPED]
-    lighten(step, given, longest, fused)
-    head = find_head(step, shapes_of(step, given)) if fused else None
+    shapes = lighten(step, given, longest, fused)
+    head = find_head(step, shapes) if fused else None
     return FoundSteps(found, step, encoder, head)
 
 
