@@ -161,6 +161,12 @@ def no_beam_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def only_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave both searches out of modules' bundles, for tests of what is exported, not of graphs."""
+    leave_out_module_graphs(monkeypatch, graph_io.GENERATE, graph_io.BEAM)
+
+
+@pytest.fixture
 def no_search_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave beams and slots out of Transformers' bundles, for tests of greedy search."""
     leave_out_graphs(monkeypatch, graph_io.BEAM, graph_io.STEP)
@@ -182,10 +188,15 @@ def leave_out_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
 
 def leave_out_beam_graph(patch: pytest.MonkeyPatch) -> None:
     """Let bundles of modules search with beams step by step."""
+    leave_out_module_graphs(patch, graph_io.BEAM)
+
+
+def leave_out_module_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let bundles of modules have no graphs of these names."""
     from tfexport.export import module_forms
     from tfexport.export.artifacts import module
 
-    forms = [form for form in module_forms.MODULE_FORMS if form.name != graph_io.BEAM]
+    forms = [form for form in module_forms.MODULE_FORMS if form.name not in names]
     patch.setattr(module_forms, "MODULE_FORMS", forms)
     patch.setattr(module, "MODULE_FORMS", forms)
 

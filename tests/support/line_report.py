@@ -22,7 +22,7 @@ import tfexport
 from tfexport.errors import ExportError
 from tfexport.export import Input, export, module_forms
 from tfexport.export.artifacts import module as module_export
-from tfexport.graph_io import BEAM
+from tfexport.graph_io import BEAM, GENERATE
 
 GIVEN: dict[str, Any] = {
     "inputs": [Input("input_ids", "int64", ("batch", "source_length"))],
@@ -81,7 +81,7 @@ def main(report: str, *modules: str) -> None:
     """Write a report about modules."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    forms = [form for form in module_forms.MODULE_FORMS if form.name != BEAM]
+    forms = [form for form in module_forms.MODULE_FORMS if form.name not in (GENERATE, BEAM)]
     for place in (module_forms, module_export):
         place.MODULE_FORMS = forms  # type: ignore[attr-defined]  # the others are enough
     with tempfile.TemporaryDirectory() as folder:

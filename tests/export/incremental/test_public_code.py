@@ -49,7 +49,7 @@ def loop(test: Case, model: nn.Module, row: dict[str, Any]) -> tuple[list[int], 
 
 
 @pytest.mark.parametrize("test", PUBLIC, ids=lambda test: f"{test.name}-{test.inputs[0].name}")
-@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.usefixtures("only_steps")
 def test_a_bundle_gives_what_the_forward_gives(test: Case, tmp_path: Path) -> None:
     model = test.make()
     made = export(

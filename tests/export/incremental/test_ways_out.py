@@ -123,7 +123,7 @@ def test_a_refusal_says_what_to_do(
         assert remedy in message
 
 
-@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.usefixtures("only_steps")
 def test_what_messages_say_leads_out(tmp_path: Path) -> None:
     check_equal(drawn(Mended, 5), tmp_path)
 
@@ -148,7 +148,7 @@ class AfterSource(nn.Module):
         return logits
 
 
-@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.usefixtures("only_steps")
 @pytest.mark.parametrize(
     "build", few_of([FixedTable, FixedView, ClassesSecond, AfterSource], FixedTable, AfterSource)
 )
@@ -182,7 +182,7 @@ class OwnSteps(LoopOverSteps):
         return self.out(hidden), hidden
 
 
-@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.usefixtures("only_steps")
 def test_methods_lead_out_of_a_loop_over_the_target(tmp_path: Path) -> None:
     model = drawn(OwnSteps, 5)
     assert "steps='methods'" in refusal(model, tmp_path)
@@ -209,7 +209,7 @@ class ReadsPadding(nn.Module):
         return logits
 
 
-@pytest.mark.usefixtures("no_beam_graph")
+@pytest.mark.usefixtures("only_steps")
 def test_states_of_padding_that_training_does_not_give_are_not_read(tmp_path: Path) -> None:
     nine = (Input("ids", "int64", ("batch", 9)),)
     rows = [[*row, *[PAD] * (9 - len(row))] for row in ROWS]

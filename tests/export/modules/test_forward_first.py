@@ -19,7 +19,7 @@ from tfexport.runtime import Translator
 
 # torch warns of parts of its own, of torch.jit and of its quantisation, which people use.
 pytestmark = [
-    pytest.mark.usefixtures("no_beam_graph"),
+    pytest.mark.usefixtures("only_steps"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning"),
 ]

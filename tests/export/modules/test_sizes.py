@@ -18,7 +18,7 @@ from tfexport.export.modules.inputs import LARGEST_ID
 from tfexport.export.modules.probes import Runner
 from tfexport.runtime import Translator
 
-pytestmark = pytest.mark.usefixtures("no_beam_graph")
+pytestmark = pytest.mark.usefixtures("only_steps")
 SIZE, WIDTH = 12, 16
 FRAMES = Input("frames", "float32", ("batch", "time", 4))
 Row = dict[str, Any]
