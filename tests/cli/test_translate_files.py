@@ -1,7 +1,9 @@
 """``tfexport translate --format``: files whose words are translated."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.command import invoke
@@ -9,6 +11,11 @@ from tests.support.documents import read_blocks, words
 from tests.support.paths import REPOSITORY
 from tfexport.cli import document_files
 from tfexport.cli.translate_command import FORMATS
+from tfexport.errors import TfexportWarning
+from tfexport.markup import Markup, Placeholders, translate_markup
+from tfexport.markup import translate as translate_module
+from tfexport.markup.alignment import Tokens
+from tfexport.markup.document import Row
 from tfexport.markup.files import FILE_FORMATS
 from tfexport.runtime import Translator
 
@@ -46,6 +53,8 @@ def test_a_file_is_written_with_its_line_breaks_and_mark(tmp_path: Path) -> None
     [
         (("--placeholders", "url"), ["--placeholders needs --format"]),
         (("--ignore-tags", "x"), ["--ignore-tags needs --format"]),
+        (("--strict", "--report", "x"), ["--strict needs --format", "--report needs --format"]),
+        (("--format", "html", "-o", "x", "--report", "x"), ["--report names the file"]),
         (("--format", "srt", "--jsonl", "--beam-size", "2", "--num-hypotheses", "2"),
          ["--jsonl applies to lines, not to --format srt", "--num-hypotheses adds to lines"]),
         (("--format", "html", "--placeholders", "xx"), ["'xx' is not one of url, email"]),
@@ -121,3 +130,63 @@ def test_elements_are_kept_on_request() -> None:
     text = '<?xml version="1.0"?>\n<d><p>Tom liest ein Buch.</p><ui>Tom liest</ui></d>\n'
     made = invoke("translate", DEMO, "--format", "xml", "--ignore-tags", "ui, key", stdin=text)
     assert made.stdout == text.replace("Tom liest ein Buch.", "Tom is reading a book.")
+
+
+UNREAD = (
+    "WEBVTT\n\n00:00:01.000 -> 00:00:02.000\nGuten <b>Tag</b>\n\n00:01.000 --> 00:02.000\nHallo!\n"
+)
+
+
+def test_what_stays_is_said_and_written_into_a_report(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.vtt", tmp_path / "b.vtt"
+    source.write_text(UNREAD, encoding="utf-8")
+    given = ("translate", DEMO, source, "--format", "vtt", "--output", target, "--force")
+    lines, page = tmp_path / "kept.jsonl", tmp_path / "kept.html"
+    done = invoke(*given, "--report", lines)
+    assert done.exit_code == 0
+    assert target.read_text() == UNREAD.replace("Hallo!", translated("Hallo!")[0])
+    assert f"{source}:3: '00:00:01.000 -> 00:00:02.000" in done.stderr
+    assert "1 text stays as it is; --report FILE lists all" in done.stderr
+    (entry,) = map(json.loads, lines.read_text().splitlines())
+    assert (entry["file"], entry["line"]) == (str(source), 3)
+    assert entry["text"].endswith("Guten <b>Tag</b>")
+    assert "no cue" in entry["reason"]
+    assert invoke(*given, "--report", page, "--strict").exit_code == 1
+    assert target.exists()
+    html = page.read_text()
+    assert "Guten &lt;b&gt;Tag&lt;/b&gt;" in html
+    assert "<td>3<td>" in html
+    source.write_text(UNREAD.replace("->", "-->").replace("--->", "-->"), encoding="utf-8")
+    done = invoke(*given, "--report", page, "--strict")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "Nothing: all was translated." in page.read_text()
+
+
+def test_a_file_that_is_no_lines_by_its_name_is_said(tmp_path: Path) -> None:
+    source = tmp_path / "a.po"
+    source.write_text('msgid "Hallo"\nmsgstr ""\n', encoding="utf-8")
+    done = invoke("translate", DEMO, source)
+    assert done.exit_code == 0
+    assert "translated line by line, with its syntax; --format po" in done.stderr
+    source = source.rename(tmp_path / "a.txt")
+    assert "--format" not in invoke("translate", DEMO, source).stderr
+
+
+def test_a_sentence_without_its_placeholders_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model writes another placeholder whatever it reads."""
+    monkeypatch.setattr(
+        translate_module, "read_row", lambda *_: Row("%s", Tokens([], np.zeros((0, 0)), str))
+    )
+    source = tmp_path / "a.po"
+    source.write_text('msgid "Hallo {x}"\nmsgstr ""\n', encoding="utf-8")
+    done = invoke("translate", DEMO, source, "--format", "po", "--strict")
+    assert (done.exit_code, done.stdout) == (1, source.read_text())
+    assert f"{source}:1: 'Hallo {{x}}' stays as it is: no translation has its placeholders" in (
+        done.stderr
+    )
+    markup = Markup("text", Placeholders())
+    with pytest.warns(TfexportWarning, match=r"placeholders of what stays as it is: 'Hallo {x}'"):
+        made = translate_markup(Translator(DEMO, threads=1), ["Hallo {x}"], markup)
+    assert made == ["Hallo {x}"]

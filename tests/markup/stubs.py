@@ -24,6 +24,11 @@ def shuffled(count: int, rng: random.Random) -> list[int]:
     return rng.sample(range(count), count)
 
 
+def careless(count: int, rng: random.Random) -> list[int]:
+    """Some words are left out, some are written twice, in any order."""
+    return rng.choices(range(count), k=rng.randint(1, count + 2))
+
+
 def upper(word: str) -> str:
     return word.upper()
 
@@ -33,8 +38,8 @@ def translated(text: str, order: Order = same, word: Callable[[str], str] = uppe
     words = text.split(" ")
     places = order(len(words), random.Random(text))
     made = [word(words[place]) for place in places]
-    attention = np.zeros((len(words), len(words)), np.float32)
-    attention[np.arange(len(words)), places] = 1
+    attention = np.zeros((len(places), len(words)), np.float32)
+    attention[np.arange(len(places)), places] = 1
     return Row(" ".join(made), Tokens(words, attention, lambda count: " ".join(made[:count])))
 
 

@@ -15,7 +15,8 @@ from tests.support.paths import REPOSITORY
 from tfexport.markup.document import Markup, escape
 from tfexport.runtime import Translator
 from tfexport.serve.failures import RequestError
-from tfexport.serve.rows import Asked, _documents
+from tfexport.serve.rows import Asked, Made, Translated, _documents
+from tfexport.serve.texts import KEPT, cut_headers
 
 DEMO = REPOSITORY / "examples" / "de-en.bundle"
 TEXT = "<p>Tom liest ein <a href='x'>Buch</a>. <b>Maria schläft.</b></p>\n<pre>1 &lt; 2</pre>"
@@ -164,3 +165,9 @@ def test_a_bundle_without_attention_refuses_tags_in_sentences() -> None:
     assert not document.aligned
     with pytest.raises(RequestError, match=r"text 1: has tags .* gives none"):
         _documents(model, Asked(["w4", "<p>w4 <b>w5</b></p>"], markup=Markup("html")))
+
+
+def test_what_stays_is_counted_in_a_header() -> None:
+    made = Made("Hallo {x}", [], 0.0, None)
+    assert cut_headers([Translated([made], [], kept=2), Translated([made], [])]) == {KEPT: "2"}
+    assert cut_headers([Translated([made], [])]) == {}

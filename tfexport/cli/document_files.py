@@ -2,29 +2,40 @@
 
 import codecs
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfexport.atomic import naming, new_file
 from tfexport.cli.console import cut_lines, needs, unknown_tokens
 from tfexport.cli.decoding_options import given, without_effect
+from tfexport.cli.kept_report import write_report
 from tfexport.cli.terms_option import unmet, unmet_terms
 from tfexport.errors import ConfigError, InputError, Problem, join_problems, shown
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import LanguagePair
 
+if TYPE_CHECKING:
+    from tfexport.markup.files import Kept
+
 # Options of lines that files of other formats do not have.
 _OF_LINES = (
     "ids", "inputs", "resume", "jsonl", "alignment", "attention_plot", "target_prefix",
     "target_prefix_file",
 )  # fmt: skip
-_MOST_UNMET = 20  # sentences that are listed
+# Names of files that are seldom lines of text.
+_SUFFIXES = {
+    ".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml", ".md": "markdown",
+    ".markdown": "markdown", ".srt": "srt", ".vtt": "vtt", ".po": "po", ".pot": "po",
+    ".json": "json-strings",
+}  # fmt: skip
+_MOST_LISTED = 20  # sentences
 MOST_BYTES = 64 << 20  # of a file, which is read as a whole
 _OF_FORMATS: tuple[str, ...] = (
-    "placeholders", "placeholder_pattern", "ignore_tags",
+    "placeholders", "placeholder_pattern", "ignore_tags", "report", "strict",
 )  # fmt: skip
 _OF_RESULTS = (
     "return_attention", "return_token_scores", "return_end_token", "num_hypotheses",
@@ -48,21 +59,35 @@ def check_document_call(call: Any) -> None:
         added = [name for name in _OF_RESULTS if call.decoding.get(name)]
         found += [f"{_flag(name)} adds to lines, not to {kind}" for name in added]
         found += without_effect({"force": call.force}, {"force": call.output != "-"})
+        files = [Path(name).absolute() for name in (call.file, call.output) if name != "-"]
+        if call.report and Path(call.report).absolute() in files:
+            found.append("--report names the file that is read or written; give it another name")
     if found:
         raise ConfigError(join_problems("translate", [Problem(None, text) for text in found]))
+
+
+def named_format(call: Any) -> str | None:
+    """The format that the name of a file says, if it is read line by line."""
+    lines = call.format is None and call.inputs is None and not call.ids and call.file != "-"
+    return _SUFFIXES.get(Path(call.file).suffix.lower()) if lines else None
 
 
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
+def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     """Translate ``call.file``, and report cut sentences, unknown tokens and terms not met.
+
+    What stays as it is, though it may have words, is reported too.
 
     Args:
         call: the command's arguments and options.
         engine: the bundle.
         terms: of all texts.
+
+    Returns:
+        Whether all was translated that may have words.
 
     Raises:
         InputError: the file is malformed, or has more than ``MOST_BYTES``.
@@ -70,7 +95,7 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
     """
     with needs("markup"):
         from tfexport.markup.document import Markup
-        from tfexport.markup.files import read_file
+        from tfexport.markup.files import Kept, read_file
         from tfexport.markup.placeholders import USUAL, Placeholders
         from tfexport.markup.tokens import TagRules
         from tfexport.markup.translate import translate_texts
@@ -89,11 +114,24 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
     try:
         file = read_file(content, call.format, markup)
         found = translate_texts(engine, file.texts, keywords, language_pair, terms)
-        written = file.write(found.texts)
+        # A text of a file is translated as a whole; a file that is one text, a sentence at a time.
+        written = file.write([
+            None if lost and text.line is not None else made
+            for text, made, lost in zip(file.texts, found.texts, found.lost, strict=True)
+        ])  # fmt: skip
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
+    kept = [*file.kept, *(
+        Kept(text.line, sentence, "no translation has its placeholders")
+        for text, sentences in zip(file.texts, found.lost, strict=True)
+        for sentence in sentences
+    )]  # fmt: skip
+    kept.sort(key=lambda each: each.line or 0)
     _write(call, mark + written)
-    for sentence, missing in found.unmet[:_MOST_UNMET]:
+    if call.report:
+        write_report(Path(call.report), name, kept)
+    _tell_kept(name, kept)
+    for sentence, missing in found.unmet[:_MOST_LISTED]:
         click.echo(f"{name}: {shown(sentence)}: {unmet(missing)}", err=True)
     if found.unmet:
         count = sum(len(missing) for _, missing in found.unmet)
@@ -102,6 +140,17 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> None:
         click.echo(cut_lines(found.unfinished, "sentences", None), err=True)
     if found.unknown[0]:
         click.echo(unknown_tokens(*found.unknown, "sentences"), err=True)
+    return not kept
+
+
+def _tell_kept(name: str, kept: Sequence["Kept"]) -> None:
+    """Say on standard error what stays as it is."""
+    for each in kept[:_MOST_LISTED]:
+        place = name if each.line is None else f"{name}:{each.line}"
+        click.echo(f"{place}: {shown(each.text)} stays as it is: {each.reason}", err=True)
+    if kept:
+        count = "1 text stays as it is" if len(kept) == 1 else f"{len(kept)} texts stay as they are"
+        click.echo(f"{count}; --report FILE lists all, --strict makes the exit status 1", err=True)
 
 
 def _content(file: str) -> tuple[str, str]:

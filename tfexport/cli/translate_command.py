@@ -65,6 +65,8 @@ class _Call:
     terms: str | None
     languages: str | None
     ignore_tags: str | None
+    report: str | None
+    strict: bool
     target_prefix: str | None
     target_prefix_file: str | None
     source_language: str | None
@@ -126,6 +128,14 @@ class _Call:
 @terms_options
 @click.option("--ignore-tags", metavar="NAME,...",
               help="With --format: elements of HTML and XML whose content stays.")  # fmt: skip
+@click.option("--report", type=click.Path(dir_okay=False), metavar="FILE",
+              help="With --format: write what stays as it is and why, as lines of JSON, or as a "
+              "page if FILE ends in .html.")  # fmt: skip
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="With --format: exit status 1 if anything stays that may have words.",
+)
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
               help="File with the start of each line's translation.")  # fmt: skip
@@ -158,7 +168,11 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     """
     call = as_call(_Call, values)
     check = check_ahead(call.bundle)  # while the following are imported
-    from tfexport.cli.document_files import check_document_call, translate_document
+    from tfexport.cli.document_files import (
+        check_document_call,
+        named_format,
+        translate_document,
+    )
     from tfexport.cli.input_rows import check_files, check_inputs_call, read_rows, translate_rows
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.resumable import check_output
@@ -185,8 +199,14 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
         engine.texts.encode("")  # raises if there is no tokenizer
     terms = read_terms(call, engine)
     if call.format is not None:
-        translate_document(call, engine, terms)
+        if not translate_document(call, engine, terms) and call.strict:
+            ctx.exit(1)
         return
+    if kind := named_format(call):
+        click.echo(
+            f"{call.file}: translated line by line, with its syntax; --format {kind} translates "
+            "its words alone", err=True,
+        )  # fmt: skip
     task = replace(_task(call, engine), terms=terms)
     report = _Reporter(call, engine, task)
     run = _to_stdout if call.output == "-" else _to_file

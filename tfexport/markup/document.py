@@ -7,9 +7,9 @@ from typing import Literal
 
 from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
-from tfexport.markup.html_reader import NO_RULES, read_html
+from tfexport.markup.html_reader import NO_RULES, STATEMENT, read_html
 from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
-from tfexport.markup.placeholders import Placeholders, occurrences
+from tfexport.markup.placeholders import Placeholders, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
 from tfexport.markup.tokens import TagRules, Token, split_runs
@@ -21,7 +21,9 @@ from tfexport.runtime.text.sentences import SplitText
 
 Format = Literal["text", "html", "xml"]
 FORMATS: tuple[Format, ...] = ("text", "html", "xml")
-_LINE = re.compile(r"([\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+)")
+_LINE_OR_STATEMENT = re.compile(
+    rf"((?:[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]|{STATEMENT.pattern.replace('(', '(?:', 1)})+)"
+)
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,17 @@ class Markup:
         if self.format == "text":
             tokens = [
                 Token("text", part, text=part) if place % 2 == 0 else Token("empty", part, "block")
-                for place, part in enumerate(_LINE.split(text))
+                for place, part in enumerate(_LINE_OR_STATEMENT.split(text))
             ]
-            return Document([
-                part if isinstance(part, str) else make_segment(part, found, str)
-                for part in split_runs(tokens)
-            ])  # fmt: skip
-        parts = split_runs(self.tokens(text))
-        write = escape_markdown if self.format == "markdown" else escape
-        return Document([
-            part if isinstance(part, str) else make_segment(part, found, write) for part in parts
-        ])  # fmt: skip
+            write: Callable[[str], str] = str
+        else:
+            tokens = self.tokens(text)
+            write = escape_markdown if self.format == "markdown" else escape
+        parts = [
+            part if isinstance(part, str) else make_segment(part, found, write)
+            for part in split_runs(tokens)
+        ]
+        return Document(parts, found.of_syntax())
 
     def words(self, text: str) -> str:
         """A text without its markup, a paragraph a line.
@@ -78,7 +80,7 @@ class Markup:
     def tokens(self, text: str) -> list[Token]:
         """The tokens of markup; see ``read``."""
         if self.format == "markdown":
-            return read_inline(text, self.references)
+            return read_inline(text, self.references, self.rules)
         reader = read_html if self.format == "html" else read_xml
         return reader(text, self.rules)
 
@@ -112,9 +114,11 @@ class Document:
 
     Attributes:
         parts: markup that stays as it is, and the words between.
+        syntax: placeholders that a translation may not have unless its source has them.
     """
 
-    parts: list[str | Segment] = field(default_factory=list)
+    parts: list[str | Segment]
+    syntax: Placeholders
 
     @property
     def segments(self) -> list[Segment]:
@@ -153,6 +157,9 @@ class Document:
     def choose(self, rows: Sequence[Row]) -> list[int]:
         """The row of each sentence whose translation has its placeholders.
 
+        A sentence of which no translation has them gets its first row, which ``write`` does not
+        take, and ``lost`` names.
+
         Args:
             rows: the translations of ``sentences``; optional ones that are kept are left out.
         """
@@ -162,11 +169,21 @@ class Document:
             good = (
                 number
                 for number, (variant, row) in enumerate(zip(variants, here, strict=True))
-                if not (variant.optional and row.kept) and _places(variant, row) is not None
+                if not (variant.optional and row.kept) and self._is_whole(variant, row)
             )
-            chosen.append(place + next(good))
+            chosen.append(place + next(good, 0))
             place += len(variants)
         return chosen
+
+    def lost(self, rows: Sequence[Row], chosen: Sequence[int]) -> list[str]:
+        """The sentences that stay as they are, since no translation has their placeholders.
+
+        Args:
+            rows: the translations of ``sentences``.
+            chosen: see ``choose``.
+        """
+        pairs = self._pairs(rows, chosen)
+        return [variant.text for variant, row in pairs if not self._is_whole(variant, row)]
 
     def write(self, rows: Sequence[Row], chosen: Sequence[int]) -> str:
         """The document of translations.
@@ -178,18 +195,41 @@ class Document:
         Raises:
             InputError: a translation that has to be aligned has no attention.
         """
-        pairs = [variant for variants in self._variants() for variant in variants]
-        found = iter([(pairs[number], rows[number]) for number in chosen])
+        found = iter([
+            (variant, row if self._is_whole(variant, row) else Row(variant.text, kept=True))
+            for variant, row in self._pairs(rows, chosen)
+        ])  # fmt: skip
         return "".join(
             part if isinstance(part, str) else _translated(part, found) for part in self.parts
         )
 
+    def _pairs(self, rows: Sequence[Row], chosen: Sequence[int]) -> list[tuple[Variant, Row]]:
+        variants = [variant for variants in self._variants() for variant in variants]
+        return [(variants[number], rows[number]) for number in chosen]
 
-def _places(variant: Variant, row: Row) -> list[tuple[int, int]] | None:
-    """Where the placeholders of a variant are in its translation; None unless all are there."""
-    if not variant.literals:
-        return []
-    return occurrences(row.text, variant.literals.values())
+    def _is_whole(self, variant: Variant, row: Row) -> bool:
+        """Whether a translation has the placeholders of its sentence, each as often, and no other.
+
+        Those that a variant leaves out are put in later: its translation may not have them.
+        """
+        if row.kept:
+            return True
+        places = occurrences(row.text, variant.literals.values())
+        if places is None:
+            return False
+        rest, place = list[str](), 0
+        for start, end in sorted(places):
+            rest.append(row.text[place:start])
+            place = end
+        other = "\n".join([*rest, row.text[place:]])
+        return not self.syntax.find(other) and not any(
+            occurs(other, literal) for literal in variant.left_out
+        )
+
+
+def _places(variant: Variant, row: Row) -> list[tuple[int, int]]:
+    """Where the placeholders of a variant are in a translation that has them."""
+    return variant.places() if row.kept else occurrences(row.text, variant.literals.values()) or []
 
 
 def _translated(segment: Segment, found: Iterator[tuple[Variant, Row]]) -> str:
@@ -219,7 +259,7 @@ def _translated(segment: Segment, found: Iterator[tuple[Variant, Row]]) -> str:
 
 def _units(variant: Variant, row: Row) -> list[Unit]:
     """The words of a translation, with places of the segment."""
-    places = _places(variant, row) or []
+    places = _places(variant, row)
     if row.kept:
         words = [Unit(*span, span[0]) for span in split_words(row.text, sorted(places))]
     elif row.tokens is None:

@@ -1,22 +1,25 @@
 """Files of texts: pages, subtitles, catalogs of messages, JSON."""
 
 import codecs
+import gettext
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
+from tfexport.markup.directives import format_of
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
+from tfexport.markup.placeholders import Placeholders
 
 FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings"]
 FILE_FORMATS: tuple[FileFormat, ...] = (
     "text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings",
 )  # fmt: skip
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>|</?\d{1,4} ?/?>|&(?:\w+|#\w+);")
+_TAG = re.compile(r"<!--|</?[A-Za-z][^<>]*>|</?\d{1,4} ?/?>|&(?:\w+|#\w+);")
 # Where files say their encoding.
 _DECLARED: dict[str, re.Pattern[str]] = {
     "xml": re.compile(r"\A\s*<\?xml[^<>]{0,200}?\bencoding\s*=\s*[\"']([\w.:-]{1,40})"),
@@ -32,6 +35,12 @@ _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
 _POSITION = re.compile(r"\s*(?:\{\\[^{}]*\}\s*)*")
 _DASH = re.compile(r"\s*(?:\{\\[^{}]*\}\s*|<[^<>]*>\s*)*[-–—]\s*(?=\S)")
 _HEARD = re.compile(r"\s*(?:\[[^\[\]]*\]|\([^()]*\))\s*")
+# The lines of times that srt and webvtt-py read; after them there may be where a cue is shown.
+_SRT_TIMES = re.compile(r"^[^\n]*\d:\d[^\n]*-->[^\n]*(?:\n|\Z)", re.MULTILINE)
+_VTT_TIME = r"(?:\d+:)?\d{2}:\d{2}[.,]\d{3}"
+_VTT_TIMES = re.compile(rf"^\s*{_VTT_TIME}\s*-->\s*{_VTT_TIME}[^\n]*(?:\n|\Z)", re.MULTILINE)
+_OF_FILE = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|\Z)")  # blocks that are no cues
+_NO_CUE = "it is no cue: it has no times in the form that the format asks for"
 _ENDS = ".!?…\"'”»)]>♪"
 
 
@@ -42,10 +51,27 @@ class Text:
     Attributes:
         text: the text.
         markup: what it is made of.
+        line: the line of the file where it starts, from 1; None if it is the whole file.
     """
 
     text: str
     markup: Markup
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A part of a file that stays as it is, though it may have words.
+
+    Attributes:
+        line: where it starts in the file, from 1; None if that is not known.
+        text: the part.
+        reason: why it stays.
+    """
+
+    line: int | None
+    text: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -54,11 +80,14 @@ class TextFile:
 
     Attributes:
         texts: in order.
-        write: makes the file of translations, one for each text.
+        write: makes the file of translations, one for each text; None for one that is not
+            translated, which is written as its format marks that, or as it is.
+        kept: what the reader of the format does not know.
     """
 
     texts: list[Text]
-    write: Callable[[Sequence[str]], str]
+    write: Callable[[Sequence[str | None]], str]
+    kept: list[Kept] = field(default_factory=list)
 
 
 def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
@@ -76,7 +105,7 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
     _check_encoding(content, kind)
     if kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
-        file = TextFile([Text(content, whole)], lambda made: made[0])
+        file = TextFile([Text(content, whole)], lambda made: made[0] or content)
     else:
         readers = {
             "markdown": _markdown,
@@ -87,12 +116,12 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
         }
         file = readers[kind](content, markup)
 
-    def write(made: Sequence[str]) -> str:
+    def write(made: Sequence[str | None]) -> str:
         written = file.write(made)
         _check_encoding(written, kind)
         return written
 
-    return TextFile(file.texts, write)
+    return replace(file, write=write)
 
 
 def _check_encoding(content: str, kind: FileFormat) -> None:
@@ -120,9 +149,13 @@ def _markdown(content: str, markup: Markup) -> TextFile:
     content = content.replace("\r\n", "\n")
     places, references = find_texts(content)
 
-    def write(made: Sequence[str]) -> str:
+    def write(made: Sequence[str | None]) -> str:
         written, begin = list[str](), 0
         for place, text in zip(places, made, strict=True):
+            if text is None or text == place.text:  # letter for letter
+                written.append(content[begin : place.end])
+                begin = place.end
+                continue
             if place.html:
                 written += [content[begin : place.start], text]
                 begin = place.end
@@ -141,7 +174,7 @@ def _markdown(content: str, markup: Markup) -> TextFile:
 
     inline = replace(markup, format="markdown", references=references)
     html = replace(markup, format="html")
-    texts = [Text(place.text, html if place.html else inline) for place in places]
+    texts = [Text(place.text, html if place.html else inline, place.line) for place in places]
     return TextFile(texts, write)
 
 
@@ -153,11 +186,14 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
     return [between for between, found in zip(place.breaks, hard, strict=True) if found[1]]
 
 
-def _message(text: str, markup: Markup) -> Text:
-    """A text of a program: HTML if it has tags or entities, else plain."""
-    if not _TAG.search(text):
-        return Text(text, replace(markup, format="text"))
-    return Text(text, _with_tags(markup))
+def _message(text: str, markup: Markup, line: int) -> Text:
+    """A text of a program: HTML if it has tags, comments or entities, else plain."""
+    known, rest = markup.placeholders or Placeholders(), text
+    for start, end in reversed(known.find(text)):  # Ruby's %<name>d is no tag
+        rest = rest[:start] + rest[end:]
+    if not _TAG.search(rest):
+        return Text(text, replace(markup, format="text"), line)
+    return Text(text, _with_tags(markup), line)
 
 
 def _with_tags(markup: Markup) -> Markup:
@@ -174,7 +210,7 @@ def _srt(content: str, markup: Markup) -> TextFile:
         cues = [cue.content for cue in srt.parse(content.replace("\r\n", "\n"))]
     except (srt.SRTParseError, srt.TimestampParseError, ValueError) as error:
         raise InputError(f"not SubRip: {str(error)[:200]}") from None
-    return _subtitles(content, cues, markup)
+    return _subtitles(content, cues, markup, _SRT_TIMES)
 
 
 def _vtt(content: str, markup: Markup) -> TextFile:
@@ -188,37 +224,82 @@ def _vtt(content: str, markup: Markup) -> TextFile:
         begins = content.startswith("WEBVTT")
         reason = str(error)[:200] if begins else "its first line does not begin with WEBVTT"
         raise InputError(f"not WebVTT: {reason}") from None
-    return _subtitles(content, [cue.raw_text for cue in captions], markup)
+    return _subtitles(content, [cue.raw_text for cue in captions], markup, _VTT_TIMES)
 
 
-def _subtitles(content: str, cues: Sequence[str], markup: Markup) -> TextFile:
-    """The lines of each cue, in their places in the file, of which all else stays as it is."""
+def _subtitles(
+    content: str, cues: Sequence[str], markup: Markup, times: re.Pattern[str]
+) -> TextFile:
+    """The lines of each cue, in their places in the file, of which all else stays as it is.
+
+    Args:
+        content: of the file.
+        cues: the text of each, as its parser gives it.
+        markup: of the texts.
+        times: the line above the text of a cue, as the parser reads it.
+    """
     newline = "\r\n" if "\r\n" in content else "\n"
     pieces, texts, place = list[str](), list[Text](), 0
+    line, before = 1, 0
     shapes = list[list[tuple[str, int]]]()  # the start and the number of lines of each speech
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
-        begin = content.find("-->", place)
-        begin = content.find(written, content.find("\n", begin) + 1) if begin >= 0 else -1
+        above = times.search(content, place)
+        begin = content.find(written, above.end()) if above else -1
         if begin < 0:
             raise InputError(f"the subtitle {cue[:60]!r} was not found in its own file")
         pieces.append(content[place:begin])
         place = begin + len(written)
         speeches = _speeches(cue)
         shapes.append([(start, text.count("\n") + 1) for start, text in speeches])
-        texts += [Text(text, _with_tags(markup)) for _, text in speeches]
+        line += content.count("\n", before, begin)
+        before = begin
+        of_speech = line
+        for _, text in speeches:
+            texts.append(Text(text, _with_tags(markup), of_speech))
+            of_speech += text.count("\n") + 1
 
-    def write(made: Sequence[str]) -> str:
-        found, written = iter(made), list[str]()
+    def write(made: Sequence[str | None]) -> str:
+        found, written = iter(zip(texts, made, strict=True)), list[str]()
         for piece, shape in zip(pieces, shapes, strict=True):
             lines = list[str]()
             for start, count in shape:
-                first, *others = _wrapped(next(found), count)
+                source, translation = next(found)
+                own = source.text if translation is None else translation
+                first, *others = _wrapped(own, count)
                 lines += [start + first, *others]
             written += [piece, newline.join(lines)]
         return "".join(written) + content[place:]
 
-    return TextFile(texts, write)
+    return TextFile(texts, write, _unread_blocks([*pieces, content[place:]]))
+
+
+def _unread_blocks(pieces: Sequence[str]) -> list[Kept]:
+    """The blocks between the texts of cues that no parser reads, such as one with other times.
+
+    Args:
+        pieces: of the file; each but the last one ends where the text of a cue begins.
+    """
+    kept, line = list[Kept](), 1
+    for number, piece in enumerate(pieces):
+        blocks = re.split(r"(\r?\n[ \t]*\r?\n)", piece)
+        # The first belongs to the cue before; the last one is the name and the times of the next.
+        last = len(blocks) if number == len(pieces) - 1 else len(blocks) - 1
+        for place, block in enumerate(blocks):
+            outside = place % 2 == 0 and place < last and block.strip()
+            if outside and (place > 0 or number == 0) and not _OF_FILE.match(block.lstrip()):
+                begin = line + len(block[: len(block) - len(block.lstrip())].splitlines())
+                timed = "-->" in block and not block.split("-->")[1].partition("\n")[2].strip()
+                if not timed:  # a cue without a text
+                    kept.append(
+                        Kept(
+                            begin,
+                            block.strip(),
+                            "it is no cue: it has no times in the form that the format asks for",
+                        )
+                    )
+            line += block.count("\n")
+    return kept
 
 
 def _speeches(cue: str) -> list[tuple[str, str]]:
@@ -294,19 +375,29 @@ def _po(content: str, markup: Markup) -> TextFile:
     entries = [entry for entry in catalog if not entry.obsolete and _is_empty(entry)]
     texts = list[Text]()
     for entry in entries:
-        texts += [_message(one, markup) for one in (entry.msgid, entry.msgid_plural) if one]
+        sources = [one for one in (entry.msgid, entry.msgid_plural) if one]
+        own = _of_flags(markup, entry)
+        texts += [_message(one, own, max(1, entry.linenum)) for one in sources]
+    singular = _singular_forms(catalog.metadata.get("Plural-Forms", ""))
 
-    def write(made: Sequence[str]) -> str:
+    def write(made: Sequence[str | None]) -> str:
         lines, found = content.splitlines(keepends=True), iter(made)
         written, place = list[str](), 0
         for entry in entries:
-            forms: dict[int | None, str] = {None: next(found)}
+            forms: dict[int | None, str | None] = {None: next(found)}
             if entry.msgid_plural:
-                several = next(found)
-                forms = {n: several if n else forms[None] for n in entry.msgstr_plural or (0, 1)}
+                one, several = forms[None], next(found)
+                shown = _shows_number(entry, _of_flags(markup, entry))
+                forms = {
+                    n: one if n in (singular.alone | singular.some if shown else singular.alone)
+                    else several
+                    for n in entry.msgstr_plural or (0, 1)
+                }  # fmt: skip
+            if None in forms.values():  # an entry that is empty is not translated yet
+                continue
             begin, end = _translation_lines(lines, max(place, entry.linenum - 1))
             newline = "\r\n" if lines[begin].endswith("\r\n") else "\n"
-            made_lines = [line for n, text in forms.items() for line in _po_lines(n, text)]
+            made_lines = [line for n, text in forms.items() for line in _po_lines(n, text or "")]
             written += ["".join(lines[place:begin]), *(f"{line}{newline}" for line in made_lines)]
             place = end
         whole = "".join(written) + "".join(lines[place:])
@@ -315,6 +406,51 @@ def _po(content: str, markup: Markup) -> TextFile:
         return whole
 
     return TextFile(texts, write)
+
+
+def _of_flags(markup: Markup, entry: Any) -> Markup:
+    """The markup of a message, whose flags name the format of its directives."""
+    known = markup.placeholders or Placeholders()
+    return replace(markup, placeholders=replace(known, directives=format_of(entry.flags)))
+
+
+class _SingularForms(NamedTuple):
+    """The forms of a plural that are for the number 1.
+
+    Attributes:
+        alone: for no other number.
+        some: for some others too, as in Russian for 21, in French for 0.
+    """
+
+    alone: frozenset[int]
+    some: frozenset[int]
+
+
+def _singular_forms(rule: str) -> _SingularForms:
+    """What a catalog's ``Plural-Forms`` says; if it says nothing, form 0 is for 1 alone."""
+    found = re.search(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;]+)", rule)
+    try:
+        form_of = gettext.c2py(found[2].strip()) if found else None
+        numbers = [form_of(number) for number in range(1000)] if form_of else []
+    except (ValueError, ArithmeticError, RecursionError):  # such as EXPRESSION, of a template
+        numbers = []
+    if found is None or not numbers or max(numbers) >= int(found[1]):
+        numbers = [1, 0, 1]  # as in German
+    form = numbers[1]
+    if numbers.count(form) == 1:
+        return _SingularForms(frozenset([form]), frozenset())
+    every = len(set(numbers)) == 1
+    return _SingularForms(frozenset(), frozenset() if every else frozenset([form]))
+
+
+def _shows_number(entry: Any, markup: Markup) -> bool:
+    """Whether both forms of a message have the same placeholders, so that each shows the number."""
+    known = markup.placeholders or Placeholders()
+    one, several = (
+        sorted(text[slice(*span)] for span in known.find(text))
+        for text in (entry.msgid, entry.msgid_plural)
+    )
+    return bool(one) and one == several
 
 
 def _is_empty(entry: Any) -> bool:
@@ -359,12 +495,21 @@ def _json(content: str, markup: Markup) -> TextFile:
             raise InputError("not valid Unicode text: surrogates not allowed")
     ascii_only = content.isascii() and "\\u" in content
 
-    def write(made: Sequence[str]) -> str:
+    def write(made: Sequence[str | None]) -> str:
         written, place = list[str](), 0
         for (start, end), text, own in zip(spans, made, texts, strict=True):
-            same = content[start:end] if text == own else None
+            same = content[start:end] if text is None or text == own else None
             written += [content[place:start], same or json.dumps(text, ensure_ascii=ascii_only)]
             place = end
         return "".join(written) + content[place:]
 
-    return TextFile([_message(text, markup) for text in texts], write)
+    lines = _line_numbers(content, [start for start, _ in spans])
+    return TextFile(
+        [_message(text, markup, line) for text, line in zip(texts, lines, strict=True)], write
+    )
+
+
+def _line_numbers(content: str, places: Sequence[int]) -> list[int]:
+    """The lines of places, which are in order, from 1."""
+    breaks = (content.count("\n", *span) for span in pairwise([0, *places]))
+    return [number + 1 for number in accumulate(breaks)]

@@ -1,7 +1,7 @@
 """HTML as tokens. The parser is turbohtml's tokenizer, which follows the HTML standard."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tfexport.errors import missing_dependency
 from tfexport.markup.tokens import (
@@ -58,9 +58,14 @@ _NUMBERED = re.compile(r"(</?\d{1,4}>|<\d{1,4} ?/>|<(?:\d{2,}:)?\d{2}:\d{2}\.\d{
 _EMPTY_LINE = r"[ \t]*(?:\r\n|\r|\n)(?:[ \t]*(?:\r\n|\r|\n))+|(?<=[.!?:…])(?:\r\n|\r|\n)"
 _LATER = re.compile(f"({_EMPTY_LINE})")
 _AFTER_END = re.compile(rf"({_EMPTY_LINE}|\A(?:\r\n|\r|\n))")
-_ONE_LINE = re.compile(r"(\r\n|\r|\n)")
+ONE_LINE = re.compile(r"(\r\n|\r|\n)")
 # What programs read in a page: its branches are texts of their own.
-STATEMENT = re.compile(r"(\{%[^{}]{1,300}%\}|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>)")
+STATEMENT = re.compile(
+    r"((?<!\{)\{%[^{}]{1,300}%\}(?!\})|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
+    r"|\{\{[-~]?\s?(?:[%<#/^!>]|(?:if|else|end|range|with|block|define|template|partial)\b)"
+    r"[^{}]{0,300}\}\})"
+)
+_PHP = re.compile(r"<\?(?:php\b|=).*?(?:\?>|\Z)", re.DOTALL)
 _ENDS = frozenset(".!?:…")
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
 
@@ -159,7 +164,7 @@ def _of_programs(text: str, rules: TagRules) -> Iterator[Token]:
             continue
         for token in _tokens(part, rules):
             if token.kind == "text" and token.text:
-                yield from _lines(token, _AFTER_END if last in _ENDS else _LATER)
+                yield from split_lines(token, _AFTER_END if last in _ENDS else _LATER)
                 last = token.text[-1]
             else:
                 yield token
@@ -175,14 +180,14 @@ def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
             # The parser takes it for text, as a browser with scripts does.
             yield from _raw_tokens(token.raw, rules)
         elif pre > 0 and token.kind == "text" and "\n" in token.text:
-            yield from _lines(token, _ONE_LINE)
-        elif token.kind == "text" and "%" in token.text:
-            yield from _lines(token, STATEMENT)
+            yield from split_lines(token, ONE_LINE)
+        elif token.kind == "text" and ("%" in token.text or "{{" in token.text):
+            yield from split_lines(token, STATEMENT)
         else:
             yield token
 
 
-def _lines(token: Token, breaks: re.Pattern[str]) -> Iterator[Token]:
+def split_lines(token: Token, breaks: re.Pattern[str]) -> Iterator[Token]:
     """The lines of a text, each of which is a sentence or more."""
     raws = breaks.split(token.raw)
     texts = breaks.split(token.text)
@@ -205,7 +210,7 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
     starts = [0, *(found.end() for found in _LINE.finditer(text))]
     last: Token | None = None
     begin = 0
-    for found in tokenize(text):
+    for found in tokenize(_PHP.sub(_as_comment, text)):
         # The parser drops what is no part of a document, such as "</>": it stays with the token
         # before.
         place = starts[found.line - 1] + found.col
@@ -241,17 +246,33 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
     yield last
 
 
+def _as_comment(program: re.Match[str]) -> str:
+    """A program in PHP as a comment of as many characters and lines; in an attribute it is text."""
+    inside = re.sub(r"[^\r\n]", " ", program[0])
+    return f"<!--{inside[4:-3]}-->" if len(inside) >= len("<!---->") else program[0]
+
+
 def _start(name: str, attributes: dict[str, str], rules: TagRules) -> Token:
     if name in _VOID:
         return Token("empty", "", _flow(name, rules), name)
-    classes = attributes.get("class", "").split()
-    keep = (
+    keep = is_kept(name, attributes, rules)
+    return Token("open", "", _flow(name, rules), name, keep=keep)
+
+
+def is_kept(name: str, attributes: Mapping[str, str], rules: TagRules) -> bool:
+    """Whether the content of an element stays as it is.
+
+    Args:
+        name: of the element, in small letters.
+        attributes: of its start tag.
+        rules: for elements, besides those of HTML.
+    """
+    return (
         name in _KEPT
         or name in rules.ignored
         or attributes.get("translate", "").strip().lower() == "no"
-        or "notranslate" in classes
+        or "notranslate" in attributes.get("class", "").split()
     )
-    return Token("open", "", _flow(name, rules), name, keep=keep)
 
 
 def _flow(name: str, rules: TagRules) -> Flow:

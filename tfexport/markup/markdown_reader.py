@@ -10,7 +10,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.tokens import Flow, Token, fold_kept, match_tags
+from tfexport.markup.html_reader import NO_RULES, STATEMENT, is_kept
+from tfexport.markup.tokens import Flow, TagRules, Token, fold_kept, match_tags
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -36,12 +37,26 @@ _MARKS = {
 }
 _ANY_MARK = re.compile(f"[{''.join(_MARKS)}]")
 # What READMEs have besides CommonMark: starts of lines that are no words, and parts of a line.
-_OWN_LINE = re.compile(r"\[!\w+\][+-]?\s*$")  # the kind of an alert
+_OWN_LINE = re.compile(
+    r"\[!\w+\][+-]?\s*$"  # the kind of an alert
+    r"|(?:!!!|\?\?\?\+?)\s+[\w-]+.*$"  # an admonition of Python-Markdown
+    r"|\{:?\s*[#.:][^{}]*\}\s*$|\{:[^{}]*\}\s*$"  # attributes of kramdown or Python-Markdown
+    r"|\*\[[^\]]+\]:"  # an abbreviation
+    r"|\[(?:TOC|\[_?TOC_?\])\]\s*$|--8<--|\^[\w-]+\s*$"  # a table of contents, a file, an anchor
+)
+# Statements of MDX: a paragraph that begins with one is none.
+_PROGRAM = re.compile(
+    r"import\s+(?:[\w*{].*\sfrom\s+)?[\"'][^\"']+[\"'];?\s*$"
+    r"|export\s+(?:default|const|let|var|function|class|async)\b|export\s*[{*]|\{/\*"
+)
 _OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a definition
 _FENCE = re.compile(r":::")  # around a block of Docusaurus, MyST or Pandoc
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _PARTS = re.compile(
-    r"(?P<statement>\{%[^{}\n]{1,300}%\})"
+    rf"(?P<statement>{STATEMENT.pattern})"
+    r"|(?P<attributes>\{:?\s?[#.][\w.#\s=\"'-]{1,200}\}|\{:[^{}\n]{1,200}\}|(?<![\w%])%%\s[^%\n]{1,300}\s%%)"
+    r"|(?P<wiki>!?\[\[[^\[\]\n]{1,200}\]\])"
+    r"|(?P<keys>(?<!\S)\+\+[\w+-]{1,80}\+\+)"
     r"|(?P<note>\[\^[^\]\s]{1,100}\])"
     r"|(?P<sign>(?<![\w:]):(?=[0-9_+-]{0,40}[a-z])[a-z0-9_+-]{1,40}:(?![\w:]))"
     r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$])|\$\$[^$\n]{1,300}\$\$)"
@@ -171,9 +186,11 @@ def _groups(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     Fences and formulas of several lines are no texts.
     """
     begin, formula = 0, False
+    if lines and _PROGRAM.match(lines[0]):
+        return
     for number, line in enumerate(lines):
         signs = line.count("$$") if formula or line.lstrip().startswith("$$") else 0
-        kept = (number == 0 and _OWN_LINE.match(line)) or _FENCE.match(line)
+        kept = _OWN_LINE.match(line) or _FENCE.match(line)
         if kept or formula or signs == 1:
             if number > begin:
                 yield begin, number
@@ -186,17 +203,18 @@ def _groups(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
         yield begin, len(lines)
 
 
-def read_inline(text: str, references: References) -> list[Token]:
+def read_inline(text: str, references: References, rules: TagRules = NO_RULES) -> list[Token]:
     """The tokens of inline Markdown; delimiters are characters for private use.
 
     Args:
         text: of a paragraph.
         references: the labels of links.
+        rules: for elements of HTML, besides its own.
 
     Raises:
         InputError: its markup was not found in it.
     """
-    tokens = _Walk(text, references).tokens
+    tokens = _Walk(text, references, rules).tokens
     for token in tokens:
         if not _BREAK.fullmatch(token.raw):  # in code, a tag or an address it is white space
             token.raw = _LINES.sub(" ", token.raw)
@@ -229,7 +247,8 @@ def write_inline(made: str, place: Place, references: References) -> str:
 def _written(made: str, place: Place, references: References) -> str:
     wanted = _kinds(place.text, references)
     start = _STARTS.match(made)
-    if start is not None:  # not a list, a heading or a quotation
+    if start is not None and not place.text.startswith(start[0]):
+        # not a list, a heading or a quotation
         at = start.end(1) if start[1] else 0
         made = f"{made[:at]}\\{made[at:]}"
     signs = _ANY_MARK.sub(lambda found: _MARKS[found[0]][0], made)
@@ -272,8 +291,8 @@ def _inline(text: str, references: References) -> Sequence["Found"]:
 class _Walk:
     """Goes through a text with the tokens that the parser found, for the characters of each."""
 
-    def __init__(self, text: str, references: References) -> None:
-        self._text, self._place = text, 0
+    def __init__(self, text: str, references: References, rules: TagRules) -> None:
+        self._text, self._place, self._rules = text, 0, rules
         self.tokens = list[Token]()
         self._opened = list[int]()  # where the texts of links start
         for found in _inline(text, references):
@@ -358,7 +377,8 @@ class _Walk:
                 if part["statement"]:
                     yield Token("empty", raw, "block")
                 else:
-                    yield Token("kept", raw, "inline", "sup", part["formula"] or "")
+                    seen = part["formula"] or part["wiki"] or part["keys"] or ""
+                    yield Token("kept", raw, "inline", "sup", seen)
                 place = part.end()
             else:
                 place = part.start()
@@ -386,7 +406,11 @@ class _Walk:
         if name is None or raw.endswith("/>") or name[1].lower() in ("br", "img", "wbr", "hr"):
             flows: dict[str, Flow] = {"": "hidden", "wbr": "hidden", "br": "block", "hr": "block"}
             return Token("empty", raw, flows.get(name[1].lower() if name else "", "inline"))
-        return Token("close" if raw.startswith("</") else "open", raw, "inline", name[1].lower())
+        if raw.startswith("</"):
+            return Token("close", raw, "inline", name[1].lower())
+        attributes = {key.lower(): value for key, value in _ATTRIBUTE.findall(raw)}
+        keep = is_kept(name[1].lower(), attributes, self._rules)
+        return Token("open", raw, "inline", name[1].lower(), keep=keep)
 
     def _bracketed(self) -> str:
         """Text in brackets, which may have brackets in it."""
@@ -413,6 +437,7 @@ class _Walk:
         return self._take(len(match[0]))
 
 
+_ATTRIBUTE = re.compile(r"""\s(translate|class)\s*=\s*["']?([^"'>]*)""", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"""\(\s*(?:<[^<>\n]*>|(?:\\.|[^\s()<>\\]|\((?:\\.|[^\s()\\])*\))*)"""
     r"""(?:\s+(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\((?:\\.|[^()\\])*\)))?\s*\)"""

@@ -3,14 +3,15 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tfexport.errors import ConfigError, Message, Option, Problem, join_problems
+from tfexport.markup.directives import DIRECTIVES
 
 Kind = Literal["url", "email", "printf", "braces", "icu", "emoji", "number"]
 # Characters of an address, other than parentheses, and those that it may end with.
-_URL = r"[^\s<>\"'{}|\\^`()]"
+_URL = r"(?:[^\s<>\"'{}|\\^`()]|[$%]?\{[\w.]{1,80}\})"
 _URL_END = r"[^\s<>\"'{}|\\^`()\[\].,;:!?]"
 _IN_PARENTHESES = rf"\({_URL}*\)"
 _ADDRESS = rf"(?:{_URL}|{_IN_PARENTHESES})*(?:{_URL_END}|{_IN_PARENTHESES})"
@@ -19,16 +20,27 @@ _PICTURE = (
     r"(?:[\u2190-\u21ff\u231a\u231b\u23e9-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
     r"|[0-9#*]\ufe0f?\u20e3)[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 )
+# What follows the sign of a directive of printf, and its number or name.
+_DIRECTIVE = (
+    r"[-+0#,']{0,5}(?:\d{1,3}|\*)?(?:\.(?:\d{1,3}|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
+    r"[sdiuoxXfFeEgGaAcCpr@]"
+)
 # Kind to pattern; docs/markup.md has an example of each.
 PATTERNS: dict[Kind, str] = {
     "url": rf"(?:https?|ftp)://{_ADDRESS}|\bwww\.{_ADDRESS}",
     "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
-    "printf": r"%(?:\d+\$)?(?:\([^()\s]{1,80}\))?[-+0#]{0,5}(?:\d+|\*)?(?:\.(?:\d+|\*))?"
-    r"(?:hh|h|ll|l|L|q|j|z|t)?[sdiuoxXfFeEgGaAcCp@](?![^\W_])"
-    r"|%%|%(?:n|L?\d{1,2})(?![\w%])",
-    "braces": r"\$?\{\{[^{}]{1,200}\}\}|[$#]\{[^{}]{1,200}\}|%\{[^{}]{1,200}\}"
+    # Numbered and named ones are nothing else. A letter that follows the others may make a word of
+    # them (100%ig), but not a unit (%dkg) that follows no number.
+    "printf": rf"%(?:\d{{1,3}}\$|\([^()\s]{{1,80}}\)){_DIRECTIVE}|%{_DIRECTIVE}(?![^\W_])"
+    r"|(?<!\d)(?<!\d\s)%(?:[dsf]|\.\d{1,3}f)(?=[^\W\d_]{1,3}(?![^\W_]))"
+    r"|%#@\w{1,80}@|%%|%(?:n|L?\d{1,2})(?![\w%])",
+    "braces": r"\{\{\{[^{}]{1,200}\}\}\}|\{!![^{}]{1,200}!!\}|\[%[^\[\]]{1,200}%\]"
+    r"|\$?\{\{[^{}]{1,200}\}\}|[$#]\{[^{}]{1,200}\}|(?<!%)%\{[^{}]{1,200}\}"
     r"|\{[^{}\s,]{0,80}\}|\{ [^{}\s,]{1,80} \}|\$t\([^()]{1,200}\)"
-    r"|\{%[^{}]{1,200}%\}|\{#[^{}]{1,200}#\}|<%(?:[^%<]|%(?!>)|<(?!%)){1,200}%>",
+    r"|\{%[^{}]{1,200}%\}|\{#[^{}]{1,200}#\}|<%(?:[^%<]|%(?!>)|<(?!%)){1,200}%>"
+    # of Laravel, of Drupal, of wikis and of Chrome's extensions
+    r"|(?<![^\s(\"'])[:@][A-Za-z_]\w{0,79}(?![\w:@.-]\S)|\[\[[^\[\]\s]{1,80}\]\]"
+    r"|(?<!\w)__[A-Za-z]\w{1,76}__(?!\w)",
     "icu": "",  # nested braces, which no pattern describes: see ``_icu``
     "emoji": rf"{_PICTURE}(?:\u200d?{_PICTURE})*",
     "number": r"(?<![\w.,:/+-])[-+]?\d+(?:[.,:/-]\d+)*%?(?![\w])",
@@ -38,6 +50,15 @@ USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu", "emoji")
 _ICU = re.compile(
     r"\{\s*[\w.]{1,80}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice)\b"
 )
+# What is a part of the placeholder that it touches: a sign before it, what follows it, and what is
+# between two of them. Models pull these apart.
+_BEFORE = re.compile(r"(?<![^\s(\[\"'])[-+\u2212#@~$\u20ac\u00a3\u00a5]\Z")
+_AFTER = re.compile(
+    r"(?<=[A-Za-z])[^\W\d_]{1,3}(?![^\W_])"  # %ds, %.1fMB
+    r"|@[\w-]{1,63}(?:\.[\w-]{1,63})+|[%\u2030\u00b0$\u20ac\u00a3\u00a5](?!\w)"
+)
+_BETWEEN = re.compile(r"[^\s\w]{1,2}|[x_]")
+_SYNTAX: tuple[Kind, ...] = ("printf", "braces", "icu")  # which programs fill in
 _MOST_PATTERNS = 20
 _LONGEST_PATTERN = 200
 
@@ -49,10 +70,12 @@ class Placeholders:
     Attributes:
         kinds: names of ``KINDS``.
         patterns: further regular expressions, such as ``@[a-z]+@``.
+        directives: the format whose directives they may be too, a name of ``DIRECTIVES``.
     """
 
     kinds: Sequence[Kind] = USUAL
     patterns: Sequence[str] = ()
+    directives: str | None = None
 
     def __post_init__(self) -> None:
         problems = [
@@ -68,13 +91,18 @@ class Placeholders:
             raise ConfigError(join_problems("placeholders", problems))
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """The start and end of every placeholder; of two that overlap, the first and longest."""
+        """The start and end of every placeholder.
+
+        Of two that overlap, it is the first and longest; those that touch are one.
+        """
         found = list[tuple[int, int]]()
         for kind in self.kinds:
             if kind == "icu":
                 found += _icu(text)
             else:
                 found += [one.span() for one in re.finditer(PATTERNS[kind], text)]
+        if self.directives is not None:
+            found += [one.span() for one in DIRECTIVES[self.directives].finditer(text)]
         for pattern in self.patterns:
             found += [one.span() for one in re.finditer(pattern, text)]
         kept, last = list[tuple[int, int]](), 0
@@ -82,7 +110,27 @@ class Placeholders:
             if start >= last and end > start:
                 kept.append((start, end))
                 last = end
-        return kept
+        return _joined(text, kept)
+
+    def of_syntax(self) -> "Placeholders":
+        """Those that programs fill in, without pictures, addresses and numbers."""
+        return replace(self, kinds=[kind for kind in self.kinds if kind in _SYNTAX])
+
+
+def _joined(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Placeholders with the signs that touch them, those that touch as one."""
+    joined = list[tuple[int, int]]()
+    for start, end in spans:
+        if not joined or joined[-1][1] < start:
+            start -= _BEFORE.search(text[max(0, start - 2) : start]) is not None
+        if after := _AFTER.match(text, end):
+            end = after.end()
+        between = text[joined[-1][1] : start] if joined else " "
+        if joined and (start <= joined[-1][1] or _BETWEEN.fullmatch(between)):
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _problems_of(pattern: str) -> list[Problem]:
@@ -116,6 +164,8 @@ def occurrences(text: str, literals: Iterable[str]) -> list[tuple[int, int]] | N
         literals: in the order of the result; a literal that is listed twice has to occur twice.
     """
     listed = [*literals]
+    if not listed:
+        return []
     wanted = Counter(listed)
     longest_first = sorted(wanted, key=lambda literal: (-len(literal), literal))
     pattern = "|".join(map(_bounded, longest_first))
@@ -125,6 +175,11 @@ def occurrences(text: str, literals: Iterable[str]) -> list[tuple[int, int]] | N
     if any(len(places[literal]) != count for literal, count in wanted.items()):
         return None
     return [places[literal].pop(0) for literal in listed]
+
+
+def occurs(text: str, literal: str) -> bool:
+    """Whether a literal occurs in a text, not as a part of a longer word."""
+    return re.search(_bounded(literal), text) is not None
 
 
 def _bounded(literal: str) -> str:

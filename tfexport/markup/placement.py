@@ -90,24 +90,27 @@ class Placement:
     def _level(self, nodes: Sequence[Node], first: int, last: int) -> str:
         """The words from ``first`` to ``last``, with nodes among them."""
         ranges, points = self._assign(nodes, first, last)
-        written, place = list[str](), first
+        written, place = "", first
         while True:
             inner = first < place < last
             space = self.text[self.units[place - 1].end : self.units[place].start] if inner else ""
-            written.append(self._between(points.get(place, ()), place, first, last, space))
+            if not written or written[-1].isspace():  # after a placeholder that is in a node
+                space = space.lstrip()
+            written += self._between(points.get(place, ()), place, first, last, space)
             if place == last:
-                return "".join(written)
+                return written
             if place in ranges:
                 node, end = ranges[place]
                 if node.kept is not None:
-                    written.append(node.opening)
+                    written += node.opening
                 else:
                     inside = self._level(node.children, place, end)
-                    written.append(f"{node.opening}{inside}{node.closing}")
+                    written += f"{node.opening}{inside}{node.closing}"
                 place = end
             else:
                 unit = self.units[place]
-                written.append(self.escape(self.text[unit.start : unit.end]))
+                if unit.kept is None:  # else its node is within another one, and is written there
+                    written += self.escape(self.text[unit.start : unit.end])
                 place += 1
 
     def _between(self, nodes: Sequence[Node], place: int, first: int, last: int, space: str) -> str:

@@ -4,6 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tfexport.errors import InputError
 from tfexport.markup.placeholders import Placeholders, is_picture, stand_ins
@@ -30,6 +31,7 @@ class Variant:
         sources: where each part starts in the segment.
         keeps: for each part, the number of the placeholder that it is.
         worded: whether there is a letter outside of placeholders.
+        left_out: the placeholders that are not in its text.
         optional: whether there is another variant, which has fewer tokens.
     """
 
@@ -39,7 +41,16 @@ class Variant:
     sources: list[int]
     keeps: list[int | None]
     worded: bool
+    left_out: tuple[str, ...] = ()
     optional: bool = False
+
+    def places(self) -> list[tuple[int, int]]:
+        """Where each of ``literals`` is in the sentence itself."""
+        starts = dict(zip(self.keeps, self.starts, strict=True))
+        return [
+            (starts[number], starts[number] + len(literal))
+            for number, literal in self.literals.items()
+        ]
 
     def source(self, place: int) -> int:
         """Where a place of the sentence is in the segment."""
@@ -148,7 +159,9 @@ class Segment:
             for first, last, number in [*parts, (place, end, None)]
             if number is None
         )
-        return Variant(text.rstrip(), literals, starts, sources, keeps, worded)
+        originals = [self.text[slice(*self.kept[number])] for number in written]
+        left_out = tuple(dict.fromkeys(each for each in originals if each not in written.values()))
+        return Variant(text.rstrip(), literals, starts, sources, keeps, worded, left_out)
 
 
 def make_segment(run: Run, placeholders: Placeholders, escape: Callable[[str], str]) -> Segment:
@@ -287,8 +300,18 @@ class _Builder:
             node.spaces = (node.spaces[0], True)
             if node.shown and node.spaces[0]:  # which is written before it
                 self.trailing = ""
+        # First those of the whole text, then those that a tag ends, as in <b>%d</b>kg.
+        ends = sorted({0, len(stripped), *(
+            place for node in _all(self.root.children) for place in (node.start, node.end)
+        )})  # fmt: skip
         found = placeholders.find(stripped)
-        if len(found) + self._count > MOST_NODES:
+        if len(ends) > len((0, len(stripped))):
+            for begin, until in pairwise(ends):
+                found += [
+                    (begin + start, begin + end)
+                    for start, end in placeholders.find(stripped[begin:until])
+                ]
+        if len(set(found)) + self._count > MOST_NODES:
             raise InputError(f"a paragraph has more than {MOST_NODES} tags and placeholders")
         for start, end in found:
             if all(end <= first or last <= start for first, last in self.kept):
@@ -323,7 +346,8 @@ class _Builder:
         self.kept.append((start, end))
         literal = text[start:end]
         written = literal if literal in raw else self._escape(literal)
-        node = Node(start, end, written, kept=number, spaces=spaces)
+        joined = (text[max(0, start - 1) : start].isalnum(), text[end : end + 1].isalnum())
+        node = Node(start, end, written, kept=number, spaces=spaces, joined=joined)
         index = sum(child.start < end for child in around.children)
         around.children.insert(index, node)
 

@@ -39,6 +39,8 @@ class Translation:
         unfinished: how many of them were cut at the longest length.
         unknown: tokens that the model does not know, and how many sentences have any.
         unmet: sentences whose translations do not meet terms, with these.
+        lost: for each text the sentences that stay as they are, since no translation has their
+            placeholders.
     """
 
     texts: list[str]
@@ -46,6 +48,7 @@ class Translation:
     unfinished: int = 0
     unknown: tuple[int, int] = (0, 0)
     unmet: list[tuple[str, tuple[Term, ...]]] = field(default_factory=list)
+    lost: list[list[str]] = field(default_factory=list)
 
 
 @naming_options(TranslationKeywords)
@@ -64,6 +67,8 @@ def translate_markup(
         texts: each gives one translation, in the same order.
         markup: what they are made of.
         terms: of all texts; see ``Translator.translate``. A warning names those that are not met.
+            Another one names sentences that stay as they are, since no translation of theirs has
+            their placeholders.
         **keywords: ``source_language``, ``target_language`` and the options of
             ``DecodingOptions``; not ``num_hypotheses``, of which the best is taken.
 
@@ -85,6 +90,9 @@ def translate_markup(
         count = len(found.unmet)
         many = "1 sentence does" if count == 1 else f"{count} sentences do"
         text = f"{many} not meet terms: {join_some(list(missing))}"
+        warnings.warn(TfexportWarning(text), stacklevel=3)
+    if lost := [repr(sentence) for sentences in found.lost for sentence in sentences]:
+        text = f"no translation has the placeholders of what stays as it is: {join_some(lost)}"
         warnings.warn(TfexportWarning(text), stacklevel=3)
     return found.texts
 
@@ -193,7 +201,7 @@ def _translated(
             requests.append(request)
     found = iter(zip(requests, engine.decode(requests, options), strict=True))
     made, unfinished, counts = list[str](), 0, list[int]()
-    unmet = list[tuple[str, tuple[Term, ...]]]()
+    unmet, lost = list[tuple[str, tuple[Term, ...]]](), list[list[str]]()
     for document in documents:
         rows, cut, unknown = list[Row](), list[bool](), list[int]()
         missing = list[tuple[Term, ...]]()
@@ -212,10 +220,11 @@ def _translated(
             unknown.append(result.unknown_tokens)
         chosen = document.choose(rows)
         made.append(document.write(rows, chosen))
+        lost.append(document.lost(rows, chosen))
         unmet += [
             (document.sentences[number], missing[number]) for number in chosen if missing[number]
         ]
         unfinished += sum(cut[number] for number in chosen)
         counts += [unknown[number] for number in chosen if not rows[number].kept]
     several = sum(count > 0 for count in counts)
-    return Translation(made, len(counts), unfinished, (sum(counts), several), unmet)
+    return Translation(made, len(counts), unfinished, (sum(counts), several), unmet, lost)

@@ -1,15 +1,20 @@
 """XML as tokens. The parser is Python's own, expat."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 from xml.parsers import expat
 
 from tfexport.errors import InputError
+from tfexport.markup.html_reader import ONE_LINE, STATEMENT, split_lines
 from tfexport.markup.tokens import MOST_TAGS, TagRules, Token, fold_kept, match_tags, too_many_tags
 
 _PROLOG = re.compile(r"\s*<(?:\?xml\s|!DOCTYPE)")
 _ROOT = "<r>", "</r>"  # around a text that is a part of a document
 _MOST_LEVELS = 10_000
+_LINES = "#lines"  # the name of a text whose line breaks count, until it is divided
+# Of HTML 5, of ITS 2.0 (https://www.w3.org/TR/its20/), and of Android's resources.
+_NOT_TRANSLATED = (("translate", "no"), ("its:translate", "no"), ("translatable", "false"))
 
 
 def read_xml(text: str, rules: TagRules) -> list[Token]:
@@ -41,6 +46,7 @@ class _Reader:
         self._found = list[tuple[int, Token]]()
         self._texts = list[list[str]]()
         self._levels = 0
+        self._preserved = [False]  # whether the lines of a text are those of its element
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.ordered_attributes = True
         parser.StartElementHandler = self._start
@@ -62,7 +68,7 @@ class _Reader:
         ends = [place for place, _ in self._found[1:]] + [len(self._content)]
         for (place, token), end, texts in zip(self._found, ends, self._texts, strict=True):
             token.raw, token.text = self._content[place:end].decode(), "".join(texts)
-        self.tokens = _joined([token for _, token in self._found])
+        self.tokens = _divided(_joined([token for _, token in self._found]))
         if not document:
             self.tokens = self.tokens[1:-1]
 
@@ -77,11 +83,16 @@ class _Reader:
         if self._levels > _MOST_LEVELS:
             raise InputError(f"it has more than {_MOST_LEVELS} elements in one another")
         named = dict(zip(attributes[::2], attributes[1::2], strict=True))
-        keep = name in self._rules.ignored or named.get("translate", "").lower() == "no"
+        keep = name in self._rules.ignored or any(
+            named.get(attribute, "").lower() == value for attribute, value in _NOT_TRANSLATED
+        )
+        space = named.get("xml:space")
+        self._preserved.append(self._preserved[-1] if space is None else space == "preserve")
         self._add(Token("open", "", "inline", name, keep=keep))
 
     def _end(self, name: str) -> None:
         self._levels -= 1
+        self._preserved.pop()
         place = self._parser.CurrentByteIndex
         at, token = self._found[-1]
         if token.kind == "open" and self._is_empty(at, place):
@@ -97,7 +108,7 @@ class _Reader:
         if self._found and self._found[-1][1].kind == "text":
             self._texts[-1].append(text)
         else:
-            self._add(Token("text", ""), text)
+            self._add(Token("text", "", name=_LINES if self._preserved[-1] else ""), text)
 
     def _other(self, data: str) -> None:
         hidden = data.startswith(("<!--", "<?")) and not data.startswith("<?xml ")
@@ -127,6 +138,19 @@ def _joined(tokens: list[Token]) -> list[Token]:
         else:
             joined.append(token)
     return joined
+
+
+def _divided(tokens: Sequence[Token]) -> list[Token]:
+    """Tokens with texts divided at statements, and at line breaks that ``xml:space`` preserves."""
+    made = list[Token]()
+    for token in tokens:
+        if token.kind != "text":
+            made.append(token)
+            continue
+        breaks = ONE_LINE if token.name == _LINES and "\n" in token.text else STATEMENT
+        token.name = ""
+        made += split_lines(token, breaks)
+    return made
 
 
 def _set_flow(tokens: list[Token], rules: TagRules) -> None:

@@ -27,7 +27,7 @@ from tfexport.serve.protocols import (
 )
 from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
-from tfexport.serve.texts import UNFINISHED, UNMET
+from tfexport.serve.texts import KEPT, UNFINISHED, UNMET
 
 PAGE = Path(__file__).with_name("page")
 # Browsers ask again at every visit, and get 304 while the files are unchanged.
@@ -60,7 +60,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
     if service.settings.cors_origins:
         middleware = CORSMiddleware(
             middleware, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Retry-After", UNFINISHED, UNMET],
+            expose_headers=["X-Request-Id", "Retry-After", UNFINISHED, UNMET, KEPT],
         )  # fmt: skip
     return middleware
 

@@ -119,12 +119,15 @@ class Translated:
         sentences: the results that it is made of.
         unknown: tokens of the text that the model does not know.
         unmet: terms of the text that the best translation does not meet.
+        kept: how many of its sentences stay as they are in it, since no translation has their
+            placeholders.
     """
 
     made: list[Made]
     sentences: list[TranslationResult]
     unknown: int = 0
     unmet: tuple[Term, ...] = ()
+    kept: int = 0
 
 
 def prepare(model: Model, asked: Asked) -> Rows:
@@ -192,18 +195,18 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
                     unmet_terms=unmet_as_it_is(rows.terms, sentence),
                 )  # fmt: skip
             sentences.append(result)
-        document = next(documents, None)
+        document, lost = next(documents, None), 0
         if document is None:
             texts = _joined(parts, sentences, kept)
         else:
-            chosen, texts = _written(model, document, parts, rows, sentences, kept)
+            chosen, texts, lost = _written(model, document, parts, rows, sentences, kept)
             sentences, unknown = [sentences[i] for i in chosen], [unknown[i] for i in chosen]
             model.observer.unknown(sum(unknown))
             if not rows.attention:
                 sentences = list(map(_without_attention, sentences))
         cut += sum(not result.hypotheses[0].finished for result in sentences)
         unmet = tuple(term for result in sentences for term in result.unmet_terms)
-        made.append(Translated(texts, sentences, sum(unknown), unmet))
+        made.append(Translated(texts, sentences, sum(unknown), unmet, lost))
     model.observer.cut(cut)
     return made
 
@@ -219,9 +222,9 @@ def _written(
     rows: Rows,
     sentences: Sequence[TranslationResult],
     kept: Sequence[bool],
-) -> tuple[list[int], list[Made]]:
-    """The rows of a document that are used, and its translations."""
-    best, made = list[int](), list[Made]()
+) -> tuple[list[int], list[Made], int]:
+    """The rows of a document that are used, its translations, and what the best of them keeps."""
+    best, made, lost = list[int](), list[Made](), 0
     texts, filled = model.engine.texts, rows.options.replace_unknowns
     for rank in range(max((len(result.hypotheses) for result in sentences), default=1)):
         found = [
@@ -229,11 +232,12 @@ def _written(
             for sentence, result, own in zip(parts.sentences, sentences, kept, strict=True)
         ]
         chosen = document.choose(found)
-        best = best or chosen
+        if not rank:
+            best, lost = chosen, len(document.lost(found, chosen))
         used = [sentences[i] for i in chosen]
         hypotheses = [one.hypotheses[min(rank, len(one.hypotheses) - 1)] for one in used]
         made.append(_made(document.write(found, chosen), hypotheses))
-    return best, made
+    return best, made, lost
 
 
 def _documents(model: Model, asked: Asked) -> list[Document]:

@@ -44,6 +44,7 @@ from tfexport.serve.settings import Settings
 OnStep = Callable[[Step], object]
 UNFINISHED = "X-Unfinished-Texts"  # a header
 UNMET = "X-Unmet-Terms"  # a header
+KEPT = "X-Tfexport-Kept"  # a header
 LEAST = 0.3  # a language with less confidence is not used
 
 
@@ -338,10 +339,13 @@ async def stored_terms(
 
 
 def cut_headers(found: Sequence[Translated]) -> dict[str, str]:
-    """Headers with the numbers of cut translations and of terms that were not met."""
-    cut = sum(not one.made[0].finished for one in found)
-    unmet = sum(len(one.unmet) for one in found)
-    return {name: str(count) for name, count in ((UNFINISHED, cut), (UNMET, unmet)) if count}
+    """Headers with the numbers of cut translations, of terms that were not met, of what stays."""
+    counts = {
+        UNFINISHED: sum(not one.made[0].finished for one in found),
+        UNMET: sum(len(one.unmet) for one in found),
+        KEPT: sum(one.kept for one in found),
+    }
+    return {name: str(count) for name, count in counts.items() if count}
 
 
 def unmet_values(found: Translated) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def _identified(file: BinaryIO) -> Image:
             return opened(file, "")
         except (SyntaxError, IndexError, TypeError, KeyError, struct.error, EOFError):
             continue
-        except (OSError, ValueError, MemoryError, OverflowError) as error:
+        except Exception as error:  # of all kinds, by the damage
             raise _damaged(name, error) from None
     if not head:
         raise InputError("the file is empty, and a picture is expected")
