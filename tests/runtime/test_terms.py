@@ -231,12 +231,30 @@ def test_phrases_that_no_target_contains_are_refused(translator: Translator) -> 
         translator.translate(ROWS[:1], terms=TERMS, suppress_tokens=banned[:1])
     with pytest.raises(InputError, match=r"'hound' holds the tokens .* suppress_sequences"):
         translator.translate(ROWS[:1], terms=TERMS, suppress_sequences=["a hound", "hound"])
-    with pytest.raises(InputError, match="lacks"):
-        translator.translate(ROWS[:1], terms=[("Hund", "東京")])
     with pytest.raises(InputError, match="terms need the whole text"):
         translator.translate(ROWS[:1], terms=TERMS, truncate=True, max_input_length=3)
     with pytest.raises(InputError, match="end token"):
         translator.generate([[3, 4]], required=[[[[translator.manifest.special_ids.eos]]]])
+
+
+def test_phrases_that_the_vocabulary_cannot_write_are_unmet(translator: Translator) -> None:
+    """One such term of a glossary failed all texts of a request."""
+    (text,) = ROWS[:1]
+    (plain,) = translator.translate([text], terms=TERMS)
+    lacking = [(source, "\N{CJK UNIFIED IDEOGRAPH-6771}") for source in text.split()[:1]]
+    (found,) = translator.translate([text], terms=[*TERMS, *lacking])
+    assert found.text == plain.text
+    assert [term.source for term in found.unmet_terms] == [source for source, _ in lacking]
+    (source, targets), *_ = [(term.source, term.targets) for term in Terms.of(TERMS).find(text)]
+    pair = (source, [lacking[0][1], *targets])  # of several phrases the others count
+    (found,) = translator.translate([text], terms=[pair])
+    assert not found.unmet_terms
+
+
+def test_all_terms_with_one_target_are_unmet(translator: Translator) -> None:
+    terms = [("liebe", "cat"), ("Tochter", "cat"), ("Ihre", "your")]
+    (found,) = translator.translate(["Ich liebe Ihre Tochter."], terms=terms, max_length=1)
+    assert [term.source for term in found.unmet_terms] == ["liebe", "Ihre", "Tochter"]
 
 
 @pytest.mark.parametrize("rules", ["tfexport", "transformers"])

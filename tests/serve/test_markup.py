@@ -171,3 +171,24 @@ def test_what_stays_is_counted_in_a_header() -> None:
     made = Made("Hallo {x}", [], 0.0, None)
     assert cut_headers([Translated([made], [], kept=2), Translated([made], [])]) == {KEPT: "2"}
     assert cut_headers([Translated([made], [])]) == {}
+
+
+def test_placeholders_of_plain_texts_stay_in_protocols_of_clients(demo: Server) -> None:
+    """Clients of LibreTranslate and DeepL cannot ask for it."""
+    texts = ["Hallo {user_name}, das Buch ist gut.", "Das ist ein Buch.", "%(n)s und ${x}: %1$s."]
+    kept = [["{user_name}"], [], ["%(n)s", "${x}", "%1$s"]]
+
+    def translated(**given: Any) -> tuple[list[str], list[str]]:
+        libre = {"q": texts, "source": "de", "target": "en", **given}
+        deepl = {"text": texts, "target_lang": "EN", **given}
+        return (
+            demo.post("/translate", libre).json["translatedText"],
+            [one["text"] for one in demo.post("/v2/translate", deepl).json["translations"]],
+        )
+
+    for found in translated():
+        for text, literals in zip(found, kept, strict=True):
+            assert all(text.count(literal) == 1 for literal in literals), text
+        assert found[1] == plain(texts[1])[0]
+    for found in translated(placeholders=False):
+        assert found == plain(*texts)

@@ -46,6 +46,10 @@ class Markup:
     def __bool__(self) -> bool:
         return self.format != "text" or self.placeholders is not None
 
+    def is_needed(self, text: str) -> bool:
+        """Whether a text has markup or placeholders, or may have."""
+        return self.format != "text" or bool(self.placeholders and self.placeholders.find(text))
+
     def read(self, text: str) -> "Document":
         """Read a text.
 

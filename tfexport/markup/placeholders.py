@@ -144,6 +144,17 @@ def _problems_of(pattern: str) -> list[Problem]:
     return [Problem(None, f"{pattern!r} matches the empty text")] if empty else []
 
 
+# What is nothing else in a text of any kind; docs/markup.md says where these alone are kept.
+CERTAIN = Placeholders(
+    (),
+    (
+        r"%\(\w{1,80}\)[sdifr]|%\d{1,2}\$[sdif@]",
+        r"[$]\{[A-Za-z_][\w.]{0,79}\}|\{\{\s?[\w.]{1,80}\s?\}\}",
+        r"(?<!\{)\{[A-Za-z_][\w.]{0,79}\}(?!\})",
+    ),
+)
+
+
 def _icu(text: str) -> list[tuple[int, int]]:
     """Messages of ICU, such as ``{n, plural, one {# day} other {# days}}``."""
     ends, opened = dict[int, int](), list[int]()

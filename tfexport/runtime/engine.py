@@ -355,7 +355,9 @@ class Engine:
         unknown = self.count_unknown(ids)
         unmet: tuple[Term, ...] = ()
         # Of the text as it was decoded the search knows it; unknown words may be replaced in it.
-        if terms and ids and (hypotheses[0].unmet or options.replace_unknowns):
+        if terms and ids and (
+            hypotheses[0].unmet or options.replace_unknowns or self.term_tokens.has_left_out
+        ):  # fmt: skip
             unmet = self.term_tokens.unmet(terms.find(text), texts[0], options)
         return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown, unmet)
 

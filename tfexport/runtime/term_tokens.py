@@ -56,7 +56,7 @@ class _Target:
         phrases: finds them in texts.
         inside: their tokens inside a sentence, as of ``_Written``.
         first: at the start of a text.
-        problems: of phrases that cannot be written, or are banned.
+        problems: of phrases that are banned.
         forms: ways of writing them that were found so far; see ``TermTokens.forms``.
         requirements: those made so far, by their number and count.
     """
@@ -68,6 +68,11 @@ class _Target:
     problems: tuple[Message, ...]
     forms: dict[tuple[str, bool, bool], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     requirements: dict[tuple[int, int], "_TermRequirement"] = field(default_factory=dict)
+
+    @property
+    def can_be_written(self) -> bool:
+        """Whether the vocabulary can write one of the phrases."""
+        return bool(self.inside or self.problems)
 
     def requirement(self, number: int, count: int) -> "_TermRequirement":
         """The requirement of this number that one of the phrases occurs so often."""
@@ -95,6 +100,7 @@ class TermTokens:
         self._unk, self._size = manifest.special_ids.unk, manifest.limits.target_vocab_size
         self._written = lru_cache(_CACHED)(self._write)
         self._targets: dict[tuple[object, ...], _Target] = {}
+        self.has_left_out = False  # whether a phrase was seen that the vocabulary cannot write
         self.decode = texts.decode
         self.written_as = lru_cache(_CACHED)(self._written_as)
         self.is_sign = lru_cache(_CACHED)(self._is_sign)
@@ -105,17 +111,22 @@ class TermTokens:
         text: str,
         found: Sequence[Occurrence],
         options: ResolvedOptions,
-    ) -> Required:
-        """The phrases that a target has to contain.
+    ) -> Required | None:
+        """The phrases that a target has to contain; None for none.
 
         Args:
             text: the source.
             found: the occurrences of terms in it.
             options: how it is decoded.
 
+        A term of which the vocabulary can write no phrase is none of them; ``unmet`` names it.
+
         Raises:
-            InputError: naming target phrases that the vocabulary lacks, or that options ban.
+            InputError: naming target phrases that options ban.
         """
+        found = [each for each in found if self._target(each.term.targets, options).can_be_written]
+        if not found:
+            return None
         counts = _counted(each.term for each in found)
         if len(counts) > MOST_REQUIRED:
             raise InputError(
@@ -163,8 +174,9 @@ class TermTokens:
         for target in targets:
             try:
                 written = self._written(target)
-            except InputError as error:
-                problems.append(Message(f"target phrase {target!r} ", error.message))
+            except InputError:  # the vocabulary lacks a part of it
+                self.has_left_out = True
+                texts.append(target)
                 continue
             reason = _why_banned(written.inside[0], options)
             if reason is not None:
@@ -177,12 +189,13 @@ class TermTokens:
         return _Target(targets, phrases, *usable, tuple(problems))
 
     def unmet(self, found: Sequence[Term], text: str, options: ResolvedOptions) -> tuple[Term, ...]:
-        """The terms, of those found in a source, that its translation does not meet."""
-        firsts = {term.targets: term for term in reversed(found)}
+        """The terms, of those found in a source, that its translation does not meet.
+
+        Of terms with the same target phrases none can be told from the others: all are named.
+        """
         requirements = self._requirements(_counted(found), options)
-        return tuple(
-            firsts[requirements[number].target.targets] for number in _unmet(requirements, text)
-        )
+        targets = {requirements[each].target.targets for each in _unmet(requirements, text)}
+        return tuple(term for term in dict.fromkeys(found) if term.targets in targets)
 
     @cached_property
     def boundaries(self) -> "WordBoundaries | None":

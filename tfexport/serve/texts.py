@@ -136,17 +136,18 @@ async def translate_between(
     """
     run = call.in_thread if wanted.source is not None else partial(detecting, call)
     choices = await run(_choices, service, texts, wanted)
-    groups: dict[tuple[str, str], list[int]] = {}
-    for place, (choice, _) in enumerate(choices):
-        groups.setdefault((choice.model.name, choice.source), []).append(place)
+    groups: dict[tuple[str, str, Markup], list[int]] = {}
+    for place, ((choice, _), text) in enumerate(zip(choices, texts, strict=True)):
+        markup = _markup_of(text, wanted.markup, choice.model)
+        groups.setdefault((choice.model.name, choice.source, markup), []).append(place)
     jobs = []
-    for indices in groups.values():
+    for (*_, markup), indices in groups.items():
         choice, _ = choices[indices[0]]
         choice.model.serve(call)
         asked = Asked(
             [texts[place] for place in indices], wanted.options, None, choice.language_pair,
             choice.source, choice.target, wanted.split, divide=True, indices=indices,
-            markup=wanted.markup, terms=wanted.terms,
+            markup=markup, terms=wanted.terms,
         )  # fmt: skip
         jobs.append(translate(service.metrics, choice.model, asked, call))
     found = await asyncio.gather(*jobs)
@@ -155,6 +156,15 @@ async def translate_between(
         Answered(choice.source, confidence, made[place])
         for place, (choice, confidence) in enumerate(choices)
     ]
+
+
+def _markup_of(text: str, markup: Markup, model: Model) -> Markup:
+    """The markup of one text: none of a plain text without placeholders, each by itself.
+
+    A model without attention could not place them: its plain texts have none.
+    """
+    can_place = model.engine.manifest.module_io is None
+    return markup if markup.format != "text" or (can_place and markup.is_needed(text)) else PLAIN
 
 
 async def detecting(call: Call, work: Callable[..., Result], *arguments: Any) -> Result:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tfexport.errors import InputError
 from tfexport.preprocessing import check_preprocessing
 from tfexport.runtime.media.limits import MediaLimits
+from tfexport.runtime.media.picture_files import read_picture
 from tfexport.runtime.media.pictures import Picture
 
 pytestmark = pytest.mark.no_model
@@ -216,3 +217,20 @@ def test_steps_that_no_exporter_writes_are_refused(case: str) -> None:
     assert problems
     assert all(problem.startswith("preprocessing.steps") for problem in problems)
     assert text in "\n".join(problems)
+
+
+def test_a_reader_that_raises_another_error_refuses_the_picture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some readers of Pillow do so for damaged files; one such file ended a corpus."""
+    from PIL import Image
+
+    Image.init()
+    accept = Image.OPEN["PNG"][1]
+
+    def opened(*_: object) -> None:
+        raise RuntimeError("of a library")
+
+    monkeypatch.setitem(Image.OPEN, "PNG", (opened, accept))
+    with pytest.raises(InputError, match="damaged PNG file: of a library"):
+        read_picture(as_file(np.zeros((4, 4, 3), np.uint8)), 100)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tfexport.markup.document import PLAIN, Markup
+from tfexport.markup.placeholders import CERTAIN
 from tfexport.markup.tokens import TagRules
 from tfexport.runtime.text.language_codes import UNKNOWN, Code, language_name
 from tfexport.runtime.text.sentences import Split
@@ -97,6 +98,9 @@ class TranslateCall(Fields):
     non_splitting_tags: _Tags = pydantic.Field((), description="never end a sentence")
     splitting_tags: _Tags = pydantic.Field((), description="end a sentence")
     ignore_tags: _Tags = pydantic.Field((), description="whose content is not translated")
+    placeholders: bool = pydantic.Field(
+        True, description="of this server only: {name}, ${x}, %(name)s and %1$s of plain texts stay"
+    )
     context: _Nothing = None
     glossary_id: Annotated[str | None, _EMPTY] = pydantic.Field(
         None, description="of a stored glossary; needs source_lang"
@@ -129,7 +133,7 @@ class TranslateCall(Fields):
     def markup(self) -> Markup:
         """The markup of the texts, with the rules for its elements."""
         if self.tag_handling is None:
-            return PLAIN
+            return Markup("text", CERTAIN) if self.placeholders else PLAIN
         rules = TagRules(
             frozenset(self.ignore_tags), frozenset(self.splitting_tags),
             frozenset(self.non_splitting_tags), self.outline_detection,

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tfexport.markup.document import Markup
+from tfexport.markup.placeholders import CERTAIN
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.language_codes import UNKNOWN, language_name, listed_codes
 from tfexport.runtime.text.sentences import Split
@@ -91,11 +92,19 @@ class TranslateCall(Fields):
     split_sentences: Split | None = pydantic.Field(
         None, description="of this server only; by default as the model reads texts"
     )
+    placeholders: bool = pydantic.Field(
+        True, description="of this server only: {name}, ${x}, %(name)s and %1$s of plain texts stay"
+    )
     glossary: _Glossary = pydantic.Field(
         None, description="of this server only: source phrases with their target phrases, or lists "
         "of these; in a form as JSON. Or the id of a stored glossary",
     )  # fmt: skip
     api_key: str | None = None
+
+    def markup(self) -> Markup:
+        """The markup of the texts."""
+        kept = CERTAIN if self.format == "text" and self.placeholders else None
+        return Markup(self.format, kept)
 
 
 class DetectCall(Fields):
@@ -119,7 +128,7 @@ def routes(service: Service) -> APIRouter:
         check_size(service.settings, call, texts)
         wanted = Wanted(
             source, body.target, _options(body.alternatives), body.split_sentences,
-            Markup(body.format), await _terms(service, call, body),
+            body.markup(), await _terms(service, call, body),
         )  # fmt: skip
         found = await translate_between(service, call, texts, wanted)
         headers = cut_headers([one.found for one in found])
