@@ -1,7 +1,9 @@
 """Terms in the protocols, and the glossaries of DeepL's, by DeepL's own client too."""
 
 import contextlib
+import errno
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -311,3 +313,39 @@ def test_limits_and_damage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="name a folder"):
         Glossaries(tmp_path / "file" / "x")
+
+
+def test_one_odd_file_does_not_hide_the_others(tmp_path: Path) -> None:
+    kept = Glossaries(tmp_path)
+    made = kept.create("a", {BOTH: {"w4": "w9"}})
+    odd = [f"{number}" * 8 + "-0000-0000-0000-000000000000.glossary" for number in range(4)]
+    (tmp_path / odd[0]).mkdir()
+    (tmp_path / odd[1]).write_text('{"dictionaries": 3, "name": 1, "created": 2}\n')
+    (tmp_path / odd[2]).write_text("[" * 100_000)
+    (tmp_path / odd[3]).write_text("\n")
+    assert [one.id for one in kept.listed()] == [made.id]
+    for name in odd:
+        with pytest.raises(RequestError, match="damaged"):
+            kept.info(name.removesuffix(".glossary"))
+
+
+def test_a_folder_that_cannot_be_used_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Glossaries(tmp_path / "folder")
+    made = kept.create("a", {BOTH: {"w4": "w9"}})
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "new_file", full)
+        with pytest.raises(RequestError, match="No space left on device") as caught:
+            kept.create("b", {BOTH: {"w4": "w9"}})
+        assert caught.value.status == 507
+    assert [one.id for one in kept.listed()] == [made.id]
+    shutil.rmtree(tmp_path / "folder")
+    for call in (kept.listed, lambda: kept.create("b", {}), lambda: kept.delete(made.id)):
+        with pytest.raises(RequestError, match="No such file") as caught:
+            call()
+        assert caught.value.status == 503

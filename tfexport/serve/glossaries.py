@@ -5,8 +5,10 @@ and each further line has the entries of one of its dictionaries. Files are writ
 renamed, so a reader sees a whole one, and one writer at a time changes the folder.
 """
 
+import errno
 import json
 import operator
+import os
 import re
 import threading
 import time
@@ -39,6 +41,9 @@ _SUFFIX = ".glossary"
 _KEPT = 32  # dictionaries in memory
 _WAIT = 30.0  # seconds for other servers of the folder; a busy one is kept from its turn
 HOW = "who runs the server enables them by the setting glossaries, a folder"
+
+# What reading a file raises that is no glossary: of a folder, of content.
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)
 
 Result = TypeVar("Result")
 Entries = Mapping[str, str]
@@ -150,7 +155,7 @@ class Glossaries:
                     found.append(_read_info(path.stem, file))
             except FileNotFoundError:  # deleted meanwhile
                 continue
-            except ValueError as error:
+            except _DAMAGED as error:  # the others are listed all the same
                 _report(path, error)
         return sorted(found, key=lambda one: (one.created, one.id))
 
@@ -253,6 +258,8 @@ class Glossaries:
                 path.unlink()
             except FileNotFoundError:
                 raise _unknown(glossary) from None
+            except OSError as error:
+                raise _unusable(error) from error
         with self._keeping:
             for key in [key for key in self._kept if key[0] == glossary]:
                 del self._kept[key]
@@ -260,6 +267,8 @@ class Glossaries:
     def _place(self) -> Path:
         if self._folder is None:
             raise RequestError(404, f"glossaries: this server keeps none; {HOW}")
+        if not self._folder.is_dir():
+            raise _unusable(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
         return self._folder
 
     def _paths(self) -> list[Path]:
@@ -281,20 +290,23 @@ class Glossaries:
                 return read(glossary, file)
         except FileNotFoundError:
             raise _unknown(glossary) from None
-        except ValueError as error:
+        except _DAMAGED as error:
             _report(path, error)
             raise RequestError(500, "the file of the glossary is damaged; see the log") from error
 
     def _write(self, made: StoredGlossary, *, new: bool = False) -> None:
         folder = self._place()
         content = _content(made)
-        sizes = [path.stat().st_size for path in self._paths()]
+        sizes = list(map(_size, self._paths()))
         if new and len(sizes) >= MOST_GLOSSARIES:
             raise RequestError(456, f"there are {len(sizes):,} glossaries, as many as are allowed")
         if sum(sizes) + len(content) > MOST_OF_FOLDER:
             raise RequestError(456, f"all glossaries have {MOST_OF_FOLDER:,} bytes at most")
-        with new_file(folder / f"{made.id}{_SUFFIX}", force=True) as path:
-            path.write_bytes(content)
+        try:
+            with new_file(folder / f"{made.id}{_SUFFIX}", force=True) as path:
+                path.write_bytes(content)
+        except OSError as error:
+            raise _unusable(error) from error
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -310,6 +322,8 @@ class Glossaries:
                     if time.monotonic() > end:
                         raise busy("glossaries: another server changes them", 1.0) from None
                     time.sleep(0.005)
+                except OSError as error:
+                    raise _unusable(error) from error
             try:
                 yield
             finally:
@@ -378,6 +392,24 @@ def pair_of(source: str, target: str) -> Pair:
 
 def _unknown(glossary: str) -> RequestError:
     return RequestError(404, f"no glossary {glossary[:60]!r}")
+
+
+def _unusable(error: OSError) -> RequestError:
+    """The error for a folder in which nothing can be read or written, such as on a full disk."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    request_log.write("glossaries", level="error", error=str(error)[:200])
+    return RequestError(
+        507 if full else 503,
+        f"glossaries: the server's folder cannot be used: {error.strerror}; tell who runs it",
+    )
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; 0 of one that is deleted meanwhile."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _report(path: Path, error: Exception) -> None:
