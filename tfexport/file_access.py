@@ -14,6 +14,7 @@ from typing import BinaryIO
 from tfexport.typing import PathLike
 
 _HEAD = 1024
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LFS = re.compile(rb"version https?://(git-lfs\.github\.com|hawser\.github\.com)/spec/v\d")
 _LFS_SIZE = re.compile(rb"^size (\d{1,15})$", re.MULTILINE)
 _ANNEX = re.compile(rb"(/annex/objects/|\.git/annex/objects/)")
@@ -73,14 +74,14 @@ def _open_regular(path: str, flags: int) -> int:
 def describe_substitute(path: PathLike) -> str | None:
     """Describe what was found instead of a model's file, as a sentence without its subject.
 
-    A broken link is described too if git-annex made it.
+    A broken link is described too if git-annex made it, and a name of the Hugging Face hub.
     """
     path = Path(path)
     try:
         with open_file(path) as file:
             head = file.read(_HEAD)
     except FileNotFoundError:
-        return _describe_lost_link(path)
+        return _describe_lost_link(path) or _describe_hub_name(path)
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", ""))
         return f"{reason.removeprefix('it is ')}." if reason.startswith("it is ") else None
@@ -109,6 +110,16 @@ def describe_substitute(path: PathLike) -> str | None:
 _FETCH_ANNEX = (
     "a pointer of git-annex, of a file that was not fetched. Run 'git annex get' in the clone."
 )
+
+
+def _describe_hub_name(path: Path) -> str | None:
+    """What to do if a path that is not there may be the name of a model on the Hugging Face hub."""
+    if not _HUB_NAME.fullmatch(path.as_posix()) or path.parent.exists():
+        return None
+    return (
+        "no such file or folder. If it is a model of the Hugging Face hub, fetch it with "
+        f"'hf download {path.as_posix()}', and name the folder that it prints."
+    )
 
 
 def _describe_lost_link(path: Path) -> str | None:

@@ -123,7 +123,7 @@ def test_version_names_onnxruntimes_and_the_processor() -> None:
 def test_version_names_the_native_engine_or_says_that_there_is_none() -> None:
     line = native_engine.describe()
     if native_engine.why_not_here():
-        assert line == "tfexport-native is not installed"
+        assert line.startswith("tfexport-native is not installed; ")
     else:
         assert (
             line == f"tfexport-native {native_engine.version()}, {native_engine.instruction_set()}"
@@ -153,3 +153,23 @@ def test_options_of_decoding_stand_in_sections() -> None:
                             (t == "Options" and option.name not in listed))  # fmt: skip
                 section = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
                 assert option.opts[-1] in section, (verb, option.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("translat", "Did you mean 'translate'"), ("transcript", "'transcribe'"), ("xyz", "")],
+)
+def test_a_command_that_is_none_is_named_with_those_like_it(name: str, said: str) -> None:
+    done = invoke(name)
+    assert done.exit_code == 2
+    assert f"No such command '{name}'." in done.stderr
+    assert said in done.stderr
+    assert ("Did you mean" in done.stderr) is bool(said)
+
+
+def test_a_name_of_the_hub_is_named_with_its_download(tmp_path: Path) -> None:
+    for command in (("onnx", "-o", tmp_path / "x", "--checkpoint"), ("inspect",)):
+        done = invoke(*command, "Helsinki-NLP/opus-mt-de-en")
+        assert done.exit_code == 1
+        assert "'hf download Helsinki-NLP/opus-mt-de-en', and name" in done.stderr
+    assert "hf download" not in invoke("inspect", tmp_path / "a" / "b").stderr

@@ -1,6 +1,7 @@
 """The command group, which turns errors into messages and exit codes."""
 
 import atexit
+import difflib
 import errno
 import gc
 import io
@@ -81,6 +82,16 @@ class _Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            similar = difflib.get_close_matches(args[0], _COMMANDS, 2)
+            if similar:
+                meant = " or ".join(map(repr, similar))
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {meant}?")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:

@@ -136,7 +136,9 @@ def _or_none(token: int | None) -> int:
 DISTRIBUTION = "tfexport-native"
 # Its interface that is called here; it is a distribution of its own, which may be older or newer.
 _INTERFACE = 10
-_NOT_INSTALLED = "tfexport-native is not installed"
+_NOT_INSTALLED = (
+    "tfexport-native is not installed; in a clone of tfexport, 'pip install ./native' does it"
+)
 _WEIGHTS_VARIABLE = "TFEXPORT_NATIVE_WEIGHTS"  # how weights are packed; native/engine/tensors.cpp
 _PACKED = b"TFNPACK\n"  # with which a packed file begins; native/engine/store.cpp
 
