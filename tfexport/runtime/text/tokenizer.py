@@ -75,6 +75,7 @@ class JsonTokenizer:
             import tokenizers
         except ImportError:
             raise missing_library(path, "tokenizers") from None
+        from tfexport.runtime.text.charsmap import find_charsmap  # noqa: PLC0415
         from tfexport.runtime.text.tokenizer_json import read_rules  # noqa: PLC0415
 
         self._path = path
@@ -82,8 +83,9 @@ class JsonTokenizer:
         with failures_as(
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a tokenizer.json')}"
         ):
-            read_rules(content)
+            rules = read_rules(content)
             self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+            self._charsmap = find_charsmap(rules)
         # A file may hold truncation settings from training, which would silently cut inputs.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -96,6 +98,8 @@ class JsonTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
+        if self._charsmap is not None:
+            text = self._charsmap.compose(text)
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         except BaseException as error:
@@ -114,11 +118,15 @@ class JsonTokenizer:
 
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
+        composed = text if self._charsmap is None else self._charsmap.compose(text)
         try:
-            found = self._tokenizer.encode(text, add_special_tokens=False)
+            found = self._tokenizer.encode(composed, add_special_tokens=False)
         except BaseException as error:
             raise library_error(error, InputError, f"{self._path.name} cannot encode it") from None
-        return [text[start:end].strip() for start, end in found.offsets]
+        if self._charsmap is None or composed == text:
+            return [text[start:end].strip() for start, end in found.offsets]
+        places = self._charsmap.places(text)
+        return [text[places[start] : places[end]].strip() for start, end in found.offsets]
 
     def piece(self, token: int) -> str:
         """See ``Tokenizer``."""

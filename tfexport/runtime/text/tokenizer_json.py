@@ -33,7 +33,7 @@ def read_rules(content: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"it holds a {type(values).__name__}, not an object")
     for part in ("normalizer", "pre_tokenizer", "decoder"):
-        _check(part, [*_rules(values.get(part))])
+        _check(part, [*rules_of(values.get(part))])
     return values
 
 
@@ -44,7 +44,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _rules(value: Any) -> Iterator[dict[str, Any]]:
+def rules_of(value: Any) -> Iterator[dict[str, Any]]:
     """The rules of a rule, which may be a sequence."""
     left = [value]
     while left:
