@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.markup.stubs import backwards, careless, same, shuffled, translate, translated
-from tfexport.markup.directives import DIRECTIVES, format_of
+from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
 from tfexport.markup.files import FileFormat, Kept, read_file
 from tfexport.markup.placeholders import Placeholders
@@ -33,7 +33,6 @@ TOUCHING = {
     "in %ds a": "%ds", "a %.1fMB": "%.1fMB", "a $%.2f": "$%.2f", "%%{0} a": "%%{0}",
     "a {{{x}}}": "{{{x}}}", "a {!! x !!}": "{!! x !!}", "a [% x %]": "[% x %]",
     "@{{x}} a": "@{{x}}",
-    "a :count": ":count", "@count a": "@count", "a [[name]]": "[[name]]", "__name__ a": "__name__",
     "a %r": "%r", "a %,d": "%,d", "a %#@x@": "%#@x@", "a %1$sb": "%1$sb",
     "%(name)sand a": "%(name)sand",
 }  # fmt: skip
@@ -45,6 +44,13 @@ def test_what_touches_is_one_placeholder(text: str, literal: str) -> None:
     assert [text[slice(*span)] for span in found] == [literal]
     for order in (same, backwards):
         assert translate(text, PLAIN, order).count(literal) == 1
+
+
+@pytest.mark.parametrize("literal", [":count", "@count", "[[name]]", "__name__"])
+def test_names_of_programs_stay_in_their_messages(literal: str) -> None:
+    made = json.loads(there_and_back(json.dumps([f"one {literal} two"]), "json-strings"))
+    assert made == [f"ONE {literal} TWO"]
+    assert literal not in translate(f"one {literal} two", PLAIN)  # of no program
 
 
 @pytest.mark.parametrize("text", ["{a} und {b}", "%s: %s", "%s, %s a", "👍, 👎", "%d %s"])
@@ -76,7 +82,7 @@ def test_words_with_signs_are_no_placeholders(text: str) -> None:
     ],
 )
 def test_directives_of_a_flag_stay(flag: str, text: str, directives: list[str]) -> None:
-    found = Placeholders(directives=flag).find(text)
+    found = Placeholders(directives=[flag]).find(text)
     assert [text[slice(*span)] for span in found] == directives
     entry = f'#, {flag}-format\nmsgid "one {text} two"\nmsgstr ""\n'
     made = there_and_back(entry, "po")
@@ -85,9 +91,8 @@ def test_directives_of_a_flag_stay(flag: str, text: str, directives: list[str]) 
 
 
 def test_formats_are_those_of_flags() -> None:
-    assert format_of(["fuzzy", "c-format"]) == "c"
-    assert format_of(["possible-python-format"]) == "python"
-    assert format_of(["no-c-format", "xyz-format"]) is None
+    assert formats_of(["fuzzy", "c-format", "python-brace-format"]) == ("c", "python-brace")
+    assert formats_of(["no-c-format", "xyz-format", "possible-python-format"]) == ()
     assert len(DIRECTIVES) > 30
 
 
@@ -300,7 +305,9 @@ MARKDOWN = (
     ("[TOC]\n\none", "[TOC]\n\nONE"),
     ("--8<-- \"a.md\"\n\none", "--8<-- \"a.md\"\n\nONE"),
     ("++ctrl+c++ one", "++ctrl+c++ ONE"),
-    ("one %% a note %% two", "ONE %% a note %% TWO"),
+    ("%% a note %%\n\none %% two %% three", "%% a note %%\n\nONE %% TWO %% THREE"),
+    ("{/* a note */}\n\none", "{/* a note */}\n\nONE"),
+    ("import {\n  A,\n} from 'b'\n\none", "import {\n  A,\n} from 'b'\n\nONE"),
     ("| a | |\n|---|---|\n| 1_2 | 3*4 |\n| \\| | * |\n",
      "| A | |\n|---|---|\n| 1_2 | 3*4 |\n| \\| | * |\n"),
 )  # fmt: skip
@@ -319,3 +326,118 @@ def test_xml_says_what_stays() -> None:
         '<s translatable="false">two</s><s>three</s></r>'
     )
     assert there_and_back(text, "xml") == text.replace("three", "THREE")
+
+
+PROSE = (
+    "!!! Achtung Leute, das ist wichtig", "??? Was soll das denn",
+    "export default policies are bad.",
+    "export class action suits are common", "import foo from 'a'\nSome prose", "50% discount today",
+    "Diese __Warnung__ ist", "[[Wichtig]] bitte", "Siehe :unten", "the top 1%'s share", "A 10%-a",
+    "Preise: %% das ist ein test %% ende",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PROSE)
+def test_prose_is_translated(text: str) -> None:
+    for kind in ("markdown", "text"):
+        if kind == "text" or not {"__", "[["} & {text[6:8], text[:2]}:
+            made = there_and_back(text, kind)
+            assert re.findall("[a-z]", made) in ([], ["s"]), made
+
+
+@pytest.mark.parametrize(
+    ("source", "translation"),
+    [
+        ("Sales rose by 50% in May.", "MAYIS %50 {}."), ("Some 50% voted.", "50%-a {}."),
+        ("Danger: here.", "Attention :danger {}."), ("The <code>a</code> is.", "a a {} a."),
+    ],
+)  # fmt: skip
+def test_translations_may_have_other_signs(source: str, translation: str) -> None:
+    document = HTML.read(source)
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [translated(translation.format("x")) for _ in document.sentences]
+    assert document.lost(rows, document.choose(rows)) == []
+
+
+def test_a_message_whose_directive_may_be_a_word_stays_empty() -> None:
+    content = '#, c-format\nmsgid "20% discount today"\nmsgstr ""\n'
+    file = read_file(content, "po", Markup())
+    assert (file.texts, file.write([])) == ([], content)
+    (kept,) = file.kept
+    assert kept.reason == "'% d' is a directive of c-format, or a word"
+    assert there_and_back(content.replace("20% d", "20%% d"), "po").endswith(
+        '"20%% DISCOUNT TODAY"\n'
+    )
+
+
+def test_addresses_end_with_what_is_filled_in() -> None:
+    for end in ("${id}", "{id}", "%{id}", "#{id}"):
+        text = f"Open https://example.com/users/{end} now"
+        (span,) = Placeholders().find(text)
+        assert text[slice(*span)] == f"https://example.com/users/{end}"
+
+
+def test_a_message_of_several_lines_is_whole() -> None:
+    message = "{n, plural,\n  one {# Tag}\n  other {# Tage}}"
+    assert json.loads(there_and_back(json.dumps([message]), "json-strings")) == [message]
+    made = json.loads(there_and_back(json.dumps([f"one\ntwo {message} three"]), "json-strings"))
+    assert made == [f"ONE\nTWO {message} THREE"]
+
+
+def test_names_of_fields_are_no_statements() -> None:
+    text = "<p>one {{ block.title }} two {{ template.name }} three</p>"
+    made = translate(text, HTML, backwards)  # of one sentence
+    assert made.startswith("<p>THREE TWO")
+    assert all(made.count(name) == 1 for name in ("{{ block.title }}", "{{ template.name }}"))
+
+
+def test_php_that_prints_is_a_part_of_its_sentence() -> None:
+    for text, made in (
+        ("<p>one <?= $n ?> two</p>", "<p>ONE <?= $n ?> TWO</p>"),
+        ("<title><?= $t ?> one</title>", "<title><?= $t ?> ONE</title>"),
+        ('<p <?= $a ?> class="x">one</p>', '<p <?= $a ?> class="x">ONE</p>'),
+        ("<a href=<?= $u ?>>one</a>", "<a href=<?= $u ?>>ONE</a>"),
+        (
+            "<option <?php if($a > 1) echo 'b'; ?> value=1>one",
+            "<option <?php if($a > 1) echo 'b'; ?> value=1>ONE",
+        ),
+    ):
+        assert there_and_back(text, "html") == made
+
+
+@pytest.mark.parametrize("times", ["0:03.000 --> 0:04.000", "00:03.00 --> 00:04.00 align:start"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_times_that_the_parser_reads(times: str, newline: str) -> None:
+    content = f"WEBVTT\n\n{times}\none two\n".replace("\n", newline)
+    assert there_and_back(content, "vtt") == content.replace("one two", "ONE TWO")
+
+
+def test_a_cue_whose_number_is_none_stays() -> None:
+    first = "1\n00:00:01,000 --> 00:00:02,000\none\n\n"
+    second = "Scene two\n00:00:03,000 --> 00:00:04,000\ntwo\n\n"
+    content = f"{first}{second}3\n00:00:05,000 --> 00:00:06,000\nthree\n"
+    file = read_file(content, "srt", Markup())
+    assert [text.text for text in file.texts] == ["three"]
+    assert [each.line for each in file.kept] == [3]
+    assert file.write(["THREE"]) == content.replace("three", "THREE")
+
+
+def test_lines_that_only_look_like_times_are_named() -> None:
+    cues = [f"00:0{number}.000 --> 00:0{number + 1}.000\none\n" for number in (1, 3)]
+    content = "\n".join(["WEBVTT\n", cues[0], "more words --> here\n", cues[1]])
+    (kept,) = read_file(content, "vtt", Markup()).kept
+    assert (kept.line, kept.text) == (6, "more words --> here")
+
+
+def test_a_catalog_that_names_too_many_forms_is_read() -> None:
+    made = there_and_back(catalog(f"nplurals={'9' * 5000}; plural=0;", 2), "po")
+    assert 'msgstr[0] "A BOOK"' in made
+
+
+def test_what_an_admonition_has_besides_is_named() -> None:
+    content = 'one\n\n!!! note "A title"\n\n    a body\n\ntwo\n\n    code\n'
+    file = read_file(content, "markdown", Markup())
+    assert [text.text for text in file.texts] == ["one", "two"]
+    assert [(each.line, each.text) for each in file.kept] == [
+        (3, '!!! note "A title"'), (5, "a body"),
+    ]  # fmt: skip

@@ -40,7 +40,7 @@ def write_report(path: Path, name: str, kept: Sequence["Kept"]) -> None:
     page = path.suffix.lower() in (".html", ".htm")
     text = _page(name, kept) if page else "".join(_line(name, each) for each in kept)
     with new_file(path, force=True) as place:
-        place.write_text(text, encoding="utf-8")
+        place.write_text(text, encoding="utf-8", errors="replace")
 
 
 def _line(name: str, kept: "Kept") -> str:

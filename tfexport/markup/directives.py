@@ -10,32 +10,39 @@ _WIDTH = r"(?:\d{1,4}|\*(?:\d{1,2}\$)?)?"
 _SIZE = rf"{_WIDTH}(?:\.{_WIDTH})?"
 _LENGTH = r"(?:hh|h|ll|l|L|q|j|z|t)?"
 _BRACES = r"\{\{|\}\}|\{[^{}\n]{0,200}(?:\{[^{}\n]{0,100}\}[^{}\n]{0,100})*\}"
-# C11, 7.21.6.1, with POSIX's %1$d, ' and <PRId64>, which xgettext writes for macros.
+# C11, 7.21.6.1, with POSIX's %1$d, ' and <PRId64>, which xgettext writes for macros. A flag that is
+# a space and a letter are a word more often than a directive: see ``DOUBTFUL``.
 _C = (
-    rf"%(?:\d{{1,2}}\$)?[-+ #0'I]*{_SIZE}{_LENGTH}"
+    rf"%(?:\d{{1,2}}\$)?[-+#0'I]*{_SIZE}{_LENGTH}"
     r"(?:<[A-Za-z0-9]{1,20}>|[diouxXeEfFgGaAcCspSnm%])"
+    rf"|% [-+#0'I]*{_SIZE}{_LENGTH}[diouxXeEfFgGaAcCsp](?![^\W_])"
 )
 # https://docs.python.org/3/library/stdtypes.html#printf-style-string-formatting
-_PYTHON = rf"%(?:\([^()\n]{{1,80}}\))?[-+ #0]*{_SIZE}[hlL]?[diouxXeEfFgGcrsa%]"
+_PYTHON = (
+    rf"%(?:\([^()\n]{{1,80}}\))?[-+#0]*{_SIZE}[hlL]?[diouxXeEfFgGcrsa%]"
+    rf"|% [-+#0]*{_SIZE}[diouxXeEfFgGcrsa](?![^\W_])"
+)
 # https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Formatter.html
 _JAVA_PRINTF = (
-    r"%(?:\d{1,2}\$|<)?[-#+ 0,(]*\d{0,4}(?:\.\d{1,4})?(?:[tT][A-Za-z]|[bBhHsScCdoxXeEfgGaAn%])"
+    r"%(?:\d{1,2}\$|<)?[-#+0,(]*\d{0,4}(?:\.\d{1,4})?(?:[tT][A-Za-z]|[bBhHsScCdoxXeEfgGaAn%])"
 )
 # https://www.php.net/sprintf: a character after ' fills.
-_PHP = r"%(?:\d{1,2}\$)?(?:[-+ 0]|'.)*\d{0,4}(?:\.\d{1,4})?[bcdeEfFgGhHosuxX%]"
+_PHP = r"%(?:\d{1,2}\$)?(?:[-+0]|'.)*\d{0,4}(?:\.\d{1,4})?[bcdeEfFgGhHosuxX%]"
 _QT = r"%L?(?:n(?![^\W_])|\d{1,2})|%%"  # https://doc.qt.io/qt-6/qstring.html#arg
 # https://docs.ruby-lang.org/en/3.3/format_specifications_rdoc.html
 _RUBY = (
-    rf"%\{{\w{{1,80}}\}}|%[-+ #0]*(?:<\w{{1,80}}>|\d{{1,2}}\$)?[-+ #0]*{_SIZE}"
+    rf"%\{{\w{{1,80}}\}}|%[-+#0]*(?:<\w{{1,80}}>|\d{{1,2}}\$)?[-+#0]*{_SIZE}"
     r"[bBdiouxXeEfgGaAcps%]"
 )
 # https://pkg.go.dev/fmt
-_GO = r"%[-+# 0]*(?:\[\d{1,2}\])?(?:\d{1,4}|\*)?(?:\.(?:\d{1,4}|\*)?)?[vTtbcdoOqxXUeEfFgGspw%]"
+_GO = r"%[-+#0]*(?:\[\d{1,2}\])?(?:\d{1,4}|\*)?(?:\.(?:\d{1,4}|\*)?)?[vTtbcdoOqxXUeEfFgGspw%]"
 # The format of a flag, without "-format", by its pattern.
 DIRECTIVES: dict[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for names, pattern in {
-        "c awk gcc-internal gfc-internal lua perl tcl elisp librep ycp d javascript": _C,
+        "c awk tcl elisp librep ycp d javascript": _C,
+        "lua": rf"%q|{_C}",
+        "perl": rf"%vd|{_C}",
         "objc": rf"%#@\w{{1,80}}@|%@|%\d{{1,2}}\$@|{_C}",
         "python": _PYTHON,
         "python-brace rust": _BRACES,
@@ -47,6 +54,7 @@ DIRECTIVES: dict[str, re.Pattern[str]] = {
         "qt qt-plural kde kde-kuit smalltalk": _QT,
         "ruby": _RUBY,
         "go": _GO,
+        "sh-printf": rf"%b|{_C}",
         "sh": r"\$\{\w{1,80}\}|\$\w{1,80}",
         "boost": rf"%\|[^|\n]{{1,40}}\||%\d{{1,2}}%|{_C}",
         "object-pascal": rf"%(?:\d{{1,2}}:)?-?{_SIZE}[dueEfFgGnmpsxX%]",
@@ -56,12 +64,33 @@ DIRECTIVES: dict[str, re.Pattern[str]] = {
 }
 
 
-def format_of(flags: list[str]) -> str | None:
-    """The format that an entry's flags name; None for none, or one that is not known.
+# A directive of C that has a space for its flag, and goes on as a word: "20% discount".
+DOUBTFUL = re.compile(rf"(?<!%)% [-+#0'I]*{_SIZE}{_LENGTH}[diouxXeEfFgGaAcCsp](?=[^\W_])")
+_OF_C = frozenset(name for name, each in DIRECTIVES.items() if "% [" in each.pattern)
+# Names in texts of programs, of Laravel, Drupal, wikis and Chrome's extensions.
+PROGRAM = "program"
+DIRECTIVES[PROGRAM] = re.compile(
+    r"(?<![^\s(\"'])[:@][a-z_]\w{0,79}(?![\w:@.-]\S)|\[\[[a-z_][\w.]{0,79}\]\]"
+    r"|(?<!\w)__(?:[a-z][a-z0-9_]{1,76}|[A-Z][A-Z0-9_]{1,76})__(?!\w)"
+)
+
+
+def formats_of(flags: list[str]) -> tuple[str, ...]:
+    """The formats that an entry's flags name, of those that are known.
 
     Args:
-        flags: such as ``["fuzzy", "c-format"]``.
+        flags: such as ``["fuzzy", "c-format"]``; ``possible-c-format`` is a guess, and none.
     """
-    named = (flag.removeprefix("possible-").removesuffix("-format") for flag in flags
-             if flag.endswith("-format"))  # fmt: skip
-    return next((name for name in named if name in DIRECTIVES), None)
+    named = (flag.removesuffix("-format") for flag in flags if flag.endswith("-format"))
+    return tuple(name for name in named if name in DIRECTIVES)
+
+
+def doubtful(text: str, formats: tuple[str, ...]) -> str | None:
+    """A part of a message that its format may read as a directive, and a reader as a word.
+
+    Args:
+        text: of the message.
+        formats: of its flags.
+    """
+    found = DOUBTFUL.search(text) if _OF_C & {*formats} else None
+    return found[0] if found else None

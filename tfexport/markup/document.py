@@ -12,7 +12,7 @@ from tfexport.markup.markdown_reader import References, escape_markdown, read_in
 from tfexport.markup.placeholders import Placeholders, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
-from tfexport.markup.tokens import TagRules, Token, split_runs
+from tfexport.markup.tokens import WHITE, Kind, TagRules, Token, split_runs
 from tfexport.markup.xml_reader import read_xml
 from tfexport.runtime.results import Term, TranslationResult
 from tfexport.runtime.terms import Terms
@@ -59,10 +59,7 @@ class Markup:
         """
         found = Placeholders() if self.placeholders is None else self.placeholders
         if self.format == "text":
-            tokens = [
-                Token("text", part, text=part) if place % 2 == 0 else Token("empty", part, "block")
-                for place, part in enumerate(_LINE_OR_STATEMENT.split(text))
-            ]
+            tokens = _plain_tokens(text, found)
             write: Callable[[str], str] = str
         else:
             tokens = self.tokens(text)
@@ -71,7 +68,7 @@ class Markup:
             part if isinstance(part, str) else make_segment(part, found, write)
             for part in split_runs(tokens)
         ]
-        return Document(parts, found.of_syntax())
+        return Document(parts, found.of_programs())
 
     def words(self, text: str) -> str:
         """A text without its markup, a paragraph a line.
@@ -87,6 +84,27 @@ class Markup:
             return read_inline(text, self.references, self.rules)
         reader = read_html if self.format == "html" else read_xml
         return reader(text, self.rules)
+
+
+def _plain_tokens(text: str, placeholders: Placeholders) -> list[Token]:
+    """The lines of a plain text, between line breaks, statements and messages of several lines."""
+    tokens, begin = list[Token](), 0
+    messages = [span for span in placeholders.messages(text) if "\n" in text[slice(*span)]]
+
+    def add_lines(part: str) -> None:
+        for place, line in enumerate(_LINE_OR_STATEMENT.split(part)):
+            kind: Kind = "empty" if place % 2 else "text"
+            tokens.append(Token(kind, line, "block" if place % 2 else "inline",
+                                text="" if place % 2 else line))  # fmt: skip
+
+    for start, end in messages:
+        if start >= begin:
+            add_lines(text[begin:start])
+            message = text[start:end]
+            tokens.append(Token("kept", message, text=WHITE.sub(" ", message)))
+            begin = end
+    add_lines(text[begin:])
+    return tokens
 
 
 PLAIN = Markup()
@@ -118,11 +136,11 @@ class Document:
 
     Attributes:
         parts: markup that stays as it is, and the words between.
-        syntax: placeholders that a translation may not have unless its source has them.
+        foreign: placeholders that a translation may not bring in.
     """
 
     parts: list[str | Segment]
-    syntax: Placeholders
+    foreign: Placeholders
 
     @property
     def segments(self) -> list[Segment]:
@@ -226,7 +244,7 @@ class Document:
             rest.append(row.text[place:start])
             place = end
         other = "\n".join([*rest, row.text[place:]])
-        return not self.syntax.find(other) and not any(
+        return not self.foreign.find(other) and not any(
             occurs(other, literal) for literal in variant.left_out
         )
 

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.directives import format_of
+from tfexport.markup.directives import PROGRAM, doubtful, formats_of
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
 from tfexport.markup.placeholders import Placeholders
@@ -36,10 +36,18 @@ _POSITION = re.compile(r"\s*(?:\{\\[^{}]*\}\s*)*")
 _DASH = re.compile(r"\s*(?:\{\\[^{}]*\}\s*|<[^<>]*>\s*)*[-–—]\s*(?=\S)")
 _HEARD = re.compile(r"\s*(?:\[[^\[\]]*\]|\([^()]*\))\s*")
 # The lines of times that srt and webvtt-py read; after them there may be where a cue is shown.
-_SRT_TIMES = re.compile(r"^[^\n]*\d:\d[^\n]*-->[^\n]*(?:\n|\Z)", re.MULTILINE)
-_VTT_TIME = r"(?:\d+:)?\d{2}:\d{2}[.,]\d{3}"
-_VTT_TIMES = re.compile(rf"^\s*{_VTT_TIME}\s*-->\s*{_VTT_TIME}[^\n]*(?:\n|\Z)", re.MULTILINE)
+_LINE_END = r"[^\r\n]*(?:\r\n?|\n|\Z)"
+_SRT_TIME = r"\d+[,.:，．。：]\d+[,.:，．。：]\d+[,.:，．。：]?\d*"
+_SRT_TIMES = re.compile(
+    rf"(?:^|(?<=\r))[^\S\r\n]*{_SRT_TIME} *-[ -] *> *{_SRT_TIME}{_LINE_END}", re.MULTILINE
+)
+_VTT_TIME = r"(?:\d+:)?\d{1,2}:\d{1,2}[.,]\d{1,3}"
+_VTT_TIMES = re.compile(
+    rf"(?:^|(?<=\r))[^\S\r\n]*{_VTT_TIME}[^\S\r\n]*-->[^\S\r\n]*{_VTT_TIME}(?!\d){_LINE_END}",
+    re.MULTILINE,
+)
 _OF_FILE = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|\Z)")  # blocks that are no cues
+_NO_NUMBER = "it holds a line of times: what is above that line is no number of a cue"
 _NO_CUE = "it is no cue: it has no times in the form that the format asks for"
 _ENDS = ".!?…\"'”»)]>♪"
 
@@ -147,7 +155,7 @@ def _check_encoding(content: str, kind: FileFormat) -> None:
 def _markdown(content: str, markup: Markup) -> TextFile:
     newline = "\r\n" if "\r\n" in content else "\n"
     content = content.replace("\r\n", "\n")
-    places, references = find_texts(content)
+    places, references, unread = find_texts(content)
 
     def write(made: Sequence[str | None]) -> str:
         written, begin = list[str](), 0
@@ -175,7 +183,7 @@ def _markdown(content: str, markup: Markup) -> TextFile:
     inline = replace(markup, format="markdown", references=references)
     html = replace(markup, format="html")
     texts = [Text(place.text, html if place.html else inline, place.line) for place in places]
-    return TextFile(texts, write)
+    return TextFile(texts, write, [Kept(*each) for each in unread])
 
 
 def _kept_breaks(place: Place, made: str) -> list[str]:
@@ -240,14 +248,19 @@ def _subtitles(
     """
     newline = "\r\n" if "\r\n" in content else "\n"
     pieces, texts, place = list[str](), list[Text](), 0
-    line, before = 1, 0
+    line, before, start_at = 1, 0, 0
+    kept = list[Kept]()
     shapes = list[list[tuple[str, int]]]()  # the start and the number of lines of each speech
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
-        above = times.search(content, place)
+        above = times.search(content, start_at)
         begin = content.find(written, above.end()) if above else -1
         if begin < 0:
             raise InputError(f"the subtitle {cue[:60]!r} was not found in its own file")
+        start_at = begin + len(written)
+        if times.search(cue):  # the parser takes a cue of which it cannot read the number for text
+            kept.append(Kept(content.count("\n", 0, begin) + 1, cue, _NO_NUMBER))
+            continue
         pieces.append(content[place:begin])
         place = begin + len(written)
         speeches = _speeches(cue)
@@ -271,35 +284,36 @@ def _subtitles(
             written += [piece, newline.join(lines)]
         return "".join(written) + content[place:]
 
-    return TextFile(texts, write, _unread_blocks([*pieces, content[place:]]))
+    if not kept:
+        kept = _unread_blocks([*pieces, content[place:]], times)
+    return TextFile(texts, write, kept)
 
 
-def _unread_blocks(pieces: Sequence[str]) -> list[Kept]:
+def _unread_blocks(pieces: Sequence[str], times: re.Pattern[str]) -> list[Kept]:
     """The blocks between the texts of cues that no parser reads, such as one with other times.
 
     Args:
         pieces: of the file; each but the last one ends where the text of a cue begins.
+        times: a line of times that is read.
     """
     kept, line = list[Kept](), 1
     for number, piece in enumerate(pieces):
-        blocks = re.split(r"(\r?\n[ \t]*\r?\n)", piece)
-        # The first belongs to the cue before; the last one is the name and the times of the next.
-        last = len(blocks) if number == len(pieces) - 1 else len(blocks) - 1
+        blocks = re.split(r"(\r?\n[ \t]*\r?\n)", piece)  # and what is between them
+        # The first one ends the cue before; the last one is the name and the times of the next.
+        first, last = int(number > 0), len(blocks) - int(number < len(pieces) - 1)
         for place, block in enumerate(blocks):
-            outside = place % 2 == 0 and place < last and block.strip()
-            if outside and (place > 0 or number == 0) and not _OF_FILE.match(block.lstrip()):
-                begin = line + len(block[: len(block) - len(block.lstrip())].splitlines())
-                timed = "-->" in block and not block.split("-->")[1].partition("\n")[2].strip()
-                if not timed:  # a cue without a text
-                    kept.append(
-                        Kept(
-                            begin,
-                            block.strip(),
-                            "it is no cue: it has no times in the form that the format asks for",
-                        )
-                    )
+            is_between = first <= place < last and place % 2 == 0 and block.strip()
+            is_known = _OF_FILE.match(block.lstrip()) or _is_cue_without_text(block, times)
+            if is_between and not is_known:
+                leading = block[: len(block) - len(block.lstrip())]
+                kept.append(Kept(line + leading.count("\n"), block.strip(), _NO_CUE))
             line += block.count("\n")
     return kept
+
+
+def _is_cue_without_text(block: str, times: re.Pattern[str]) -> bool:
+    found = times.search(block)
+    return found is not None and not block[found.end() :].strip()
 
 
 def _speeches(cue: str) -> list[tuple[str, str]]:
@@ -372,12 +386,7 @@ def _po(content: str, markup: Markup) -> TextFile:
     # polib leaves out what it cannot read.
     if len(_MESSAGE.findall(content)) != len(catalog) + len(_HEADER.findall(content)):
         raise InputError("not a catalog of messages: some of them cannot be read")
-    entries = [entry for entry in catalog if not entry.obsolete and _is_empty(entry)]
-    texts = list[Text]()
-    for entry in entries:
-        sources = [one for one in (entry.msgid, entry.msgid_plural) if one]
-        own = _of_flags(markup, entry)
-        texts += [_message(one, own, max(1, entry.linenum)) for one in sources]
+    entries, texts, kept = _entries(catalog, markup)
     singular = _singular_forms(catalog.metadata.get("Plural-Forms", ""))
 
     def write(made: Sequence[str | None]) -> str:
@@ -387,7 +396,7 @@ def _po(content: str, markup: Markup) -> TextFile:
             forms: dict[int | None, str | None] = {None: next(found)}
             if entry.msgid_plural:
                 one, several = forms[None], next(found)
-                shown = _shows_number(entry, _of_flags(markup, entry))
+                shown = _shows_number(entry, _of_program(markup, formats_of(entry.flags)))
                 forms = {
                     n: one if n in (singular.alone | singular.some if shown else singular.alone)
                     else several
@@ -405,13 +414,32 @@ def _po(content: str, markup: Markup) -> TextFile:
             raise InputError("its translation is read as other messages")
         return whole
 
-    return TextFile(texts, write)
+    return TextFile(texts, write, kept)
 
 
-def _of_flags(markup: Markup, entry: Any) -> Markup:
-    """The markup of a message, whose flags name the format of its directives."""
+def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[Kept]]:
+    """The messages of a catalog that are translated, their texts, and those that are not."""
+    entries, texts, kept = list[Any](), list[Text](), list[Kept]()
+    for entry in catalog:
+        if entry.obsolete or not _is_empty(entry):
+            continue
+        sources = [one for one in (entry.msgid, entry.msgid_plural) if one]
+        formats = formats_of(entry.flags)
+        doubts = [part for one in sources if (part := doubtful(one, formats))]
+        if doubts:
+            reason = f"{doubts[0]!r} is a directive of {formats[0]}-format, or a word"
+            kept.append(Kept(max(1, entry.linenum), entry.msgid, reason))
+            continue
+        entries.append(entry)
+        own = _of_program(markup, formats)
+        texts += [_message(one, own, max(1, entry.linenum)) for one in sources]
+    return entries, texts, kept
+
+
+def _of_program(markup: Markup, formats: Sequence[str] = ()) -> Markup:
+    """The markup of a program's message, whose placeholders are of formats too."""
     known = markup.placeholders or Placeholders()
-    return replace(markup, placeholders=replace(known, directives=format_of(entry.flags)))
+    return replace(markup, placeholders=replace(known, directives=(PROGRAM, *formats)))
 
 
 class _SingularForms(NamedTuple):
@@ -428,7 +456,7 @@ class _SingularForms(NamedTuple):
 
 def _singular_forms(rule: str) -> _SingularForms:
     """What a catalog's ``Plural-Forms`` says; if it says nothing, form 0 is for 1 alone."""
-    found = re.search(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;]+)", rule)
+    found = re.search(r"nplurals\s*=\s*(\d{1,3})\s*;\s*plural\s*=([^;]+)", rule)
     try:
         form_of = gettext.c2py(found[2].strip()) if found else None
         numbers = [form_of(number) for number in range(1000)] if form_of else []
@@ -503,9 +531,9 @@ def _json(content: str, markup: Markup) -> TextFile:
             place = end
         return "".join(written) + content[place:]
 
-    lines = _line_numbers(content, [start for start, _ in spans])
+    lines, own = _line_numbers(content, [start for start, _ in spans]), _of_program(markup)
     return TextFile(
-        [_message(text, markup, line) for text, line in zip(texts, lines, strict=True)], write
+        [_message(text, own, line) for text, line in zip(texts, lines, strict=True)], write
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tfexport.errors import missing_dependency
 from tfexport.markup.tokens import (
     MOST_TAGS,
+    WHITE,
     Flow,
     Kind,
     TagRules,
@@ -62,10 +63,13 @@ ONE_LINE = re.compile(r"(\r\n|\r|\n)")
 # What programs read in a page: its branches are texts of their own.
 STATEMENT = re.compile(
     r"((?<!\{)\{%[^{}]{1,300}%\}(?!\})|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
-    r"|\{\{[-~]?\s?(?:[%<#/^!>]|(?:if|else|end|range|with|block|define|template|partial)\b)"
+    r"|\{\{[-~]?\s?(?:[%<#/^!>]|(?:if|else|end|range|with|block|define|template)(?=\s|[-~]?\}\}))"
     r"[^{}]{0,300}\}\})"
 )
+# A program in PHP. The parser sees as many characters for private use, on as many lines.
 _PHP = re.compile(r"<\?(?:php\b|=).*?(?:\?>|\Z)", re.DOTALL)
+_PHP_BEGIN, _PHP_INSIDE, _PHP_END = "\ue200", "\ue201", "\ue202"
+_HIDDEN_PHP = re.compile(f"({_PHP.pattern}|{_PHP_BEGIN}[^{_PHP_END}]*{_PHP_END})", re.DOTALL)
 _ENDS = frozenset(".!?:…")
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
 
@@ -171,6 +175,14 @@ def _of_programs(text: str, rules: TagRules) -> Iterator[Token]:
 
 
 def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
+    for token in _read_tokens(text, rules):
+        if token.kind == "text" and "<?" in token.raw:
+            yield from _programs(token)
+        else:
+            yield token
+
+
+def _read_tokens(text: str, rules: TagRules) -> Iterator[Token]:
     pre, before = 0, ""
     for token in _raw_tokens(text, rules):
         if token.name == "pre":
@@ -210,7 +222,7 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
     starts = [0, *(found.end() for found in _LINE.finditer(text))]
     last: Token | None = None
     begin = 0
-    for found in tokenize(_PHP.sub(_as_comment, text)):
+    for found in tokenize(_hide_php(text)):
         # The parser drops what is no part of a document, such as "</>": it stays with the token
         # before.
         place = starts[found.line - 1] + found.col
@@ -236,7 +248,7 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
             yield Token("empty", text, "block")
         return
     last.raw = text[begin:]
-    unfinished = _UNFINISHED.search(last.raw) if last.kind == "text" else None
+    unfinished = _UNFINISHED.search(_hide_php(last.raw)) if last.kind == "text" else None
     if unfinished is not None:  # a tag that the end of the text cuts
         rest = last.raw[unfinished.start() :]
         last.raw = last.raw[: unfinished.start()]
@@ -246,10 +258,27 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
     yield last
 
 
-def _as_comment(program: re.Match[str]) -> str:
-    """A program in PHP as a comment of as many characters and lines; in an attribute it is text."""
-    inside = re.sub(r"[^\r\n]", " ", program[0])
-    return f"<!--{inside[4:-3]}-->" if len(inside) >= len("<!---->") else program[0]
+def _hide_php(text: str) -> str:
+    """A page without its programs in PHP, which a parser of HTML takes for tags."""
+    if re.search(f"[{_PHP_BEGIN}{_PHP_INSIDE}{_PHP_END}]", text):
+        return text
+
+    def hidden(program: re.Match[str]) -> str:
+        inside = re.sub(r"[^\r\n]", _PHP_INSIDE, program[0][1:-1])
+        return f"{_PHP_BEGIN}{inside}{_PHP_END}"
+
+    return _PHP.sub(hidden, text)
+
+
+def _programs(token: Token) -> Iterator[Token]:
+    """A text without its programs in PHP; those that print are parts of its sentence."""
+    for part in split_lines(token, _HIDDEN_PHP):
+        if part.kind == "text":
+            yield part
+        elif part.raw.startswith("<?="):
+            yield Token("kept", part.raw, "inline", "php", WHITE.sub(" ", part.raw))
+        else:
+            yield part
 
 
 def _start(name: str, attributes: dict[str, str], rules: TagRules) -> Token:

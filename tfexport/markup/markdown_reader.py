@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
 from tfexport.markup.html_reader import NO_RULES, STATEMENT, is_kept
@@ -23,8 +23,8 @@ _FRONT = re.compile(
     re.DOTALL,
 )
 _ENTITY = re.compile(r"&(?:#\w{1,8}|\w{1,31});")
-_SPECIAL = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)")
-_STARTS = re.compile(r"(\d{1,9})([.)])(?=\s|$)|[-+#>=](?=\s|$|[-+#>=])")
+_SPECIAL = re.compile(r"[\\`*\[\]<~]|\{(?=:?\s?[#.:])|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)")
+_STARTS = re.compile(r"(?:!!!|\?\?\?)|(\d{1,9})([.)])(?=\s|$)|[-+#>=](?=\s|$|[-+#>=])")
 # Delimiters are written as characters for private use until it is known which form is read again
 # as emphasis: the signs, or the elements of HTML that mean the same.
 _DELIMITERS = ("*", "_", "**", "__", "~~")
@@ -37,24 +37,32 @@ _MARKS = {
 }
 _ANY_MARK = re.compile(f"[{''.join(_MARKS)}]")
 # What READMEs have besides CommonMark: starts of lines that are no words, and parts of a line.
+_ADMONITION = re.compile(  # of Python-Markdown
+    r"(?:!!!|\?\?\?\+?)\s+[a-z][\w-]*(?:\s+(?:inline|end))*(?:\s+\"(?P<title>[^\"]*)\")?\s*$"
+)
+_BODY = "it may be the text of an admonition, and is read as code; write it without an empty line"
 _OWN_LINE = re.compile(
     r"\[!\w+\][+-]?\s*$"  # the kind of an alert
-    r"|(?:!!!|\?\?\?\+?)\s+[\w-]+.*$"  # an admonition of Python-Markdown
+    rf"|{_ADMONITION.pattern}"
     r"|\{:?\s*[#.:][^{}]*\}\s*$|\{:[^{}]*\}\s*$"  # attributes of kramdown or Python-Markdown
     r"|\*\[[^\]]+\]:"  # an abbreviation
     r"|\[(?:TOC|\[_?TOC_?\])\]\s*$|--8<--|\^[\w-]+\s*$"  # a table of contents, a file, an anchor
+    r"|%%.*%%\s*$|\{/\*.*\*/\}\s*$"  # a comment of Obsidian, of MDX
 )
-# Statements of MDX: a paragraph that begins with one is none.
+# Statements of MDX: a paragraph that begins with one and ends as one is none.
 _PROGRAM = re.compile(
-    r"import\s+(?:[\w*{].*\sfrom\s+)?[\"'][^\"']+[\"'];?\s*$"
-    r"|export\s+(?:default|const|let|var|function|class|async)\b|export\s*[{*]|\{/\*"
+    r"import\s+(?:[\w*{].*\sfrom\s+)?[\"'][^\"']+[\"'];?\s*$|import\s*\{[^}]*$"
+    r"|export\s+(?:default\s+(?:async\s+)?(?:function|class)?\s*\w*\s*[({\[;]"
+    r"|(?:const|let|var)\s+[\w{\[]+.*=|(?:async\s+)?function\b[^(]*\(|class\s+\w+[^{.]*\{)"
+    r"|export\s*[{*]"
 )
+_PROGRAM_END = re.compile(r"[\"'})\];]\s*$")
 _OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a definition
 _FENCE = re.compile(r":::")  # around a block of Docusaurus, MyST or Pandoc
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _PARTS = re.compile(
     rf"(?P<statement>{STATEMENT.pattern})"
-    r"|(?P<attributes>\{:?\s?[#.][\w.#\s=\"'-]{1,200}\}|\{:[^{}\n]{1,200}\}|(?<![\w%])%%\s[^%\n]{1,300}\s%%)"
+    r"|(?P<attributes>\{:?\s?[#.][\w.#\s=\"'-]{1,200}\}|\{:[^{}\n]{1,200}\})"
     r"|(?P<wiki>!?\[\[[^\[\]\n]{1,200}\]\])"
     r"|(?P<keys>(?<!\S)\+\+[\w+-]{1,80}\+\+)"
     r"|(?P<note>\[\^[^\]\s]{1,100}\])"
@@ -100,11 +108,20 @@ def _parser() -> "MarkdownIt":
     return MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def find_texts(content: str) -> tuple[list[Place], References]:
+class Unread(NamedTuple):
+    """Words of a document that are not read, from a line on, and why not."""
+
+    line: int
+    text: str
+    reason: str
+
+
+def find_texts(content: str) -> tuple[list[Place], References, list[Unread]]:
     """Find the texts of a document: paragraphs, headings, cells of tables, blocks of HTML.
 
     Returns:
-        The texts in order, and the labels of links, which ``read_inline`` needs.
+        The texts in order, the labels of links, which ``read_inline`` needs, and what has words,
+        but is not read.
 
     Raises:
         InputError: a text was not found where the parser says.
@@ -122,7 +139,8 @@ def find_texts(content: str) -> tuple[list[Place], References]:
         finder.add(token)
     references = env.get("references", {})
     # A footnote of one word looks as the address of a link.
-    return finder.places, {name: one for name, one in references.items() if name[:1] != "^"}
+    labels = {name: one for name, one in references.items() if name[:1] != "^"}
+    return finder.places, labels, finder.unread
 
 
 class _Finder:
@@ -130,8 +148,9 @@ class _Finder:
 
     def __init__(self, content: str, lines: Sequence[str]) -> None:
         self.lines = lines
-        self.places = list[Place]()
+        self.places, self.unread = list[Place](), list[Unread]()
         self._content, self._cursor = content, 0
+        self._in_admonition = False
         self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
         self._cell = self._item = False  # whether a cell, or a list's item, has just begun
 
@@ -142,9 +161,20 @@ class _Finder:
             if token.type == "html_block" and token.level == 0:
                 self._add_html(token.content.rstrip("\n"), token.map[0])
             elif token.type == "inline":
+                self._add_titles(token.content.split("\n"), token.map[0])
                 self._add_lines(token.content.split("\n"), token.map[0])
+            elif token.type == "code_block" and self._in_admonition:
+                text = token.content.rstrip("\n")
+                self.unread.append(Unread(token.map[0] + 1, text, _BODY))
         if token.type != "paragraph_open":
             self._item = token.type == "list_item_open"
+
+    def _add_titles(self, lines: Sequence[str], first: int) -> None:
+        for number, line in enumerate(lines, first + 1):
+            found = _ADMONITION.match(line)
+            if found is not None and found["title"]:
+                self.unread.append(Unread(number, line, "the title of an admonition is kept"))
+        self._in_admonition = _ADMONITION.match(lines[-1]) is not None
 
     def _add_html(self, text: str, first: int) -> None:
         start = self._offsets[first]
@@ -186,7 +216,7 @@ def _groups(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
     Fences and formulas of several lines are no texts.
     """
     begin, formula = 0, False
-    if lines and _PROGRAM.match(lines[0]):
+    if lines and _PROGRAM.match(lines[0]) and _PROGRAM_END.search(lines[-1]):
         return
     for number, line in enumerate(lines):
         signs = line.count("$$") if formula or line.lstrip().startswith("$$") else 0

@@ -3,16 +3,17 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tfexport.errors import ConfigError, Message, Option, Problem, join_problems
-from tfexport.markup.directives import DIRECTIVES
+from tfexport.markup.directives import DIRECTIVES, PROGRAM
 
 Kind = Literal["url", "email", "printf", "braces", "icu", "emoji", "number"]
 # Characters of an address, other than parentheses, and those that it may end with.
-_URL = r"(?:[^\s<>\"'{}|\\^`()]|[$%]?\{[\w.]{1,80}\})"
-_URL_END = r"[^\s<>\"'{}|\\^`()\[\].,;:!?]"
+_FILLED = r"[$%#]?\{[\w.]{1,80}\}"
+_URL = rf"(?:{_FILLED}|[^\s<>\"'{{}}|\\^`()])"
+_URL_END = rf"(?:{_FILLED}|[^\s<>\"'{{}}|\\^`()\[\].,;:!?])"
 _IN_PARENTHESES = rf"\({_URL}*\)"
 _ADDRESS = rf"(?:{_URL}|{_IN_PARENTHESES})*(?:{_URL_END}|{_IN_PARENTHESES})"
 # Pictures and signs, most of which models have no token for, and what joins and changes them.
@@ -20,27 +21,22 @@ _PICTURE = (
     r"(?:[\u2190-\u21ff\u231a\u231b\u23e9-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
     r"|[0-9#*]\ufe0f?\u20e3)[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 )
-# What follows the sign of a directive of printf, and its number or name.
-_DIRECTIVE = (
-    r"[-+0#,']{0,5}(?:\d{1,3}|\*)?(?:\.(?:\d{1,3}|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
-    r"[sdiuoxXfFeEgGaAcCpr@]"
-)
+# What follows the sign of a directive of printf, its number or name, and its flags.
+_SIZED = r"(?:\d{1,3}|\*)?(?:\.(?:\d{1,3}|\*))?(?:hh|h|ll|l|L|q|j|z|t)?[sdiuoxXfFeEgGaAcCpr@]"
 # Kind to pattern; docs/markup.md has an example of each.
 PATTERNS: dict[Kind, str] = {
     "url": rf"(?:https?|ftp)://{_ADDRESS}|\bwww\.{_ADDRESS}",
     "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
     # Numbered and named ones are nothing else. A letter that follows the others may make a word of
-    # them (100%ig), but not a unit (%dkg) that follows no number.
-    "printf": rf"%(?:\d{{1,3}}\$|\([^()\s]{{1,80}}\)){_DIRECTIVE}|%{_DIRECTIVE}(?![^\W_])"
+    # them (100%ig), but not a unit (%dkg) that follows no number; nor do flags follow one (10%-a).
+    "printf": rf"%(?:\d{{1,3}}\$|\([^()\s]{{1,80}}\))[-+0#,]{{0,5}}{_SIZED}"
+    rf"|%{_SIZED}(?![^\W_])|(?<!\d)%[-+0#,]{{1,5}}{_SIZED}(?![^\W_])"
     r"|(?<!\d)(?<!\d\s)%(?:[dsf]|\.\d{1,3}f)(?=[^\W\d_]{1,3}(?![^\W_]))"
     r"|%#@\w{1,80}@|%%|%(?:n|L?\d{1,2})(?![\w%])",
     "braces": r"\{\{\{[^{}]{1,200}\}\}\}|\{!![^{}]{1,200}!!\}|\[%[^\[\]]{1,200}%\]"
     r"|\$?\{\{[^{}]{1,200}\}\}|[$#]\{[^{}]{1,200}\}|(?<!%)%\{[^{}]{1,200}\}"
     r"|\{[^{}\s,]{0,80}\}|\{ [^{}\s,]{1,80} \}|\$t\([^()]{1,200}\)"
-    r"|\{%[^{}]{1,200}%\}|\{#[^{}]{1,200}#\}|<%(?:[^%<]|%(?!>)|<(?!%)){1,200}%>"
-    # of Laravel, of Drupal, of wikis and of Chrome's extensions
-    r"|(?<![^\s(\"'])[:@][A-Za-z_]\w{0,79}(?![\w:@.-]\S)|\[\[[^\[\]\s]{1,80}\]\]"
-    r"|(?<!\w)__[A-Za-z]\w{1,76}__(?!\w)",
+    r"|\{%[^{}]{1,200}%\}|\{#[^{}]{1,200}#\}|<%(?:[^%<]|%(?!>)|<(?!%)){1,200}%>",
     "icu": "",  # nested braces, which no pattern describes: see ``_icu``
     "emoji": rf"{_PICTURE}(?:\u200d?{_PICTURE})*",
     "number": r"(?<![\w.,:/+-])[-+]?\d+(?:[.,:/-]\d+)*%?(?![\w])",
@@ -54,11 +50,10 @@ _ICU = re.compile(
 # between two of them. Models pull these apart.
 _BEFORE = re.compile(r"(?<![^\s(\[\"'])[-+\u2212#@~$\u20ac\u00a3\u00a5]\Z")
 _AFTER = re.compile(
-    r"(?<=[A-Za-z])[^\W\d_]{1,3}(?![^\W_])"  # %ds, %.1fMB
+    r"(?<=[A-Za-z])[^\W\d_]{1,3}(?![^\W_])"  # %ds, %.1fMB, and short words: %sund
     r"|@[\w-]{1,63}(?:\.[\w-]{1,63})+|[%\u2030\u00b0$\u20ac\u00a3\u00a5](?!\w)"
 )
 _BETWEEN = re.compile(r"[^\s\w]{1,2}|[x_]")
-_SYNTAX: tuple[Kind, ...] = ("printf", "braces", "icu")  # which programs fill in
 _MOST_PATTERNS = 20
 _LONGEST_PATTERN = 200
 
@@ -70,12 +65,12 @@ class Placeholders:
     Attributes:
         kinds: names of ``KINDS``.
         patterns: further regular expressions, such as ``@[a-z]+@``.
-        directives: the format whose directives they may be too, a name of ``DIRECTIVES``.
+        directives: formats whose directives they may be too, names of ``DIRECTIVES``.
     """
 
     kinds: Sequence[Kind] = USUAL
     patterns: Sequence[str] = ()
-    directives: str | None = None
+    directives: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         problems = [
@@ -101,8 +96,8 @@ class Placeholders:
                 found += _icu(text)
             else:
                 found += [one.span() for one in re.finditer(PATTERNS[kind], text)]
-        if self.directives is not None:
-            found += [one.span() for one in DIRECTIVES[self.directives].finditer(text)]
+        for name in self.directives:
+            found += [one.span() for one in DIRECTIVES[name].finditer(text)]
         for pattern in self.patterns:
             found += [one.span() for one in re.finditer(pattern, text)]
         kept, last = list[tuple[int, int]](), 0
@@ -112,9 +107,16 @@ class Placeholders:
                 last = end
         return _joined(text, kept)
 
-    def of_syntax(self) -> "Placeholders":
-        """Those that programs fill in, without pictures, addresses and numbers."""
-        return replace(self, kinds=[kind for kind in self.kinds if kind in _SYNTAX])
+    def of_programs(self) -> "Placeholders":
+        """Those of them that are nothing else, which a translation may not bring in."""
+        named = [name for name in self.directives if name != PROGRAM]
+        if not {"printf", "braces"} & {*self.kinds}:
+            return Placeholders((), (), named)
+        return Placeholders((), (*CERTAIN.patterns, _DIRECTIVE), named)
+
+    def messages(self, text: str) -> list[tuple[int, int]]:
+        """The start and end of every message of ICU, of one line or several."""
+        return _icu(text) if "icu" in self.kinds else []
 
 
 def _joined(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -144,6 +146,7 @@ def _problems_of(pattern: str) -> list[Problem]:
     return [Problem(None, f"{pattern!r} matches the empty text")] if empty else []
 
 
+_DIRECTIVE = r"(?<!\d)(?<!\d\s)%[sd](?!\w)"  # in a translation: not that of 50 %s
 # What is nothing else in a text of any kind; docs/markup.md says where these alone are kept.
 CERTAIN = Placeholders(
     (),

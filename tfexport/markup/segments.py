@@ -14,6 +14,7 @@ from tfexport.runtime.text.sentences import SplitText
 
 _SPACES = " \t\n\r\f"
 _LEADING = re.compile(r"[ \t\n\r\f]*")
+_SIGNS = re.compile(r"[%{}$@]")  # of what programs fill in, not of <code>a</code>
 _MARK = re.compile(r"[.,;:!?…]")
 MOST_NODES = 2000  # of a paragraph
 MOST_LEVELS = 100  # of inline elements in one another
@@ -31,7 +32,7 @@ class Variant:
         sources: where each part starts in the segment.
         keeps: for each part, the number of the placeholder that it is.
         worded: whether there is a letter outside of placeholders.
-        left_out: the placeholders that are not in its text.
+        left_out: the placeholders that are not in its text, but for those that are words.
         optional: whether there is another variant, which has fewer tokens.
     """
 
@@ -160,7 +161,11 @@ class Segment:
             if number is None
         )
         originals = [self.text[slice(*self.kept[number])] for number in written]
-        left_out = tuple(dict.fromkeys(each for each in originals if each not in written.values()))
+        left_out = tuple(
+            dict.fromkeys(
+                each for each in originals if each not in written.values() and _SIGNS.search(each)
+            )
+        )
         return Variant(text.rstrip(), literals, starts, sources, keeps, worded, left_out)
 
 
