@@ -177,7 +177,9 @@ def test_a_sentence_without_its_placeholders_stays(
 ) -> None:
     """The model writes another placeholder whatever it reads."""
     monkeypatch.setattr(
-        translate_module, "read_row", lambda *_: Row("%s", Tokens([], np.zeros((0, 0)), str))
+        translate_module,
+        "read_row",
+        lambda *_: Row("%s", Tokens([], np.zeros((0, 0), np.float32), str)),
     )
     source = tmp_path / "a.po"
     source.write_text('msgid "Hallo {x}"\nmsgstr ""\n', encoding="utf-8")

@@ -318,6 +318,12 @@ def test_dialects_of_markdown_stay(text: str, made: str) -> None:
     assert there_and_back(text, "markdown") == made
 
 
+def test_attributes_at_the_end_stay_there() -> None:
+    file = read_file("# One two {#id}\n", "markdown", Markup())
+    made = [translate(text.text, text.markup, backwards) for text in file.texts]
+    assert file.write(made) == "# TWO ONE {#id}\n"
+
+
 def test_xml_says_what_stays() -> None:
     text = '<a xml:space="preserve">one\ntwo <b>three\nfour</b></a>'
     assert there_and_back(text, "xml") == '<a xml:space="preserve">ONE\nTWO <b>THREE\nFOUR</b></a>'

@@ -408,7 +408,8 @@ class _Walk:
                     yield Token("empty", raw, "block")
                 else:
                     seen = part["formula"] or part["wiki"] or part["keys"] or ""
-                    yield Token("kept", raw, "inline", "sup", seen)
+                    flow: Flow = "hidden" if part["attributes"] else "inline"
+                    yield Token("kept", raw, flow, "sup", seen)
                 place = part.end()
             else:
                 place = part.start()
