@@ -7,12 +7,12 @@ from typing import Literal
 
 from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
-from tfexport.markup.html_reader import NO_RULES, STATEMENT, read_html
+from tfexport.markup.html_reader import read_html
 from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
 from tfexport.markup.placeholders import Placeholders, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
-from tfexport.markup.tokens import WHITE, Kind, TagRules, Token, split_runs
+from tfexport.markup.tokens import NO_RULES, STATEMENT, WHITE, Kind, TagRules, Token, split_runs
 from tfexport.markup.xml_reader import read_xml
 from tfexport.runtime.results import Term, TranslationResult
 from tfexport.runtime.terms import Terms

@@ -1,18 +1,23 @@
 """HTML as tokens. The parser is turbohtml's tokenizer, which follows the HTML standard."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from tfexport.errors import missing_dependency
 from tfexport.markup.tokens import (
     MOST_TAGS,
+    NO_RULES,
+    ONE_LINE,
+    STATEMENT,
     WHITE,
     Flow,
     Kind,
     TagRules,
     Token,
     fold_kept,
+    is_kept,
     match_tags,
+    split_lines,
     too_many_tags,
 )
 from tfexport.runtime.text.sentences import UNSPACED
@@ -35,11 +40,6 @@ _VOID = _names(
     "area base basefont bgsound br col embed frame hr img input keygen link meta param source "
     "track wbr"
 )
-# Elements whose content is kept: programs and what computers write.
-_KEPT = _names(
-    "code kbd samp script style svg math template textarea var iframe xmp plaintext noframes "
-    "canvas object noembed"
-)
 _HIDDEN = _names("script style template wbr")
 # Elements that need no end tag, and the start tags that end them.
 _ENDED_BY = {
@@ -59,22 +59,13 @@ _NUMBERED = re.compile(r"(</?\d{1,4}>|<\d{1,4} ?/>|<(?:\d{2,}:)?\d{2}:\d{2}\.\d{
 _EMPTY_LINE = r"[ \t]*(?:\r\n|\r|\n)(?:[ \t]*(?:\r\n|\r|\n))+|(?<=[.!?:…])(?:\r\n|\r|\n)"
 _LATER = re.compile(f"({_EMPTY_LINE})")
 _AFTER_END = re.compile(rf"({_EMPTY_LINE}|\A(?:\r\n|\r|\n))")
-ONE_LINE = re.compile(r"(\r\n|\r|\n)")
-# What programs read in a page: its branches are texts of their own.
-STATEMENT = re.compile(
-    r"((?<!\{)\{%[^{}]{1,300}%\}(?!\})|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
-    r"|\{\{[-~]?\s?(?:[%<#/^!>]|(?:if|else|end|range|with|block|define|template)(?=\s|[-~]?\}\}))"
-    r"[^{}]{0,300}\}\})"
-)
+
 # A program in PHP. The parser sees as many characters for private use, on as many lines.
 _PHP = re.compile(r"<\?(?:php\b|=).*?(?:\?>|\Z)", re.DOTALL)
 _PHP_BEGIN, _PHP_INSIDE, _PHP_END = "\ue200", "\ue201", "\ue202"
 _HIDDEN_PHP = re.compile(f"({_PHP.pattern}|{_PHP_BEGIN}[^{_PHP_END}]*{_PHP_END})", re.DOTALL)
 _ENDS = frozenset(".!?:…")
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
-
-
-NO_RULES = TagRules()
 
 
 def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
@@ -199,20 +190,6 @@ def _read_tokens(text: str, rules: TagRules) -> Iterator[Token]:
             yield token
 
 
-def split_lines(token: Token, breaks: re.Pattern[str]) -> Iterator[Token]:
-    """The lines of a text, each of which is a sentence or more."""
-    raws = breaks.split(token.raw)
-    texts = breaks.split(token.text)
-    if len(raws) != len(texts):  # a line break that is written as an entity
-        yield token
-        return
-    for place, (raw, line) in enumerate(zip(raws, texts, strict=True)):
-        if place % 2:
-            yield Token("empty", raw, "block")
-        elif raw:
-            yield Token("text", raw, text=line)
-
-
 def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
     try:
         from turbohtml import TokenType, tokenize
@@ -286,22 +263,6 @@ def _start(name: str, attributes: dict[str, str], rules: TagRules) -> Token:
         return Token("empty", "", _flow(name, rules), name)
     keep = is_kept(name, attributes, rules)
     return Token("open", "", _flow(name, rules), name, keep=keep)
-
-
-def is_kept(name: str, attributes: Mapping[str, str], rules: TagRules) -> bool:
-    """Whether the content of an element stays as it is.
-
-    Args:
-        name: of the element, in small letters.
-        attributes: of its start tag.
-        rules: for elements, besides those of HTML.
-    """
-    return (
-        name in _KEPT
-        or name in rules.ignored
-        or attributes.get("translate", "").strip().lower() == "no"
-        or "notranslate" in attributes.get("class", "").split()
-    )
 
 
 def _flow(name: str, rules: TagRules) -> Flow:

@@ -10,8 +10,16 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.html_reader import NO_RULES, STATEMENT, is_kept
-from tfexport.markup.tokens import Flow, TagRules, Token, fold_kept, match_tags
+from tfexport.markup.tokens import (
+    NO_RULES,
+    STATEMENT,
+    Flow,
+    TagRules,
+    Token,
+    fold_kept,
+    is_kept,
+    match_tags,
+)
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -1,7 +1,7 @@
 """Markup as a row of tokens, and the runs of words between block elements."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +11,18 @@ Kind = Literal["text", "open", "close", "empty", "kept"]
 Flow = Literal["inline", "block", "hidden"]
 MOST_TAGS = 500_000  # of a text; each takes some 200 bytes
 WHITE = re.compile(r"[ \t\n\r\f]+")
+ONE_LINE = re.compile(r"(\r\n|\r|\n)")
+# What programs read in a page: its branches are texts of their own.
+STATEMENT = re.compile(
+    r"((?<!\{)\{%[^{}]{1,300}%\}(?!\})|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
+    r"|\{\{[-~]?\s?(?:[%<#/^!>]|(?:if|else|end|range|with|block|define|template)(?=\s|[-~]?\}\}))"
+    r"[^{}]{0,300}\}\})"
+)
+# Elements whose content is kept: programs and what computers write.
+_KEPT = frozenset((
+    "code", "kbd", "samp", "script", "style", "svg", "math", "template", "textarea", "var",
+    "iframe", "xmp", "plaintext", "noframes", "canvas", "object", "noembed",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,9 @@ class TagRules:
     inline: frozenset[str] = frozenset()
     outline: bool = True
     program: bool = False
+
+
+NO_RULES = TagRules()
 
 
 @dataclass(slots=True)
@@ -77,6 +92,36 @@ class Run:
 def too_many_tags() -> InputError:
     """The error for a text with more than ``MOST_TAGS``."""
     return InputError(f"it has more than {MOST_TAGS:,} tags; translate it in parts")
+
+
+def split_lines(token: Token, breaks: re.Pattern[str]) -> Iterator[Token]:
+    """The lines of a text, each of which is a sentence or more."""
+    raws = breaks.split(token.raw)
+    texts = breaks.split(token.text)
+    if len(raws) != len(texts):  # a line break that is written as an entity
+        yield token
+        return
+    for place, (raw, line) in enumerate(zip(raws, texts, strict=True)):
+        if place % 2:
+            yield Token("empty", raw, "block")
+        elif raw:
+            yield Token("text", raw, text=line)
+
+
+def is_kept(name: str, attributes: Mapping[str, str], rules: TagRules) -> bool:
+    """Whether the content of an element stays as it is.
+
+    Args:
+        name: of the element, in small letters.
+        attributes: of its start tag.
+        rules: for elements, besides those of HTML.
+    """
+    return (
+        name in _KEPT
+        or name in rules.ignored
+        or attributes.get("translate", "").strip().lower() == "no"
+        or "notranslate" in attributes.get("class", "").split()
+    )
 
 
 def match_tags(tokens: Sequence[Token], ended_by: Mapping[str, frozenset[str]]) -> None:

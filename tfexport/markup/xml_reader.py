@@ -6,8 +6,17 @@ from typing import Any
 from xml.parsers import expat
 
 from tfexport.errors import InputError
-from tfexport.markup.html_reader import ONE_LINE, STATEMENT, split_lines
-from tfexport.markup.tokens import MOST_TAGS, TagRules, Token, fold_kept, match_tags, too_many_tags
+from tfexport.markup.tokens import (
+    MOST_TAGS,
+    ONE_LINE,
+    STATEMENT,
+    TagRules,
+    Token,
+    fold_kept,
+    match_tags,
+    split_lines,
+    too_many_tags,
+)
 
 _PROLOG = re.compile(r"\s*<(?:\?xml\s|!DOCTYPE)")
 _ROOT = "<r>", "</r>"  # around a text that is a part of a document
