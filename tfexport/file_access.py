@@ -113,7 +113,7 @@ _FETCH_ANNEX = (
 
 
 def _describe_hub_name(path: Path) -> str | None:
-    """What to do if a path that is not there may be the name of a model on the Hugging Face hub."""
+    """Say how a model of the Hugging Face hub is fetched, if a missing path may be its name."""
     if not _HUB_NAME.fullmatch(path.as_posix()) or path.parent.exists():
         return None
     return (

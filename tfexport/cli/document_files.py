@@ -11,7 +11,6 @@ import click
 from tfexport.atomic import naming, new_file
 from tfexport.cli.console import cut_lines, needs, unknown_tokens
 from tfexport.cli.decoding_options import given, without_effect
-from tfexport.cli.kept_report import write_report
 from tfexport.cli.terms_option import unmet, unmet_terms
 from tfexport.errors import ConfigError, InputError, Problem, join_problems, shown
 from tfexport.runtime.engine import Engine
@@ -19,7 +18,7 @@ from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import LanguagePair
 
 if TYPE_CHECKING:
-    from tfexport.markup.files import Kept
+    from tfexport.markup.tokens import KeptPart
 
 # Options of lines that files of other formats do not have.
 _OF_LINES = (
@@ -95,9 +94,9 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     """
     with needs("markup"):
         from tfexport.markup.document import Markup
-        from tfexport.markup.files import Kept, read_file
+        from tfexport.markup.files import read_file
         from tfexport.markup.placeholders import USUAL, Placeholders
-        from tfexport.markup.tokens import TagRules
+        from tfexport.markup.tokens import KeptPart, TagRules
         from tfexport.markup.translate import translate_texts
 
     kinds = (
@@ -122,13 +121,15 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     kept = [*file.kept, *(
-        Kept(text.line, sentence, "no translation has its placeholders")
+        KeptPart(text.line, sentence, "no translation has its placeholders")
         for text, sentences in zip(file.texts, found.lost, strict=True)
         for sentence in sentences
     )]  # fmt: skip
     kept.sort(key=lambda each: each.line or 0)
     _write(call, mark + written)
     if call.report:
+        from tfexport.cli.kept_report import write_report
+
         write_report(Path(call.report), name, kept)
     _tell_kept(name, kept)
     for sentence, missing in found.unmet[:_MOST_LISTED]:
@@ -143,7 +144,7 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     return not kept
 
 
-def _tell_kept(name: str, kept: Sequence["Kept"]) -> None:
+def _tell_kept(name: str, kept: Sequence["KeptPart"]) -> None:
     """Say on standard error what stays as it is."""
     for each in kept[:_MOST_LISTED]:
         place = name if each.line is None else f"{name}:{each.line}"

@@ -5,56 +5,38 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tfexport.atomic import new_file
-
-if TYPE_CHECKING:
-    from tfexport.markup.files import Kept
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
-table {{ border-collapse: collapse; width: 100% }}
-th, td {{ text-align: left; vertical-align: top }}
-th, td {{ padding: .3em .8em; border-bottom: 1px solid #ccc }}
-td:first-child {{ text-align: right }}
-pre {{ margin: 0; white-space: pre-wrap; overflow-wrap: anywhere }}
-</style>
-<h1>{title}</h1>
-<p>{summary}</p>
-{table}
-</html>
-"""
+from tfexport.cli.reports import save_page
+from tfexport.markup.tokens import KeptPart
 
 
-def write_report(path: Path, name: str, kept: Sequence["Kept"]) -> None:
+def write_report(path: Path, name: str, parts: Sequence[KeptPart]) -> None:
     """Write what stays as it is: a page if the path ends in ``.html``, else JSON, one a line.
 
     Args:
         path: of the report; one that is there is replaced.
         name: of the file that was translated.
-        kept: in the order of the file.
+        parts: in the order of the file.
     """
-    page = path.suffix.lower() in (".html", ".htm")
-    text = _page(name, kept) if page else "".join(_line(name, each) for each in kept)
+    if path.suffix.lower() in (".html", ".htm"):
+        title = f"What stays as it is in {name}"
+        save_page(path, title, title, _table(parts) if parts else ["<p>Nothing.</p>"])
+        return
     with new_file(path, force=True) as place:
+        text = "".join(_line(name, part) for part in parts)
         place.write_text(text, encoding="utf-8", errors="replace")
 
 
-def _line(name: str, kept: "Kept") -> str:
-    return json.dumps({"file": name, **asdict(kept)}, ensure_ascii=False) + "\n"
+def _line(name: str, part: KeptPart) -> str:
+    return json.dumps({"file": name, **asdict(part)}, ensure_ascii=False) + "\n"
 
 
-def _page(name: str, kept: Sequence["Kept"]) -> str:
-    rows = "".join(
-        f"<tr><td>{each.line or ''}<td><pre>{html.escape(each.text)}</pre>"
-        f"<td>{html.escape(each.reason)}\n"
-        for each in kept
-    )
-    return _PAGE.format(
-        title=f"What stays as it is in {html.escape(name)}",
-        summary="Nothing: all was translated." if not kept else f"Texts: {len(kept)}",
-        table=f"<table><tr><th>Line<th>Text<th>Why\n{rows}</table>" if kept else "",
-    )
+def _table(parts: Sequence[KeptPart]) -> list[str]:
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("line", "text", "why"))
+    rows = [
+        f"<tr><td>{part.line or ''}</td><td>{html.escape(part.text)}</td>"
+        f"<td>{html.escape(part.reason)}</td></tr>"
+        for part in parts
+    ]
+    return [f'<div class="map"><table><thead><tr>{heads}</tr></thead>', *rows, "</table></div>"]

@@ -1,7 +1,6 @@
 """The command group, which turns errors into messages and exit codes."""
 
 import atexit
-import difflib
 import errno
 import gc
 import io
@@ -17,7 +16,7 @@ import click
 from tfexport.atomic import naming
 from tfexport.cli import INTERRUPTED
 from tfexport.cli.console import spell
-from tfexport.errors import ConfigError, TfexportError, system_reason
+from tfexport.errors import ConfigError, TfexportError, nearest_name, system_reason
 
 
 def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -87,10 +86,9 @@ class _Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            similar = difflib.get_close_matches(args[0], _COMMANDS, 2)
-            if similar:
-                meant = " or ".join(map(repr, similar))
-                ctx.fail(f"No such command {args[0]!r}. Did you mean {meant}?")
+            near = nearest_name(args[0], _COMMANDS)
+            if near is not None:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {near!r}?")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:

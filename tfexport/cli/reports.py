@@ -1,7 +1,7 @@
 """Results of comparisons: lines, tables as wide as the terminal, the page of ``--report``."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +13,7 @@ from tfexport.atomic import new_file
 from tfexport.cli.console import human_size, spell
 from tfexport.errors import Option, shown
 from tfexport.manifest import TRANSFORMERS
+from tfexport.typing import PathLike
 
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
@@ -219,21 +220,36 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         None if report.own_code is None else report.own_code.spelled(spell),
         None if (failure := report.failure()) is None else failure.spelled(spell),
     ]
-    title = html.escape(f"{name}: {verdict(report)}")
     lines = [
-        "<!doctype html>",
-        '<html lang="en"><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{html.escape(name)}: parity</title><style>{_STYLE}</style>",
-        f"<h1>{title}</h1>",
         *(f"<p>{html.escape(note)}</p>" for note in said if note),
         *_settings(report),
         f'<div class="map">{_table(report)}</div>',
         _scale(),
-        f"<p>signature: <code>{html.escape(signature)}</code></p></html>",
+        f"<p>signature: <code>{html.escape(signature)}</code></p>",
     ]
-    with new_file(path, force=True) as page:
-        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    save_page(path, f"{name}: parity", f"{name}: {verdict(report)}", lines)
+
+
+def save_page(path: PathLike, title: str, heading: str, lines: Iterable[str]) -> None:
+    """Write a page of one file, without scripts and external resources.
+
+    Args:
+        path: of the page; it is replaced if it exists.
+        title: as plain text.
+        heading: as plain text.
+        lines: of HTML, below the heading.
+    """
+    page = [
+        "<!doctype html>",
+        '<html lang="en"><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>",
+        f"<h1>{html.escape(heading)}</h1>",
+        *lines,
+        "</html>",
+    ]
+    with new_file(path, force=True) as place:
+        place.write_text("\n".join(page) + "\n", encoding="utf-8", errors="replace")
 
 
 def _settings(report: "ParityReport") -> list[str]:

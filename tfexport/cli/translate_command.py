@@ -131,11 +131,8 @@ class _Call:
 @click.option("--report", type=click.Path(dir_okay=False), metavar="FILE",
               help="With --format: write what stays as it is and why, as lines of JSON, or as a "
               "page if FILE ends in .html.")  # fmt: skip
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="With --format: exit status 1 if anything stays that may have words.",
-)
+@click.option("--strict", is_flag=True,
+              help="With --format: exit status 1 if anything stays that has words.")  # fmt: skip
 @click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
               help="File with the start of each line's translation.")  # fmt: skip

@@ -62,8 +62,6 @@ DIRECTIVES: dict[str, re.Pattern[str]] = {
     }.items()
     for name in names.split()
 }
-
-
 # A directive of C that has a space for its flag, and goes on as a word: "20% discount".
 DOUBTFUL = re.compile(rf"(?<!%)% [-+#0'I]*{_SIZE}{_LENGTH}[diouxXeEfFgGaAcCsp](?=[^\W_])")
 _OF_C = frozenset(name for name, each in DIRECTIVES.items() if "% [" in each.pattern)
@@ -92,5 +90,5 @@ def doubtful(text: str, formats: tuple[str, ...]) -> str | None:
         text: of the message.
         formats: of its flags.
     """
-    found = DOUBTFUL.search(text) if _OF_C & {*formats} else None
-    return found[0] if found else None
+    match = DOUBTFUL.search(text) if _OF_C & {*formats} else None
+    return match[0] if match else None

@@ -131,6 +131,29 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The rows of which a document is written.
+
+    Attributes:
+        numbers: the row of each sentence.
+        lost: the first form of each sentence that stays as it is, by the number of its row: no
+            translation of it has its placeholders.
+    """
+
+    numbers: list[int]
+    lost: dict[int, Variant]
+
+    def kept(self, number: int) -> Row | None:
+        """The row of a sentence that stays as it is; None for one that is translated."""
+        return Row(self.lost[number].text, kept=True) if number in self.lost else None
+
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences that stay as they are."""
+        return [variant.text for variant in self.lost.values()]
+
+
+@dataclass(frozen=True)
 class Document:
     """A text with markup.
 
@@ -176,58 +199,45 @@ class Document:
         for segment in self.segments:
             yield from segment.variants
 
-    def choose(self, rows: Sequence[Row]) -> list[int]:
+    def choose(self, rows: Sequence[Row]) -> "Choice":
         """The row of each sentence whose translation has its placeholders.
-
-        A sentence of which no translation has them gets its first row, which ``write`` does not
-        take, and ``lost`` names.
 
         Args:
             rows: the translations of ``sentences``; optional ones that are kept are left out.
         """
-        chosen, place = list[int](), 0
+        numbers, lost, place = list[int](), dict[int, Variant](), 0
         for variants in self._variants():
-            here = rows[place : place + len(variants)]
-            good = (
+            here = zip(variants, rows[place : place + len(variants)], strict=True)
+            whole = (
                 number
-                for number, (variant, row) in enumerate(zip(variants, here, strict=True))
+                for number, (variant, row) in enumerate(here, place)
                 if not (variant.optional and row.kept) and self._is_whole(variant, row)
             )
-            chosen.append(place + next(good, 0))
+            number = next(whole, None)
+            if number is None:
+                number = place
+                lost[place] = variants[0]
+            numbers.append(number)
             place += len(variants)
-        return chosen
+        return Choice(numbers, lost)
 
-    def lost(self, rows: Sequence[Row], chosen: Sequence[int]) -> list[str]:
-        """The sentences that stay as they are, since no translation has their placeholders.
-
-        Args:
-            rows: the translations of ``sentences``.
-            chosen: see ``choose``.
-        """
-        pairs = self._pairs(rows, chosen)
-        return [variant.text for variant, row in pairs if not self._is_whole(variant, row)]
-
-    def write(self, rows: Sequence[Row], chosen: Sequence[int]) -> str:
+    def write(self, rows: Sequence[Row], choice: "Choice") -> str:
         """The document of translations.
 
         Args:
             rows: the translations of ``sentences``.
-            chosen: see ``choose``.
+            choice: see ``choose``.
 
         Raises:
             InputError: a translation that has to be aligned has no attention.
         """
-        found = iter([
-            (variant, row if self._is_whole(variant, row) else Row(variant.text, kept=True))
-            for variant, row in self._pairs(rows, chosen)
+        variants = [variant for variants in self._variants() for variant in variants]
+        pairs = iter([
+            (variants[number], choice.kept(number) or rows[number]) for number in choice.numbers
         ])  # fmt: skip
         return "".join(
-            part if isinstance(part, str) else _translated(part, found) for part in self.parts
+            part if isinstance(part, str) else _translated(part, pairs) for part in self.parts
         )
-
-    def _pairs(self, rows: Sequence[Row], chosen: Sequence[int]) -> list[tuple[Variant, Row]]:
-        variants = [variant for variants in self._variants() for variant in variants]
-        return [(variants[number], rows[number]) for number in chosen]
 
     def _is_whole(self, variant: Variant, row: Row) -> bool:
         """Whether a translation has the placeholders of its sentence, each as often, and no other.

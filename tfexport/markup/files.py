@@ -14,6 +14,7 @@ from tfexport.markup.directives import PROGRAM, doubtful, formats_of
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
 from tfexport.markup.placeholders import Placeholders
+from tfexport.markup.tokens import KeptPart
 
 FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings"]
 FILE_FORMATS: tuple[FileFormat, ...] = (
@@ -68,21 +69,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A part of a file that stays as it is, though it may have words.
-
-    Attributes:
-        line: where it starts in the file, from 1; None if that is not known.
-        text: the part.
-        reason: why it stays.
-    """
-
-    line: int | None
-    text: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class TextFile:
     """The texts of a file.
 
@@ -95,7 +81,7 @@ class TextFile:
 
     texts: list[Text]
     write: Callable[[Sequence[str | None]], str]
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptPart] = field(default_factory=list)
 
 
 def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
@@ -183,7 +169,7 @@ def _markdown(content: str, markup: Markup) -> TextFile:
     inline = replace(markup, format="markdown", references=references)
     html = replace(markup, format="html")
     texts = [Text(place.text, html if place.html else inline, place.line) for place in places]
-    return TextFile(texts, write, [Kept(*each) for each in unread])
+    return TextFile(texts, write, unread)
 
 
 def _kept_breaks(place: Place, made: str) -> list[str]:
@@ -196,12 +182,19 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
 
 def _message(text: str, markup: Markup, line: int) -> Text:
     """A text of a program: HTML if it has tags, comments or entities, else plain."""
-    known, rest = markup.placeholders or Placeholders(), text
-    for start, end in reversed(known.find(text)):  # Ruby's %<name>d is no tag
-        rest = rest[:start] + rest[end:]
-    if not _TAG.search(rest):
+    if not _has_tags(text, markup):
         return Text(text, replace(markup, format="text"), line)
     return Text(text, _with_tags(markup), line)
+
+
+def _has_tags(text: str, markup: Markup) -> bool:
+    """Whether a text has tags, comments or entities outside of its placeholders."""
+    if not _TAG.search(text):
+        return False
+    known = markup.placeholders or Placeholders()
+    for start, end in reversed(known.find(text)):  # Ruby's %<name>d is no tag
+        text = text[:start] + text[end:]
+    return _TAG.search(text) is not None
 
 
 def _with_tags(markup: Markup) -> Markup:
@@ -249,7 +242,7 @@ def _subtitles(
     newline = "\r\n" if "\r\n" in content else "\n"
     pieces, texts, place = list[str](), list[Text](), 0
     line, before, start_at = 1, 0, 0
-    kept = list[Kept]()
+    kept = list[KeptPart]()
     shapes = list[list[tuple[str, int]]]()  # the start and the number of lines of each speech
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
@@ -259,7 +252,7 @@ def _subtitles(
             raise InputError(f"the subtitle {cue[:60]!r} was not found in its own file")
         start_at = begin + len(written)
         if times.search(cue):  # the parser takes a cue of which it cannot read the number for text
-            kept.append(Kept(content.count("\n", 0, begin) + 1, cue, _NO_NUMBER))
+            kept.append(KeptPart(content.count("\n", 0, begin) + 1, cue, _NO_NUMBER))
             continue
         pieces.append(content[place:begin])
         place = begin + len(written)
@@ -278,8 +271,8 @@ def _subtitles(
             lines = list[str]()
             for start, count in shape:
                 source, translation = next(found)
-                own = source.text if translation is None else translation
-                first, *others = _wrapped(own, count)
+                text = source.text if translation is None else translation
+                first, *others = _wrapped(text, count)
                 lines += [start + first, *others]
             written += [piece, newline.join(lines)]
         return "".join(written) + content[place:]
@@ -289,14 +282,14 @@ def _subtitles(
     return TextFile(texts, write, kept)
 
 
-def _unread_blocks(pieces: Sequence[str], times: re.Pattern[str]) -> list[Kept]:
+def _unread_blocks(pieces: Sequence[str], times: re.Pattern[str]) -> list[KeptPart]:
     """The blocks between the texts of cues that no parser reads, such as one with other times.
 
     Args:
         pieces: of the file; each but the last one ends where the text of a cue begins.
         times: a line of times that is read.
     """
-    kept, line = list[Kept](), 1
+    kept, line = list[KeptPart](), 1
     for number, piece in enumerate(pieces):
         blocks = re.split(r"(\r?\n[ \t]*\r?\n)", piece)  # and what is between them
         # The first one ends the cue before; the last one is the name and the times of the next.
@@ -306,14 +299,14 @@ def _unread_blocks(pieces: Sequence[str], times: re.Pattern[str]) -> list[Kept]:
             is_known = _OF_FILE.match(block.lstrip()) or _is_cue_without_text(block, times)
             if is_between and not is_known:
                 leading = block[: len(block) - len(block.lstrip())]
-                kept.append(Kept(line + leading.count("\n"), block.strip(), _NO_CUE))
+                kept.append(KeptPart(line + leading.count("\n"), block.strip(), _NO_CUE))
             line += block.count("\n")
     return kept
 
 
 def _is_cue_without_text(block: str, times: re.Pattern[str]) -> bool:
-    found = times.search(block)
-    return found is not None and not block[found.end() :].strip()
+    match = times.search(block)
+    return match is not None and not block[match.end() :].strip()
 
 
 def _speeches(cue: str) -> list[tuple[str, str]]:
@@ -417,9 +410,9 @@ def _po(content: str, markup: Markup) -> TextFile:
     return TextFile(texts, write, kept)
 
 
-def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[Kept]]:
+def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[KeptPart]]:
     """The messages of a catalog that are translated, their texts, and those that are not."""
-    entries, texts, kept = list[Any](), list[Text](), list[Kept]()
+    entries, texts, kept = list[Any](), list[Text](), list[KeptPart]()
     for entry in catalog:
         if entry.obsolete or not _is_empty(entry):
             continue
@@ -428,11 +421,11 @@ def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[
         doubts = [part for one in sources if (part := doubtful(one, formats))]
         if doubts:
             reason = f"{doubts[0]!r} is a directive of {formats[0]}-format, or a word"
-            kept.append(Kept(max(1, entry.linenum), entry.msgid, reason))
+            kept.append(KeptPart(max(1, entry.linenum), entry.msgid, reason))
             continue
         entries.append(entry)
-        own = _of_program(markup, formats)
-        texts += [_message(one, own, max(1, entry.linenum)) for one in sources]
+        of_message = _of_program(markup, formats)
+        texts += [_message(one, of_message, max(1, entry.linenum)) for one in sources]
     return entries, texts, kept
 
 
@@ -455,7 +448,11 @@ class _SingularForms(NamedTuple):
 
 
 def _singular_forms(rule: str) -> _SingularForms:
-    """What a catalog's ``Plural-Forms`` says; if it says nothing, form 0 is for 1 alone."""
+    """Find the forms for the number 1 in a catalog's rule; without a rule, form 0 is for 1 alone.
+
+    Args:
+        rule: the value of ``Plural-Forms``.
+    """
     found = re.search(r"nplurals\s*=\s*(\d{1,3})\s*;\s*plural\s*=([^;]+)", rule)
     try:
         form_of = gettext.c2py(found[2].strip()) if found else None
@@ -531,9 +528,10 @@ def _json(content: str, markup: Markup) -> TextFile:
             place = end
         return "".join(written) + content[place:]
 
-    lines, own = _line_numbers(content, [start for start, _ in spans]), _of_program(markup)
+    lines = _line_numbers(content, [start for start, _ in spans])
+    of_message = _of_program(markup)
     return TextFile(
-        [_message(text, own, line) for text, line in zip(texts, lines, strict=True)], write
+        [_message(text, of_message, line) for text, line in zip(texts, lines, strict=True)], write
     )
 
 

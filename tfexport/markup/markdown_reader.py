@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import InputError, missing_dependency
 from tfexport.markup.tokens import (
     NO_RULES,
     STATEMENT,
     Flow,
+    KeptPart,
     TagRules,
     Token,
     fold_kept,
@@ -116,15 +117,7 @@ def _parser() -> "MarkdownIt":
     return MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-class Unread(NamedTuple):
-    """Words of a document that are not read, from a line on, and why not."""
-
-    line: int
-    text: str
-    reason: str
-
-
-def find_texts(content: str) -> tuple[list[Place], References, list[Unread]]:
+def find_texts(content: str) -> tuple[list[Place], References, list[KeptPart]]:
     """Find the texts of a document: paragraphs, headings, cells of tables, blocks of HTML.
 
     Returns:
@@ -156,7 +149,7 @@ class _Finder:
 
     def __init__(self, content: str, lines: Sequence[str]) -> None:
         self.lines = lines
-        self.places, self.unread = list[Place](), list[Unread]()
+        self.places, self.unread = list[Place](), list[KeptPart]()
         self._content, self._cursor = content, 0
         self._in_admonition = False
         self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
@@ -173,7 +166,7 @@ class _Finder:
                 self._add_lines(token.content.split("\n"), token.map[0])
             elif token.type == "code_block" and self._in_admonition:
                 text = token.content.rstrip("\n")
-                self.unread.append(Unread(token.map[0] + 1, text, _BODY))
+                self.unread.append(KeptPart(token.map[0] + 1, text, _BODY))
         if token.type != "paragraph_open":
             self._item = token.type == "list_item_open"
 
@@ -181,7 +174,7 @@ class _Finder:
         for number, line in enumerate(lines, first + 1):
             found = _ADMONITION.match(line)
             if found is not None and found["title"]:
-                self.unread.append(Unread(number, line, "the title of an admonition is kept"))
+                self.unread.append(KeptPart(number, line, "the title of an admonition is kept"))
         self._in_admonition = _ADMONITION.match(lines[-1]) is not None
 
     def _add_html(self, text: str, first: int) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tfexport.errors import ConfigError, Message, Option, Problem, join_problems
@@ -109,10 +109,9 @@ class Placeholders:
 
     def of_programs(self) -> "Placeholders":
         """Those of them that are nothing else, which a translation may not bring in."""
-        named = [name for name in self.directives if name != PROGRAM]
-        if not {"printf", "braces"} & {*self.kinds}:
-            return Placeholders((), (), named)
-        return Placeholders((), (*CERTAIN.patterns, _DIRECTIVE), named)
+        foreign = _FOREIGN if {"printf", "braces"} & {*self.kinds} else _NONE
+        directives = tuple(name for name in self.directives if name != PROGRAM)
+        return replace(foreign, directives=directives) if directives else foreign
 
     def messages(self, text: str) -> list[tuple[int, int]]:
         """The start and end of every message of ICU, of one line or several."""
@@ -156,6 +155,9 @@ CERTAIN = Placeholders(
         r"(?<!\{)\{[A-Za-z_][\w.]{0,79}\}(?!\})",
     ),
 )
+
+
+_FOREIGN, _NONE = Placeholders((), (*CERTAIN.patterns, _DIRECTIVE)), Placeholders(())
 
 
 def _icu(text: str) -> list[tuple[int, int]]:

@@ -306,12 +306,12 @@ class _Builder:
             if node.shown and node.spaces[0]:  # which is written before it
                 self.trailing = ""
         # First those of the whole text, then those that a tag ends, as in <b>%d</b>kg.
-        ends = sorted({0, len(stripped), *(
-            place for node in _all(self.root.children) for place in (node.start, node.end)
-        )})  # fmt: skip
         found = placeholders.find(stripped)
-        if len(ends) > len((0, len(stripped))):
-            for begin, until in pairwise(ends):
+        if self.root.children:
+            ends = {0, len(stripped)}
+            for node in _all(self.root.children):
+                ends |= {node.start, node.end}
+            for begin, until in pairwise(sorted(ends)):
                 found += [
                     (begin + start, begin + end)
                     for start, end in placeholders.find(stripped[begin:until])
@@ -351,8 +351,7 @@ class _Builder:
         self.kept.append((start, end))
         literal = text[start:end]
         written = literal if literal in raw else self._escape(literal)
-        joined = (text[max(0, start - 1) : start].isalnum(), text[end : end + 1].isalnum())
-        node = Node(start, end, written, kept=number, spaces=spaces, joined=joined)
+        node = Node(start, end, written, kept=number, spaces=spaces)
         index = sum(child.start < end for child in around.children)
         around.children.insert(index, node)
 

@@ -89,6 +89,21 @@ class Run:
     ends: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class KeptPart:
+    """A part of a file that stays as it is, though it may have words.
+
+    Attributes:
+        line: where it starts in the file, from 1; None if that is not known.
+        text: the part.
+        reason: why it stays.
+    """
+
+    line: int | None
+    text: str
+    reason: str
+
+
 def too_many_tags() -> InputError:
     """The error for a text with more than ``MOST_TAGS``."""
     return InputError(f"it has more than {MOST_TAGS:,} tags; translate it in parts")

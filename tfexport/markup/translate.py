@@ -218,9 +218,10 @@ def _translated(
             rows.append(read_row(texts, result, sentence, 0, options.replace_unknowns))
             cut.append(not hypotheses[0].finished)
             unknown.append(result.unknown_tokens)
-        chosen = document.choose(rows)
-        made.append(document.write(rows, chosen))
-        lost.append(document.lost(rows, chosen))
+        choice = document.choose(rows)
+        made.append(document.write(rows, choice))
+        lost.append(choice.sentences)
+        chosen = choice.numbers
         unmet += [
             (document.sentences[number], missing[number]) for number in chosen if missing[number]
         ]

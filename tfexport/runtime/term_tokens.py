@@ -114,12 +114,12 @@ class TermTokens:
     ) -> Required | None:
         """The phrases that a target has to contain; None for none.
 
+        A term of which the vocabulary can write no phrase is none of them; ``unmet`` names it.
+
         Args:
             text: the source.
             found: the occurrences of terms in it.
             options: how it is decoded.
-
-        A term of which the vocabulary can write no phrase is none of them; ``unmet`` names it.
 
         Raises:
             InputError: naming target phrases that options ban.

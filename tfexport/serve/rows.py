@@ -231,12 +231,13 @@ def _written(
             Row(sentence, kept=True) if own else read_row(texts, result, sentence, rank, filled)
             for sentence, result, own in zip(parts.sentences, sentences, kept, strict=True)
         ]
-        chosen = document.choose(found)
+        choice = document.choose(found)
+        chosen = choice.numbers
         if not rank:
-            best, lost = chosen, len(document.lost(found, chosen))
+            best, lost = chosen, len(choice.lost)
         used = [sentences[i] for i in chosen]
         hypotheses = [one.hypotheses[min(rank, len(one.hypotheses) - 1)] for one in used]
-        made.append(_made(document.write(found, chosen), hypotheses))
+        made.append(_made(document.write(found, choice), hypotheses))
     return best, made, lost
 
 

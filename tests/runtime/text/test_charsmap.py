@@ -85,3 +85,20 @@ def test_rules_of_noise_end(seed: int) -> None:
     rules = Charsmap(struct.pack("<I", 400) + noise + b"a\0b\0")
     for text in ("e\u0301", "\u1112\u1161\u11ab", "\uff8a\uff9e" * 20):
         assert isinstance(rules.compose(text), str)
+
+
+def test_a_letter_with_very_many_marks_is_not_copied_at_each(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if a rule is looked up in a copy of what follows: time would grow with the square."""
+    rules = JsonTokenizer(folder / "tokenizer.json")._charsmap
+    assert rules is not None
+    longest, lengths = rules._longest, list[int]()
+
+    def looked_up(letters: str, start: int) -> tuple[int, str]:
+        lengths.append(len(letters))
+        return longest(letters, start)
+
+    monkeypatch.setattr(rules, "_longest", looked_up)
+    assert rules.compose("e" + "\u0301" * 1000) == "\xe9" + "\u0301" * 999
+    assert lengths == [1001] * 1000

@@ -148,10 +148,10 @@ class _Recorder(fx.Interpreter):
         self._shapes = shapes
 
     def run_node(self, n: fx.Node) -> Any:
-        made = super().run_node(n)
-        if isinstance(made, Tensor):
-            self._shapes[n] = tuple(made.shape)
-        return made
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self._shapes[n] = tuple(result.shape)
+        return result
 
 
 @torch.no_grad()

@@ -43,13 +43,17 @@ class Charsmap:
 
         What has no marks stays as it is.
         """
-        return text if text.isascii() else "".join(made for _, made in self._pairs(text))
+        if text.isascii() or (
+            _FOLLOWING.isdisjoint(text) and not any(map(unicodedata.combining, text))
+        ):
+            return text
+        return "".join(composed for _, composed in self._pairs(text))
 
     def places(self, text: str) -> list[int]:
         """For each place of a composed text, and its end, the place in the text itself."""
         places, start = list[int](), 0
-        for letters, made in self._pairs(text):
-            places += [start, *[start + len(letters)] * (len(made) - 1)] if made else []
+        for letters, composed in self._pairs(text):
+            places += [start, *[start + len(letters)] * (len(composed) - 1)] if composed else []
             start += len(letters)
         return [*places, start]
 
@@ -59,20 +63,20 @@ class Charsmap:
             yield letters, self._composed(letters) if len(letters) > 1 else letters
 
     def _composed(self, letters: str) -> str:
-        made, place = "", 0
+        composed, place = list[str](), 0
         while place < len(letters):
-            length, written = self._longest(letters[place:])
+            length, replacement = self._longest(letters, place)
             # A rule for one character is left to the tokenizer, which knows it too.
-            made += written if length > 1 else letters[place]
+            composed.append(replacement if length > 1 else letters[place])
             place += max(1, length)
-        return made
+        return "".join(composed)
 
-    def _longest(self, letters: str) -> tuple[int, str]:
-        """The characters that the longest rule matches, and what it writes for them."""
+    def _longest(self, letters: str, start: int) -> tuple[int, str]:
+        """The number of characters that the longest rule matches, and what it writes for them."""
         units, best = self._units, (0, "")
         place = _offset(int(units[0]))
-        for number, letter in enumerate(letters, 1):
-            for byte in letter.encode():
+        for end in range(start, len(letters)):
+            for byte in letters[end].encode():
                 place ^= byte
                 if place >= len(units):
                     return best
@@ -81,7 +85,7 @@ class Charsmap:
                     return best
                 place ^= _offset(unit)
             if unit >> 8 & 1 and place < len(units):
-                best = number, self._text(int(units[place]) & 0x7FFFFFFF)
+                best = end + 1 - start, self._text(int(units[place]) & 0x7FFFFFFF)
         return best
 
     def _text(self, start: int) -> str:
