@@ -223,8 +223,8 @@ EXPORTED_SEEDS = {
     2210: "positions/relative_buckets",
     3048: "decoder/running_mean",
     3128: "feed_forward/conv_along_source",
+    3200: "input/image_fixed",
     3550: "positions/alibi",
-    3785: "input/image_fixed",
 }
 
 
