@@ -7,8 +7,9 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { Tokenizer } from "@huggingface/tokenizers";
+import { SentencePieceProcessor } from "@sctg/sentencepiece-js";
 import * as ort from "onnxruntime-node";
-import { loadTokenizers } from "../../native/wasm/texts.mjs";
+import { loadTokenizers, sourceTokens } from "../../native/wasm/texts.mjs";
 
 const BATCH_SIZE = 32;
 const MAX_LENGTH = 256n;
@@ -22,8 +23,11 @@ if (!bundle) {
 const read = (name) => readFile(join(bundle, name), "utf8");
 const files = { text: read, bytes: (name) => readFile(join(bundle, name)) };
 const manifest = JSON.parse(await read("manifest.json"));
-const { special_ids: special, config, limits } = manifest;
-const { source, target } = await loadTokenizers(manifest, files, { Tokenizer }).catch((error) => {
+const { special_ids: special, limits } = manifest;
+const { source, target } = await loadTokenizers(manifest, files, {
+  Tokenizer,
+  SentencePieceProcessor,
+}).catch((error) => {
   console.error(`${bundle}: ${error.message}`);
   process.exit(1);
 });
@@ -33,14 +37,7 @@ const session = await ort.InferenceSession.create(join(bundle, manifest.graphs.g
 });
 
 /** Token ids of a text as the encoder sees them; none for a blank one. */
-function encode(line) {
-  if (!line.trim()) return [];
-  return [
-    ...(config.add_source_bos ? [special.bos] : []),
-    ...source.encode(line, { add_special_tokens: false }).ids,
-    ...(config.add_source_eos ? [special.eos] : []),
-  ];
-}
+const encode = (line) => sourceTokens(manifest, source, line).map(({ id }) => id);
 
 /** Rows of source ids to rows of target ids, in one call. */
 async function generate(rows) {
@@ -83,7 +80,6 @@ for (let start = 0; start < lines.length; start += BATCH_SIZE) {
     break;
   }
   for (const tokens of await generate(rows)) {
-    const asText = () => (tokens.length ? target.decode(tokens, { skip_special_tokens: true }) : "");
-    console.log(options.includes("--ids") ? tokens.join(" ") : asText());
+    console.log(options.includes("--ids") ? tokens.join(" ") : target.decode(tokens));
   }
 }

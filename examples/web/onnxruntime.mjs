@@ -2,7 +2,7 @@
 // attention: tfexport onnx --checkpoint examples/de-en -o examples/web/model.bundle --attention
 
 import * as ort from "onnxruntime-web";
-import { loadTokenizers } from "tfexport/texts.mjs";
+import { loadTokenizers, sourceTokens } from "tfexport/texts.mjs";
 
 /** A bundle's graphs in onnxruntime-web. */
 export class OnnxruntimeTranslator {
@@ -42,12 +42,10 @@ export class OnnxruntimeTranslator {
 
   /** One text to its translation, the pieces of both sides, and the attention between them. */
   async translate(text) {
-    const { special_ids: special, config, limits } = this.manifest;
-    const pieces = this.source.encode(text, { add_special_tokens: false });
-    const ids = [...pieces.ids];
-    const names = [...pieces.tokens];
-    if (config.add_source_bos) ids.unshift(special.bos), names.unshift("‹start›");
-    if (config.add_source_eos) ids.push(special.eos), names.push("‹end›");
+    const { special_ids: special, limits } = this.manifest;
+    const pieces = sourceTokens(this.manifest, this.source, text);
+    const ids = pieces.map(({ id }) => id);
+    const names = pieces.map(({ piece }) => piece);
     if (limits.max_source_length !== null && ids.length > limits.max_source_length) {
       throw new Error("This text is too long for the model.");
     }
@@ -62,8 +60,10 @@ export class OnnxruntimeTranslator {
     const tokens = end < 0 ? written : written.slice(0, end);
     return {
       tokens,
-      text: tokens.length ? this.target.decode(tokens, { skip_special_tokens: true }) : "",
-      rows: written.map((id) => (id === special.eos ? "‹end›" : this.target.decode([id]))),
+      text: this.target.decode(tokens),
+      rows: written.map((id) =>
+        id === special.eos ? "‹end›" : this.target.decode([id], { skipSpecial: false }),
+      ),
       columns: names.map((name) => name.replaceAll("▁", "·")),
       attention: attention && { data: attention.data, dims: attention.dims.slice(1) },
     };

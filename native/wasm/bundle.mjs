@@ -235,6 +235,7 @@ const hex = (bytes) =>
 class Files {
   constructor(read, onProgress) {
     Object.assign(this, { read, onProgress, loaded: 0, total: 0, entries: {}, kept: new Map() });
+    this.counted = new Set(); // names of files whose sizes are in the total
   }
 
   /** The text of the manifest, whose size nobody has said. */
@@ -255,6 +256,7 @@ class Files {
     if (!isCount(size, name === WEIGHTS ? MOST_BYTES : MOST_SMALL)) {
       throw new BundleError(`${name}: has no size in ${MANIFEST}, or one that is too large`);
     }
+    this.count(name);
     const found = new Uint8Array(size);
     let at = 0;
     for await (const chunk of chunksOf(await this.read(name))) {
@@ -273,6 +275,12 @@ class Files {
       );
     }
     return found;
+  }
+
+  /** Adds a file's size to the total, once. */
+  count(name) {
+    if (!this.counted.has(name)) this.total += this.entries[name]?.size ?? 0;
+    this.counted.add(name);
   }
 
   /** The same as text; both sides may have one tokenizer. */
@@ -322,7 +330,7 @@ export async function readBundle(read, onProgress) {
   files.entries = manifest.files;
   const tokenizers = Object.values(manifest.tokenizers ?? {}).map((entry) => entry?.file);
   const needed = new Set([WEIGHTS, TABLE, ...tokenizers]);
-  for (const name of needed) files.total += files.entries[name]?.size ?? 0;
+  for (const name of needed) files.count(name);
   const [weights, table] = await Promise.all([files.bytes(WEIGHTS), files.text(TABLE)]);
   return {
     manifest,

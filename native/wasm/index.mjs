@@ -3,7 +3,7 @@
 import { BundleError, httpReader, readBundle } from "./bundle.mjs";
 import { CancelledError, Engine, EngineError } from "./engine.mjs";
 import { beamHypotheses, greedyHypothesis, OptionError, resolveOptions, rulesOf } from "./search.mjs";
-import { loadTokenizers } from "./texts.mjs";
+import { loadTokenizers, sourceTokens } from "./texts.mjs";
 
 export { BundleError, CancelledError, EngineError, OptionError };
 
@@ -193,19 +193,13 @@ export class Translator {
   pieces(text) {
     if (typeof text !== "string") throw new OptionError(`${JSON.stringify(text)} is no text`);
     if (/\p{Surrogate}/u.test(text)) throw new OptionError("a text has half of a character");
-    if (!text.trim()) return [];
-    const { special_ids: special, config } = this.manifest;
-    const { ids, tokens } = this.#tokenizers.source.encode(text, { add_special_tokens: false });
-    const found = Array.from(ids, (id, i) => ({ id, piece: tokens[i] }));
-    if (config.add_source_bos) found.unshift({ id: special.bos, piece: "‹start›" });
-    if (config.add_source_eos) found.push({ id: special.eos, piece: "‹end›" });
-    return found;
+    return sourceTokens(this.manifest, this.#tokenizers.source, text);
   }
 
   /** The text of target ids. */
   decode(tokens) {
     const { target } = this.#tokenizers;
-    return tokens.length ? target.decode(tokens, { skip_special_tokens: true }) : "";
+    return target.decode(tokens);
   }
 
   /** Translate one text, or several. */

@@ -1,10 +1,11 @@
-// Texts to ids and back in JavaScript, for bundles with a tokenizer.json, a SentencePiece model or a
-// vocabulary of words, as that of PyTorch's translation tutorial. It needs nothing else of this
-// package: examples that decode with onnxruntime use it too.
+// Texts to ids and back in JavaScript, for every kind of tokenizer that a bundle can have but those
+// that need a Python library. It needs no other part of the engine: examples that decode with
+// onnxruntime use it too.
 
-// White space of Python's str.split, which differs from JavaScript's \s.
-const SPACE = /[\t-\r\x1c- \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/;
-const splitAtSpaces = (text) => text.split(SPACE).filter(Boolean);
+import { ByteTokenizer, LowerBpeTokenizer, PieceTokenizer } from "./cut_tokenizers.mjs";
+import { JsonTokenizer } from "./json_tokenizer.mjs";
+import { SentencePieceTokenizer } from "./sentencepiece.mjs";
+import { splitAtSpaces, strip } from "./white_space.mjs";
 
 // torchtext's basic_english, in this order.
 const REPLACEMENTS = [
@@ -19,56 +20,10 @@ const SPLITS = {
   },
 };
 
-/** How many pieces a SentencePiece model has: the fields of number 1 of its protocol buffer. */
-function countPieces(bytes) {
-  let at = 0;
-  const number = () => {
-    let found = 0;
-    for (let factor = 1; ; factor *= 128) {
-      const byte = bytes[at++];
-      if (byte === undefined) throw new Error("the SentencePiece model is damaged");
-      found += (byte & 127) * factor;
-      if (byte < 128) return found;
-    }
-  };
-  let count = 0;
-  while (at < bytes.length) {
-    const tag = number();
-    if ((tag & 7) !== 2) throw new Error("the file is no SentencePiece model");
-    count += tag >> 3 === 1 ? 1 : 0;
-    const length = number(); // which moves to its end
-    at += length;
-  }
-  return count;
-}
-
-/** A SentencePiece model, with the methods of Tokenizer that are used here. */
-class PieceTokenizer {
-  constructor(processor, size) {
-    Object.assign(this, { processor, size }); // ids beyond would make a text empty
-  }
-
-  static async open(bytes, Processor) {
-    const processor = new Processor();
-    let binary = "";
-    for (const byte of bytes) binary += String.fromCharCode(byte);
-    await processor.loadFromB64StringModel(btoa(binary));
-    return new PieceTokenizer(processor, countPieces(bytes));
-  }
-
-  encode(text) {
-    return { ids: [...this.processor.encodeIds(text)], tokens: [...this.processor.encodePieces(text)] };
-  }
-
-  decode(ids) {
-    return this.processor.decodeIds(Int32Array.from(ids.filter((id) => id < this.size)));
-  }
-}
-
-/** Words of a vocabulary, with the same methods. */
+/** Words of a vocabulary. */
 class WordTokenizer {
-  constructor({ words, split }, unknown, hidden) {
-    Object.assign(this, { words, split, unknown, hidden });
+  constructor({ words, split }, { pad, bos, eos, start, unk: unknown }) {
+    Object.assign(this, { words, split, unknown, hidden: new Set([pad, bos, eos, start]) });
     this.byWord = new Map(words.map((word, id) => [word, id]));
   }
 
@@ -84,26 +39,22 @@ class WordTokenizer {
     return { ids, tokens };
   }
 
-  decode(ids, { skip_special_tokens: skip = false } = {}) {
-    const shown = ids.filter((id) => id < this.words.length && !(skip && this.hidden.has(id)));
+  decode(ids, { skipSpecial = true } = {}) {
+    const isShown = (id) => id < this.words.length && !(skipSpecial && this.hidden.has(id));
+    const shown = ids.filter(isShown);
     return shown.map((id) => this.words[id]).join(" ");
   }
 }
 
-// What reads which kind, in npm packages that are loaded only for a bundle that needs them.
+// Classes of npm packages, which are loaded only for a bundle that needs them.
 const PACKAGES = {
-  tokenizers: ["Tokenizer", () => import("@huggingface/tokenizers"), "@huggingface/tokenizers"],
-  sentencepiece: [
-    "SentencePieceProcessor",
-    () => import("@sctg/sentencepiece-js"),
-    "@sctg/sentencepiece-js",
-  ],
+  Tokenizer: [() => import("@huggingface/tokenizers"), "@huggingface/tokenizers"],
+  SentencePieceProcessor: [() => import("@sctg/sentencepiece-js"), "@sctg/sentencepiece-js"],
 };
-const KINDS = [...Object.keys(PACKAGES), "words", "vocabulary"];
 
-async function classOf(kind, libraries) {
-  const [name, load, npm] = PACKAGES[kind];
+async function classOf(name, libraries) {
   if (libraries[name]) return libraries[name];
+  const [load, npm] = PACKAGES[name];
   try {
     return (await load())[name];
   } catch (error) {
@@ -128,9 +79,9 @@ function* problemsOf({ languages, module, tokenizers }) {
     const entry = tokenizers?.[side];
     if (!entry) {
       yield `it holds no ${side} tokenizer: export it with --tokenizer`;
-    } else if (!KINDS.includes(entry.kind)) {
-      yield `its ${side} tokenizer, ${entry.file}, is of the kind ${entry.kind}; known here are a ` +
-        "tokenizer.json, SentencePiece models and vocabularies of words";
+    } else if (!Object.hasOwn(KINDS, entry.kind)) {
+      yield `its ${side} tokenizer, ${entry.file}, is of the kind ${entry.kind}, which there is ` +
+        "only in Python";
     }
   }
 }
@@ -140,8 +91,29 @@ function refuse(problems) {
   throw new Error(`The texts of the bundle cannot be used here: ${problems.join("; ")}.`);
 }
 
+// What reads the file of each kind. A reader gives texts, values of JSON and models of a bundle's
+// files, and the classes of packages.
+const KINDS = {
+  tokenizers: async (file, reader) => {
+    return new JsonTokenizer(await reader.values(file), await reader.classOf("Tokenizer"));
+  },
+  sentencepiece: (file, reader) => reader.model(file),
+  pieces: async (file, reader) => PieceTokenizer.open(await reader.values(file), reader.model),
+  bytes: async (file, reader) => new ByteTokenizer(await reader.values(file)),
+  lower_bpe: async (file, reader) => new LowerBpeTokenizer(await reader.values(file)),
+  words: async (file, reader) => {
+    const words = linesOf(await reader.text(file));
+    return new WordTokenizer({ split: "whitespace", words }, reader.special);
+  },
+  vocabulary: async (file, reader) => {
+    return new WordTokenizer(await reader.values(file), reader.special);
+  },
+};
+
 /**
- * The tokenizers of a bundle, as { source, target }.
+ * The tokenizers of a bundle, as { source, target }: encode(text) gives { ids, tokens }, and
+ * decode(ids) a text without special tokens, or with those of words and of a tokenizer.json for
+ * { skipSpecial: false }.
  *
  * @param manifest of the bundle
  * @param files gives one of its files by name: text(name), and bytes(name) for SentencePiece
@@ -151,33 +123,51 @@ function refuse(problems) {
  */
 export async function loadTokenizers(manifest, files, libraries = {}) {
   const { special_ids: special, tokenizers } = manifest;
-  const hidden = new Set([special.pad, special.bos, special.eos, special.start]);
-  const problems = [...problemsOf(manifest)];
-  refuse(problems);
+  refuse([...problemsOf(manifest)]);
+  const models = new Map(); // by the names of their files: both sides may have one
+  const reader = {
+    special,
+    text: (file) => files.text(file),
+    values: async (file) => JSON.parse(await files.text(file)),
+    classOf: (name) => classOf(name, libraries),
+    model: (file) => {
+      if (!models.has(file)) models.set(file, openModel(file));
+      return models.get(file);
+    },
+  };
 
-  async function open(side) {
-    const { kind, file } = tokenizers[side];
-    if (kind === "sentencepiece") {
-      const [bytes, Processor] = [await files.bytes(file), await classOf(kind, libraries)];
-      return PieceTokenizer.open(bytes, Processor);
-    }
-    const text = await files.text(file);
-    if (kind === "tokenizers") {
-      const Tokenizer = await classOf(kind, libraries);
-      return new Tokenizer(JSON.parse(text), {});
-    }
-    const vocabulary =
-      kind === "vocabulary" ? JSON.parse(text) : { split: "whitespace", words: linesOf(text) };
-    if (side === "source" && !Object.hasOwn(SPLITS, vocabulary.split)) {
-      problems.push(
-        `its source text is split as ${vocabulary.split}, which there is only in Python: export it ` +
-          `with --source-split ${Object.keys(SPLITS).join(" or ")}`,
-      );
-    }
-    return new WordTokenizer(vocabulary, special.unk, hidden);
+  async function openModel(file) {
+    const Processor = await reader.classOf("SentencePieceProcessor");
+    return SentencePieceTokenizer.open(await files.bytes(file), Processor);
   }
 
-  const [source, target] = await Promise.all([open("source"), open("target")]);
-  refuse(problems);
+  const open = ({ kind, file }) => KINDS[kind](file, reader);
+  const [source, target] = await Promise.all([open(tokenizers.source), open(tokenizers.target)]);
+  if (source instanceof WordTokenizer && !Object.hasOwn(SPLITS, source.split)) {
+    refuse([
+      `its source text is split as ${source.split}, which there is only in Python: export it ` +
+        `with --source-split ${Object.keys(SPLITS).join(" or ")}`,
+    ]);
+  }
   return { source, target };
+}
+
+/**
+ * The tokens of a source text as the encoder takes them, as { id, piece }; none for a blank one.
+ *
+ * @param manifest of the bundle
+ * @param tokenizer of the source
+ * @throws Error for a text that no tokenizer takes
+ */
+export function sourceTokens({ special_ids: special, config }, tokenizer, text) {
+  if (/\p{Surrogate}/u.test(text)) throw new Error("a text has half of a character");
+  if (!strip(text)) return [];
+  const { ids, tokens } = tokenizer.encode(text);
+  const all = Array.from(ids, (id, i) => ({ id, piece: tokens[i] }));
+  const end = config.add_source_eos ? special.eos : undefined;
+  const ends = end !== undefined && tokenizer.ownEnd === end && all.at(-1)?.id === end;
+  if (ends) all.pop(); // it is added below
+  if (config.add_source_bos) all.unshift({ id: special.bos, piece: "‹start›" });
+  if (config.add_source_eos) all.push({ id: special.eos, piece: "‹end›" });
+  return all;
 }

@@ -1,13 +1,16 @@
 """Strings that tokenizers treat differently, drawn with a seed, and a comparison with a judge."""
 
 import random
-import unicodedata
+import re
 from collections.abc import Sequence
 from typing import Any
+
+import sentencepiece
 
 from tfexport.runtime.text.codec import without_own_end
 from tfexport.runtime.text.tokenizer import Tokenizer
 
+WORD = re.compile(r"[^\x00-\x20\x7f]+")
 _PARTS = (
     "the house", "Is", "small", "WORLD", "naïve", "Straße", "don't", "we'll", "it 's",
     "a ' b", " . ", " , ", "!?", "...", "…", "“q”", "‘x’", "1234", "5.6", "€7,89", "½", "①",
@@ -58,9 +61,14 @@ def encode_differences(tokenizer: Tokenizer, judge: Any, target: bool = False) -
     name, found = "text_target" if target else "text", []
     backend = getattr(judge, "backend_tokenizer", None)
     composes = backend is not None and '"Precompiled"' in backend.to_str()
+    normalizer = sentencepiece.SentencePieceNormalizer(
+        rule_name="nmt_nfkc", add_dummy_prefix=False, escape_whitespaces=False,
+        remove_extra_whitespaces=False,
+    )  # fmt: skip
     for text in awkward_strings():
-        # SentencePiece composes letters and marks, which transformers' library loses.
-        asked = unicodedata.normalize("NFC", text) if composes else text
+        # SentencePiece keeps marks behind letters that a rule changes; transformers' library loses
+        # them. Spaces stay: tokens are found before a text is normalized, some with spaces.
+        asked = WORD.sub(lambda word: normalizer.normalize(word[0]), text) if composes else text
         expected = judge(**{name: asked}, add_special_tokens=False)["input_ids"]
         given = tokenizer.encode(text)
         if given != expected:

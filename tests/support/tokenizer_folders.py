@@ -9,6 +9,7 @@ import sentencepiece
 import tokenizers
 
 from tests.support.awkward_text import corpus
+from tfexport.bundle import TokenizerEntry
 from tfexport.export.text.families.tokenizer_parts import read_pieces
 from tfexport.export.text.tokenizer_files import choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
@@ -36,8 +37,8 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
 
 
-def load_both(folder: Path, size: int = 500) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers that an export finds in a folder, read again from a bundle's files."""
+def write_tokenizers(folder: Path, size: int = 500) -> dict[str, TokenizerEntry]:
+    """The tokenizers that an export finds in a folder, written to its folder ``written``."""
     files = choose_tokenizers(folder=folder)
     config = TransformerConfig(
         8, 2, 1, 1, 12, pad_id=0, bos_id=0, eos_id=0, source_vocab_size=size, target_vocab_size=size
@@ -45,7 +46,12 @@ def load_both(folder: Path, size: int = 500) -> tuple[Tokenizer, Tokenizer]:
     files.check(config)
     bundle = folder / "written"
     bundle.mkdir(exist_ok=True)
-    entries = files.copy(bundle)
+    return files.copy(bundle)
+
+
+def load_both(folder: Path, size: int = 500) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of ``write_tokenizers``, read again."""
+    entries, bundle = write_tokenizers(folder, size), folder / "written"
     source, target = (
         load_tokenizer(bundle / entries[side].file, entries[side].kind, size, None)
         for side in ("source", "target")

@@ -302,8 +302,8 @@ def test_web_example_says_how_to_export_what_it_cannot_read(
 
 REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "other tokenizer": (
-        {"tokenizers": {"target": {"kind": "pieces", "file": "target.json"}}},
-        ["no source tokenizer", "target.json, is of the kind pieces"],
+        {"tokenizers": {"target": {"kind": "moses_bpe", "file": "target.json"}}},
+        ["no source tokenizer", "target.json, is of the kind moses_bpe"],
     ),
     "languages": (
         {"languages": {"ids": {"de": 4}, "source_place": "before", "target_place": None}},

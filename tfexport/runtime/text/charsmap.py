@@ -1,8 +1,9 @@
 """SentencePiece's normalization of letters that are written with marks after them.
 
-``tokenizers`` looks the rules up by whole graphemes, of up to five bytes, and else by characters:
-Vietnamese, Korean and Japanese text that is decomposed loses its marks, or is unknown.
-SentencePiece takes the longest rule that matches at each place, of any length.
+``tokenizers`` looks the rules up by whole graphemes, of up to five bytes, and else by characters. A
+rule for the first character of such a grapheme replaces all of it: Vietnamese, Korean and Japanese
+text that is decomposed loses its marks, or is unknown. SentencePiece takes the longest rule that
+matches at each place, of any length.
 
 Source: ``Normalizer::NormalizePrefix`` and ``DecodePrecompiledCharsMap`` of SentencePiece; the trie
 is that of Darts-clone, ``darts.h``.
@@ -18,8 +19,10 @@ import numpy as np
 
 from tfexport.runtime.text.tokenizer_json import rules_of
 
-# Marks that Unicode gives no class of combination: vowels and finals of Korean, and Japanese marks.
+# Letters that belong to the one before: vowels and finals of Korean, and half-width Japanese marks.
 _FOLLOWING = frozenset(map(chr, [*range(0x1160, 0x1200), 0xFF9E, 0xFF9F]))
+# Categories of Unicode that belong to it too: marks, and joiners and other signs without a width.
+_FOLLOWING_CATEGORIES = ("Mn", "Mc", "Me", "Cf")
 
 
 class Charsmap:
@@ -43,9 +46,7 @@ class Charsmap:
 
         What has no marks stays as it is.
         """
-        if text.isascii() or (
-            _FOLLOWING.isdisjoint(text) and not any(map(unicodedata.combining, text))
-        ):
+        if text.isascii() or not any(map(_follows, text)):
             return text
         return "".join(composed for _, composed in self._pairs(text))
 
@@ -66,8 +67,7 @@ class Charsmap:
         composed, place = list[str](), 0
         while place < len(letters):
             length, replacement = self._longest(letters, place)
-            # A rule for one character is left to the tokenizer, which knows it too.
-            composed.append(replacement if length > 1 else letters[place])
+            composed.append(replacement if length else letters[place])
             place += max(1, length)
         return "".join(composed)
 
@@ -97,11 +97,15 @@ def _offset(unit: int) -> int:
     return unit >> 10 << ((unit & 1 << 9) >> 6)
 
 
+def _follows(character: str) -> bool:
+    return unicodedata.category(character) in _FOLLOWING_CATEGORIES or character in _FOLLOWING
+
+
 def _letters(text: str) -> Iterator[str]:
     """The characters of a text, each with the marks that follow it."""
     start = 0
     for place, character in enumerate(text):
-        if place and not (unicodedata.combining(character) or character in _FOLLOWING):
+        if place and not _follows(character):
             yield text[start:place]
             start = place
     if text:
