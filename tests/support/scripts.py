@@ -2,6 +2,7 @@
 
 import random
 import unicodedata
+from typing import Literal
 
 # Letters of a script, and marks that its words have.
 SCRIPTS = {
@@ -40,6 +41,7 @@ SCRIPTS = {
     "Chinese": ("的一是在不了有和人这中大为上个国我以要他時來們說會對發學", ""),
     "Cherokee": ("ᎠᎡᎢᎣᎤᎥᎦᎧᎨᎩᎪᎫᎬᎭᎮᎯᎰᎱᎲ", ""),
 }  # fmt: skip
+_FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 _ENDS = (".", "?", "!", ",", " …", "。", "”", " 12", " 3.5 %", ":", "")
 
 
@@ -54,8 +56,7 @@ def script_texts(count: int, seed: int = 3) -> list[str]:
             for _ in range(draw.randint(1, 7))
         ]
         text = draw.choice([" ", " ", " ", "  "]).join(words) + draw.choice(_ENDS)
-        form = draw.choice(["NFC", "NFD", ""])
-        texts.append(unicodedata.normalize(form, text) if form else text)
+        texts.append(unicodedata.normalize(draw.choice(_FORMS), text))
     return texts
 
 
