@@ -60,8 +60,12 @@ _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
 }
 
 
-def find_in_folder(folder: Path) -> ModelTokenizers | None:
+def find_in_folder(folder: Path, by_model: bool = False) -> ModelTokenizers | None:
     """Find the tokenizers in a checkpoint's folder, if its config.json names a known model type.
+
+    Args:
+        folder: of the checkpoint.
+        by_model: whether the folder's SentencePiece model splits text, with all of its rules.
 
     Raises:
         TokenizerError: see ``find_model_tokenizers``.
@@ -73,11 +77,11 @@ def find_in_folder(folder: Path) -> ModelTokenizers | None:
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(model_type, str):
         return None
-    return find_model_tokenizers(folder, model_type, config)
+    return find_model_tokenizers(folder, model_type, config, by_model)
 
 
 def find_model_tokenizers(
-    folder: Path, model_type: str, config: Mapping[str, Any]
+    folder: Path, model_type: str, config: Mapping[str, Any], by_model: bool = False
 ) -> ModelTokenizers | None:
     """Find the tokenizers of a Hugging Face folder, as transformers would load them.
 
@@ -85,6 +89,7 @@ def find_model_tokenizers(
         folder: the folder with the model's files.
         model_type: the ``model_type`` of its config.json.
         config: the values of its config.json.
+        by_model: see ``find_in_folder``.
 
     Returns:
         None if the folder holds no tokenizer, or the model type is unknown.
@@ -94,7 +99,7 @@ def find_model_tokenizers(
     """
     if model_type not in CLASSES:
         return None
-    found = ModelFolder(folder, config)
+    found = ModelFolder(folder, config, by_model)
     named = found.settings.get("tokenizer_class") or config.get("tokenizer_class")
     if named != "ByT5Tokenizer" and not any(map(found.has, _FILES)):
         return None

@@ -18,6 +18,7 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
+from tfexport.export.text.families.model_rules import MODEL_FILES
 from tfexport.export.text.model_tokenizers import find_in_folder
 from tfexport.export.text.vocabularies import (
     find_doubts,
@@ -247,11 +248,14 @@ def choose_tokenizers(
 ) -> TokenizerFiles:
     """Choose the tokenizers of a model: given ones, or one that is in the checkpoint's folder.
 
+    A SentencePiece model of the folder itself splits text with all of its rules, and its pieces
+    have the ids that they have in the folder: those of several families are not the model's.
+
     Args:
         both: the tokenizer of both sides.
         source: the tokenizer of the source, together with ``target``.
         target: the tokenizer of the target, together with ``source``.
-        folder: a folder to search if no tokenizer is given.
+        folder: a folder to search if no tokenizer is given, or one of its own.
         splits: the splitting rules of word vocabularies.
 
     Raises:
@@ -263,18 +267,26 @@ def choose_tokenizers(
     if (source is None) != (target is None):
         together = Option("source_tokenizer"), " and ", Option("target_tokenizer"), "."
         raise ConfigError(Message("tokenizer: set both ", *together))
+    if source is not None and source == target:
+        both, source, target = source, None, None
     if source is not None and target is not None:
         return TokenizerFiles(Path(source), Path(target), *by_side)
-    if both is None and folder is not None:
-        model = find_in_folder(folder)
+    by_model = folder is not None and both is not None and _is_model_of(Path(both), folder)
+    if folder is not None and (both is None or by_model):
+        model = find_in_folder(folder, by_model)
         if model is not None and not any(by_side):
             return TokenizerFiles(model=model)
-        both = next((folder / name for name in _USUAL_NAMES if (folder / name).is_file()), None)
+        usual = (folder / name for name in _USUAL_NAMES if (folder / name).is_file())
+        both = next(usual, None) if both is None else both
     if both is not None:
         return TokenizerFiles(Path(both), Path(both), *by_side)
     if any(by_side):
         raise ConfigError(Message(Option("split"), " requires ", Option("tokenizer"), "."))
     return TokenizerFiles()
+
+
+def _is_model_of(path: Path, folder: Path) -> bool:
+    return path.name in MODEL_FILES and path.resolve().parent == folder.resolve()
 
 
 def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) -> list[int]:

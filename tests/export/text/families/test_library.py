@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 
 from tests.support import tokenizer_folders as folders
-from tfexport.errors import TokenizerError
+from tfexport.errors import TfexportWarning, TokenizerError
 from tfexport.export.text.tokenizer_files import choose_tokenizers
 from tfexport.languages import Languages
 
@@ -30,10 +30,12 @@ def nllb(folder: Path, **settings: Any) -> Path:
 
 def test_languages_go_where_each_family_has_them(tmp_path: Path) -> None:
     mbart = folders.model_file_folder(tmp_path / "a", "mbart", MOVED, tgt_lang="ro_RO")
-    found = languages(mbart)
+    with pytest.warns(TfexportWarning, match="transformers 5 leaves out rules of this model"):
+        found = languages(mbart)
     assert (found.source_place, found.target_place) == ("after", "start")
     assert (found.source, found.target, len(found.ids)) == ("en_XX", "ro_RO", 25)
-    source, _ = folders.load_both(mbart)
+    with pytest.warns(TfexportWarning):
+        source, _ = folders.load_both(mbart)
     assert found.ids["ar_AR"] == source.find("ar_AR") == source.size - 26
 
     settings = {"tokenizer_class": "MBart50Tokenizer"}

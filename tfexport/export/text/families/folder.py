@@ -25,10 +25,13 @@ class ModelFolder:
     Attributes:
         path: the path of the folder.
         config: the values of its config.json.
+        by_model: whether its SentencePiece model splits text, with all of its rules, and not the
+            tokenizer that transformers makes of its pieces.
     """
 
     path: Path
     config: Mapping[str, Any]
+    by_model: bool = False
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name."""

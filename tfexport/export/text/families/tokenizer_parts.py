@@ -131,12 +131,20 @@ class Pieces:
         charsmap: the compiled rules of normalization; None if there are none.
         model_type: UNIGRAM, BPE or another.
         unknown: the id of the unknown piece.
+        byte_fallback: whether unknown characters are bytes.
+        dummy_prefix: whether a space is put before a text.
+        keeps_spaces: whether several spaces in a row stay.
+        suffix: whether a space belongs to the word before it.
     """
 
     pieces: list[tuple[str, float, int]]
     charsmap: bytes | None
     model_type: int
     unknown: int
+    byte_fallback: bool
+    dummy_prefix: bool
+    keeps_spaces: bool
+    suffix: bool
 
 
 def read_pieces(path: Path) -> Pieces:
@@ -164,6 +172,10 @@ def read_pieces(path: Path) -> Pieces:
         proto.normalizer_spec.precompiled_charsmap or None,
         proto.trainer_spec.model_type,
         proto.trainer_spec.unk_id,
+        proto.trainer_spec.byte_fallback,
+        proto.normalizer_spec.add_dummy_prefix,
+        not proto.normalizer_spec.remove_extra_whitespaces,
+        proto.trainer_spec.treat_whitespace_as_suffix,
     )
 
 

@@ -9,6 +9,11 @@ from typing import Any
 from tfexport.errors import TokenizerError
 from tfexport.export.text.families.built import MBART, MBART50, BuiltTokenizer, ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
+from tfexport.export.text.families.model_rules import (
+    built_by_model,
+    model_file,
+    warn_of_ignored_rules,
+)
 from tfexport.export.text.families.sentencepiece_models import default_language
 from tfexport.export.text.families.tokenizer_parts import (
     Parts,
@@ -330,6 +335,12 @@ def _made(
         first = [] if tokenizer.decoder is None else [tokenizer.decoder]
         steps = [*first, library.decoders.Fuse(), *replaced]
         tokenizer.decoder = library.decoders.Sequence(steps)
+    path = model_file(folder)
+    if folder.by_model and path is not None:
+        built = built_by_model(folder, path, tokenizer)
+        paths = tuple(dict.fromkeys((path, *parts.paths)))
+        return ModelTokenizers(folder.path, built, built, paths, languages)
+    warn_of_ignored_rules(folder, tokenizer)
     built = BuiltTokenizer("tokenizers", _JSON, {_JSON: tokenizer.to_str().encode()})
     return ModelTokenizers(folder.path, built, built, parts.paths, languages)
 
