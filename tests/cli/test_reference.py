@@ -98,6 +98,29 @@ def test_verify_against_code_of_the_users_own(
     assert as_json["own_code"] == SENTENCE.replace("--reference", "reference")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_verify_recalls_the_code_that_the_export_was_compared_with(
+    tmp_path: Path, tiny_checkpoint: Path, command: str
+) -> None:
+    code = ["--reference", "code_of_mine:reference"]
+    artifact = COMMANDS[command][2]
+    done = invoke(*COMMANDS[command], "--checkpoint", tiny_checkpoint, *SETTINGS, *code)
+    assert done.exit_code == 0, done.output
+    arguments = ["verify", artifact, "--checkpoint", tiny_checkpoint, *SETTINGS]
+    found = invoke(*arguments, "--report", "page.html")
+    wanted = (
+        "Your own forward was not run (the export was compared with your reference, which was not "
+        "given here): compared with torch.nn.Transformer built from the checkpoint. "
+        "Pass --reference to compare with your code."
+    )
+    assert found.exit_code == 0, found.output
+    assert wanted in found.stdout.splitlines()
+    page = (tmp_path / "page.html").read_text()
+    assert f"<p>{wanted}</p>" in page
+    assert "<h1>" + artifact + ": equal to torch.nn.Transformer</h1>" in page
+    assert "was not run" not in invoke(*arguments, *code).output
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

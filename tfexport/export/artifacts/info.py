@@ -128,6 +128,18 @@ class ArtifactInfo:
                 "verify a float32 export of the same checkpoint."
             )
 
+    def note_own_code(self, report: ParityReport) -> ParityReport:
+        """The report with a word about the user's code that this export was compared with.
+
+        It is as it was if that code was run this time too, or was not run at the export.
+        """
+        before = self.parity if isinstance(self.parity, dict) else {}
+        code = before.get("reference")
+        if report.not_run is None or "own_code" in before or code in (None, report.reference):
+            return report
+        told = f"the export was compared with {code}, which was not given here"
+        return dataclasses.replace(report, not_run="; ".join(filter(None, [told, report.not_run])))
+
 
 def describe_export(
     kind: str, config: TransformerConfig, report: ParityReport | None, **others: Any
