@@ -17,6 +17,7 @@ const SPLITS = {
     const replace = (all, [part, by]) => all.replaceAll(part, by);
     return splitAtSpaces(REPLACEMENTS.reduce(replace, text.toLowerCase()));
   },
+  characters: (text) => [...text],
 };
 
 /** How many pieces a SentencePiece model has: the fields of number 1 of its protocol buffer. */
@@ -86,7 +87,7 @@ class WordTokenizer {
 
   decode(ids, { skip_special_tokens: skip = false } = {}) {
     const shown = ids.filter((id) => id < this.words.length && !(skip && this.hidden.has(id)));
-    return shown.map((id) => this.words[id]).join(" ");
+    return shown.map((id) => this.words[id]).join(this.split === "characters" ? "" : " ");
   }
 }
 
