@@ -250,6 +250,38 @@ def test_foreign_onnx_file_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_of_a_bundle_is_named_with_its_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "a.bundle")
+    for name, what in {
+        "generate.onnx": "the graph 'generate'", "step.onnx": "the graph 'step'",
+        "weights.bin": "a file", "manifest.json": "a file",
+    }.items():  # fmt: skip
+        path = tmp_path / "a.bundle" / name
+        found = invoke("inspect", path)
+        assert found.exit_code == 0, found.output
+        assert f"{path}: {what} of the bundle {path.parent}, of tfexport " in found.stdout
+        assert f"tfexport inspect {path.parent}" in found.stdout
+        assert "already exported" in invoke("inspect", path, "--set=d_model=8").stderr
+    facts = json.loads(invoke("inspect", tmp_path / "a.bundle/generate.onnx", "--json").stdout)
+    assert (facts["graph"], facts["bundle"]) == ("generate", str(tmp_path / "a.bundle"))
+    told = f"the graph 'generate' of the bundle {tmp_path / 'a.bundle'}"
+    others = [["translate"], ["bench"], ["verify", "--checkpoint", tmp_path / "x.pt"]]
+    for verb, *options in others:
+        refused = invoke(verb, tmp_path / "a.bundle" / "generate.onnx", *options)
+        assert refused.exit_code == 1
+        assert told in refused.stderr
+    monkeypatch.chdir(tmp_path / "a.bundle")
+    assert told in invoke("inspect", "generate.onnx").stdout
+    shutil.copy("generate.onnx", tmp_path / "alone.onnx")
+    alone = invoke("inspect", tmp_path / "alone.onnx")
+    assert alone.exit_code == 1
+    assert "the graph 'generate' of a bundle that tfexport wrote, without" in alone.stderr
+    (tmp_path / "a.bundle" / "other.txt").write_text("x")
+    assert "neither a bundle, a checkpoint" in invoke("inspect", "other.txt").stderr
+
+
 NO_TORCH = """
 import sys
 class Blocked:

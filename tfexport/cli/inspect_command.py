@@ -26,7 +26,7 @@ from tfexport.file_access import describe_substitute, open_file
 from tfexport.marian_binary import describe_marian_file, describe_marian_folder
 
 if TYPE_CHECKING:
-    from tfexport.bundle import Manifest, SpecialIds
+    from tfexport.bundle import BundlePart, Manifest, SpecialIds
     from tfexport.export import ArtifactInfo
     from tfexport.graph_io import ModuleIO
     from tfexport.languages import Languages
@@ -280,12 +280,16 @@ def inspect(
     checking its checksums: versions, limits, graphs, tokenizers, parity. Of a single graph or torch
     file: what it contains and needs.
     """
-    from tfexport.bundle import is_bundle
+    from tfexport.bundle import find_part, is_bundle
 
     given = {"config": config, "set": settings, "format": layout, "rename": rename}
     if is_bundle(path):
         _refuse(path, given)
         _inspect_bundle(path, as_json)
+        return
+    if (part := find_part(path)) is not None:
+        _refuse(path, given)
+        _print_part(path, part, as_json)
         return
     kind = name_kind(Path(path))
     try:
@@ -293,18 +297,17 @@ def inspect(
             if kind != ONNX_FILE:
                 import torch  # noqa: F401 - so that torch is named first if several are missing
             from tfexport.export import read_info
+            from tfexport.export.artifacts.info import read_graph_info
             from tfexport.export.artifacts.transformers_source import find_transformers
             from tfexport.model_src.checkpoint.read import examine_checkpoint, match_checkpoint
             from tfexport.model_src.config import BUNDLE_IDS
     except MissingDependencyError as error:
         raise MissingDependencyError(f"{path}: {kind}; {error}") from error
-    info = read_info(path)
+    info = read_graph_info(path) if kind == ONNX_FILE else read_info(path)
     if info is not None:
         _refuse(path, given)
         _print_file(path, info, as_json)
         return
-    if kind == ONNX_FILE:
-        raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
     values = find_transformers(path, layout)
     if values is not None:
         options = {"config": config, "settings": settings, "rename": rename}
@@ -559,6 +562,20 @@ def _module_facts(
             else "rows of one length only: padding would change the result"
         )  # fmt: skip
     return facts
+
+
+def _print_part(path: str, part: "BundlePart", as_json: bool) -> None:
+    """Describe one file of a bundle."""
+    bundle, version = str(part.bundle), part.manifest.tfexport_version
+    if as_json:
+        kind = "graph of a bundle" if part.graph else "file of a bundle"
+        _print_json({
+            "kind": kind, "graph": part.graph, "bundle": bundle, "tfexport_version": version,
+        })  # fmt: skip
+        return
+    size = human_size(Path(path).stat().st_size)
+    click.echo(f"{path}: {part.what} of the bundle {bundle}, of tfexport {version}, {size}")
+    click.echo(f"The bundle is described by: tfexport inspect {shlex.quote(bundle)}")
 
 
 def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:

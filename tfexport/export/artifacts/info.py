@@ -16,7 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from tfexport import __version__
-from tfexport.bundle import Manifest
+from tfexport.bundle import WEIGHTS, Manifest, find_part
 from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.artifacts.option_rules import BUNDLE, TORCH_EXPORT, TORCHSCRIPT
 from tfexport.export.graph_forms import file_forms
@@ -190,11 +190,23 @@ def read_graph_info(path: PathLike) -> ArtifactInfo:
     except Exception as error:  # protobuf raises various errors for invalid bytes
         raise BundleError(f"{path}: not an ONNX file, or damaged: {error}") from None
     if model.metadata_props.get("tfexport_graph") not in file_forms():
-        raise BundleError(f"{path}: not a single graph that tfexport wrote.")
+        if (part := find_part(path)) is not None:
+            raise BundleError(f"{path}: {part.what} of the bundle {part.bundle}; pass that folder.")
+        if _reads_weights_of_a_bundle(model):
+            raise BundleError(
+                f"{path}: the graph {model.graph.name!r} of a bundle that tfexport wrote, without "
+                f"the bundle's other files: it reads {WEIGHTS} beside it. Pass the bundle's folder."
+            )
+        raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
     try:
         return _info_of_graph(model)
     except (LookupError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: its metadata is damaged: {error}") from None
+
+
+def _reads_weights_of_a_bundle(model: ir.Model) -> bool:
+    values = (value.const_value for value in model.graph.initializers.values())
+    return any(isinstance(it, ir.ExternalTensor) and it.location == WEIGHTS for it in values)
 
 
 def _info_of_graph(model: ir.Model) -> ArtifactInfo:
