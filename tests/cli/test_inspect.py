@@ -50,13 +50,22 @@ def test_all_that_stands_in_the_way_of_a_bundle_is_named(checkpoint: Path) -> No
     assert ready["config"]["head_dim"]["value"] == 4
 
 
-def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
-    lines = invoke("inspect", checkpoint).stdout.splitlines()
+@pytest.mark.parametrize("options", [[], ["--all"]], ids=["short", "all"])
+def test_the_summary_comes_first_and_the_problems_last(
+    checkpoint: Path, options: list[str]
+) -> None:
+    lines = invoke("inspect", checkpoint, *options).stdout.splitlines()
+    assert lines[0].startswith(f"{checkpoint}: a checkpoint, ")
+    assert lines[1] == "layout:     nn-transformer"
     assert lines[-2] == "problems:   1"
     assert lines[-1].startswith("problem: required, but not in the file: num_heads")
-    *_, last = invoke("inspect", VERSION_1).stdout.rpartition("┘")
-    assert last.splitlines()[1].startswith(f"{VERSION_1}: a bundle of tfexport ")
-    assert "parity:" in last
+    told = invoke("inspect", VERSION_1, *options).stdout
+    assert told.startswith(f"{VERSION_1}: a bundle of tfexport ")
+    assert "parity:" in told.partition("┏")[0]
+    every = options == ["--all"]
+    assert ("│ d_model " in told, "│ weights.bin " in told) == (every, every)
+    assert ("│ dropout " in "\n".join(lines)) == every
+    assert len(told.splitlines()) < 25 or every
     text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
     assert "problems:   none" in text
     assert "problem: " not in text
@@ -84,7 +93,7 @@ def test_names_that_no_layout_has_are_shown_with_what_they_match(tmp_path: Path)
     found = invoke("inspect", path)
     assert found.exit_code == 1
     shown = found.stdout
-    assert "layout:     none; all names were matched with tfexport's own, as above" in shown
+    assert "layout:     none; all names were matched with tfexport's own, as below" in shown
     assert "norm_placement     post norm(x + f(x)), pre x + f(norm(x)) or res_post" in shown
     command = shown.splitlines()[-1]
     assert command.startswith(f"tfexport onnx --checkpoint {path} -o model.bundle --rename auto")
@@ -191,7 +200,7 @@ def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
         "l.{1,3}.w": ["enc.{0…1}.up.w"],
         "n.{0…1}.g": ["enc.0.norm", "norm"],
     }
-    assert "transformer.encoder.layers.{0…1}.norm1.weight" in invoke("inspect", checkpoint).stdout
+    assert "transformer.encoder.layers.{0…1}.norm1.weight" in invoke("inspect", checkpoint, "--all").stdout
 
 
 @pytest.mark.parametrize(
@@ -370,8 +379,11 @@ def test_inspect_of_a_checkpoint_shows_what_was_read_and_assumed(tiny_checkpoint
         if key != "positional_encoding.pos_embedding"
     )
     assert facts["parameters"] == trained
-    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2").stdout
+    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2", "--all").stdout
     assert re.search(r"num_heads\W+2\W+--set", text)
+    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2").stdout
+    assert "settings:   --set: num_heads=2" in text
+    assert "activation='relu'" in text.partition("assumed: the layout's default: ")[2]
 
 
 def test_inspect_of_a_broken_checkpoint_names_its_problems(
@@ -395,7 +407,8 @@ def test_inspect_of_a_single_file(
         export(tutorial_model, path, graph="generate", config=CONFIG, verify=False)
     else:
         export(tutorial_model, path, graph="torchscript", config=SETTINGS, verify=False)
-    shown = invoke("inspect", str(path))
+    assert "eos_id" not in invoke("inspect", str(path)).output
+    shown = invoke("inspect", str(path), "--all")
     assert shown.exit_code == 0, shown.output
     assert f"{kind}, of tfexport" in shown.output
     assert "not compared with eager PyTorch" in shown.output
