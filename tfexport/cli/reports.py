@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 NOT_OWN = "not compared with your code"
+# Origins of settings that nobody said: defaults, and what an earlier export took.
+_GUESSED = ("assumed", "bundle", TRANSFORMERS)
 
 
 def parity_table(report: "ParityReport", name: str) -> Table:
@@ -171,10 +173,16 @@ def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
     if report.own_code is None:
         return
     click.echo(report.own_code.spelled(spell), err=stderr)
-    if report.settings:
-        click.echo("The weights do not show these settings; check each of them:", err=stderr)
-    for line in settings_lines(report.settings):
-        click.echo(f"  {line}", err=stderr)
+    guessed = {key: it for key, it in report.settings.items() if it[1] in _GUESSED}
+    known = {key: it for key, it in report.settings.items() if key not in guessed}
+    for title, settings in (
+        ("The weights do not show these settings; they are those of your files and options:", known),
+        ("Neither weights nor files show these settings; check each of them:", guessed),
+    ):
+        if settings:
+            click.echo(title, err=stderr)
+        for line in settings_lines(settings):
+            click.echo(f"  {line}", err=stderr)
 
 
 def stage_table(report: "ParityReport", name: str) -> Table:
