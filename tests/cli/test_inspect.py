@@ -200,7 +200,8 @@ def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
         "l.{1,3}.w": ["enc.{0…1}.up.w"],
         "n.{0…1}.g": ["enc.0.norm", "norm"],
     }
-    assert "transformer.encoder.layers.{0…1}.norm1.weight" in invoke("inspect", checkpoint, "--all").stdout
+    told = invoke("inspect", checkpoint, "--all").stdout
+    assert "transformer.encoder.layers.{0…1}.norm1.weight" in told
 
 
 @pytest.mark.parametrize(
@@ -276,8 +277,8 @@ def test_a_file_of_a_bundle_is_named_with_its_bundle(
     facts = json.loads(invoke("inspect", tmp_path / "a.bundle/generate.onnx", "--json").stdout)
     assert (facts["graph"], facts["bundle"]) == ("generate", str(tmp_path / "a.bundle"))
     told = f"the graph 'generate' of the bundle {tmp_path / 'a.bundle'}"
-    others = [["translate"], ["bench"], ["verify", "--checkpoint", tmp_path / "x.pt"]]
-    for verb, *options in others:
+    checkpoint = ["--checkpoint", str(tmp_path / "x.pt")]
+    for verb, options in (("translate", []), ("bench", []), ("verify", checkpoint)):
         refused = invoke(verb, tmp_path / "a.bundle" / "generate.onnx", *options)
         assert refused.exit_code == 1
         assert told in refused.stderr

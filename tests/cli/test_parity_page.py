@@ -23,7 +23,9 @@ def report(*more: Comparison, **values: Any) -> ParityReport:
 
 
 def written(folder: Path, *more: Comparison, **values: Any) -> str:
-    save_report(report(*more, **values), "a & b.bundle", "bundle:0|cpu:<x>", str(folder / "page.html"))
+    save_report(
+        report(*more, **values), "a & b.bundle", "bundle:0|cpu:<x>", str(folder / "page.html")
+    )
     return (folder / "page.html").read_text(encoding="utf-8")
 
 

@@ -101,7 +101,7 @@ def test_verify_against_code_of_the_users_own(
 def test_only_settings_that_nobody_said_are_to_be_checked(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    known = "The weights do not show these settings; they are those of your files and options:"
+    known = "The weights do not show these settings, which your files and options do:"
     guessed = "Neither weights nor files show these settings; check each of them:"
     arguments = [*COMMANDS["graph"], "--verify", "quick", "--checkpoint"]
     told = invoke(*arguments, tiny_checkpoint, *SETTINGS).stderr

@@ -99,7 +99,6 @@ def test_the_docs_say_what_a_stream_is_equal_to(opened: Opened) -> None:
         assert words in (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8")
 
 
-
 def test_scoring_takes_no_part_in_them(opened: Opened, tiny_bundle: Path) -> None:
     translator = opened(**{**BEAM, "length_penalty": 1.0, "max_length": 3, "last_token": 2,
                            "first_token": 7})  # fmt: skip

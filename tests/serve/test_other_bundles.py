@@ -86,7 +86,6 @@ def test_a_stream_leaves_out_the_bundles_own_beam(other: Server) -> None:
     assert last_event(answer.body)["translation"] == greedy[place]
 
 
-
 def test_a_language_that_is_not_said_is_asked_for(other: Server) -> None:
     answer = other.post("/v1/translate", {"texts": ["w4"], "model": "told"})
     assert answer.status == 422

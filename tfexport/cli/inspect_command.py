@@ -98,15 +98,11 @@ def print_checkpoint(found: "Examination", every_row: bool) -> None:
     if every_row:
         _print_origins(facts["config"])
     else:
-        origins = {key: facts["config"][key] for key in checkpoint.unseen if key in facts["config"]}
-        known = {
-            key: (fact["value"], checkpoint.origins.get(key, "assumed"))
-            for key, fact in origins.items()
-            if fact["origin"] != "missing"
-        }
+        unseen, values = checkpoint.unseen, checkpoint.config.to_dict()
+        known = {key: (values[key], it) for key, it in unseen.items() if it != "missing"}
         _print_settings(known, 12)
-        hidden = len(facts["config"]) - len(origins)
-        click.echo(f"more:       {hidden} config values, and what became of the keys: {_ALL} shows it")
+        hidden = f"{len(values) - len(unseen)} config values, and what became of the keys"
+        click.echo(f"more:       {hidden}: {_ALL} shows them")
     _print_keys(facts["keys"], state, every_row)
     for note in facts["notes"]:
         click.echo(f"note: {note}")
@@ -335,16 +331,8 @@ def inspect(
     after checking its checksums: versions, limits, tokenizers, parity. Of a single graph or torch
     file: what it contains and needs. --all prints every config value, file and key below.
     """
-    from tfexport.bundle import find_part, is_bundle
-
     given = {"config": config, "set": settings, "format": layout, "rename": rename}
-    if is_bundle(path):
-        _refuse(path, given)
-        _inspect_bundle(path, every_row, as_json)
-        return
-    if (part := find_part(path)) is not None:
-        _refuse(path, given)
-        _print_part(path, part, as_json)
+    if _inspect_bundle_or_part(path, given, every_row, as_json):
         return
     kind = name_kind(Path(path))
     try:
@@ -387,6 +375,25 @@ def inspect(
         print_checkpoint(found, every_row)
     if found.problems:
         ctx.exit(1)
+
+
+def _inspect_bundle_or_part(
+    path: str, given: dict[str, Any], every_row: bool, as_json: bool
+) -> bool:
+    """Describe a bundle, or a file of one; return whether the path is either."""
+    from tfexport.bundle import find_part, is_bundle
+
+    part = None
+    if not is_bundle(path):
+        part = find_part(path)
+        if part is None:
+            return False
+    _refuse(path, given)
+    if part is None:
+        _inspect_bundle(path, every_row, as_json)
+    else:
+        _print_part(path, part, as_json)
+    return True
 
 
 def _inspect_transformers(

@@ -128,8 +128,7 @@ def figures(report: "ParityReport") -> str:
     texts = summary.get("expected")
     equal = "" if texts is None else f", {texts['equal']} of {texts['lines']} expected texts equal"
     return (
-        f"{quick}{tokens}{summary['shapes']} shapes{ties}, "
-        f"largest difference {largest:.1e}{equal}"
+        f"{quick}{tokens}{summary['shapes']} shapes{ties}, largest difference {largest:.1e}{equal}"
     )
 
 
@@ -176,7 +175,7 @@ def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
     guessed = {key: it for key, it in report.settings.items() if it[1] in _GUESSED}
     known = {key: it for key, it in report.settings.items() if key not in guessed}
     for title, settings in (
-        ("The weights do not show these settings; they are those of your files and options:", known),
+        ("The weights do not show these settings, which your files and options do:", known),
         ("Neither weights nor files show these settings; check each of them:", guessed),
     ):
         if settings:
@@ -249,9 +248,9 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         _scale(all(c.passed for c in report.comparisons)),
         f"<p>signature: <code>{html.escape(signature)}</code></p>",
     ]
-    said, numbers = f"{name}: {outcome(report)}", figures(report)
+    title, numbers = f"{name}: {outcome(report)}", figures(report)
     first = f"<p><strong>{html.escape(numbers[0].upper() + numbers[1:])}.</strong></p>"
-    save_page(path, said, said, [first, *lines])
+    save_page(path, title, title, [first, *lines])
 
 
 def save_page(path: PathLike, title: str, heading: str, lines: Iterable[str]) -> None:

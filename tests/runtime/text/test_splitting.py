@@ -47,10 +47,11 @@ def test_javascript_reads_characters_as_python_does(tmp_path: Path) -> None:
         const entry = {{ kind: "vocabulary", file: "vocab.json" }};
         const manifest = {{ special_ids: {{ unk: 0, pad: 1 }}, module: null, languages: null,
                            tokenizers: {{ source: entry, target: entry }} }};
-        const text = async (name) => readFileSync("{tmp_path}/" + name, "utf8");
-        const {{ source }} = await loadTokenizers(manifest, {{ text }});
+        const read = async (name) => readFileSync("{tmp_path}/" + name, "utf8");
+        const {{ source }} = await loadTokenizers(manifest, {{ text: read }});
         const {{ ids }} = source.encode("a é  🙂x");
-        console.log(JSON.stringify([ids, source.decode([1, ...ids], {{ skip_special_tokens: true }})]));
+        const text = source.decode([1, ...ids], {{ skip_special_tokens: true }});
+        console.log(JSON.stringify([ids, text]));
     """
     run = ["node", "--input-type=module", "-e", code]
     done = subprocess.run(run, capture_output=True, text=True)
