@@ -21,6 +21,7 @@ from tfexport.errors import (
 )
 
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
+OF_PIP = " --extra-index-url "  # in the line that installs torch
 
 
 def all_errors() -> list[type[TfexportError]]:
@@ -86,7 +87,7 @@ def with_flags(text: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and id(node) not in described:
             value = node.value
-            if isinstance(value, str) and FLAG.search(value):
+            if isinstance(value, str) and FLAG.search(value.replace(OF_PIP, " ")):
                 yield value
 
 

@@ -59,7 +59,22 @@ def test_hint_where_tfexport_is_on_the_path_but_not_installed(
 
     monkeypatch.setattr(metadata, "requires", requires)
     message = str(missing_dependency("this needs torch", "export"))
-    assert message.endswith("pip install '.[export]' in the folder of tfexport's pyproject.toml")
+    assert message.endswith(
+        "pip install '.[export]' --extra-index-url https://download.pytorch.org/whl/cpu "
+        "in the folder of tfexport's pyproject.toml"
+    )
+    message = str(missing_dependency("this needs a server", "serve"))
+    assert message.endswith("pip install '.[serve]' in the folder of tfexport's pyproject.toml")
+
+
+def test_torch_is_installed_without_cuda() -> None:
+    _, _, command = str(missing_dependency("x", "export")).partition(". Install it with: ")
+    *requirements, option, index = shlex.split(command)
+    assert any(each.startswith("torch>=") for each in requirements)
+    assert (option, index) == ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
+    page = (REPOSITORY / "docs" / "quick-start.md").read_text(encoding="utf-8")
+    assert f"--extra-index-url {index}" in page
+    assert "--extra-index-url" not in str(missing_dependency("x", "serve"))
 
 
 def test_nobody_is_told_to_install_tfexport_from_an_index() -> None:

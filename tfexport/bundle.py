@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfexport import atomic
 from tfexport.errors import (
@@ -95,7 +95,44 @@ def _no_bundle(folder: Path) -> str:
         )
     if not folder.exists():
         return f"{folder}: no such file or folder. Make a bundle with 'tfexport onnx'."
+    if (part := find_part(folder)) is not None:
+        return f"{folder}: {part.what} of the bundle {part.bundle}. Pass the bundle's folder."
     return f"{folder}: not a bundle: it contains no {MANIFEST}. Make one with 'tfexport onnx'."
+
+
+class BundlePart(NamedTuple):
+    """A file of a bundle.
+
+    Attributes:
+        bundle: the folder of the bundle.
+        manifest: the manifest of the bundle; whether its files are sound is not checked.
+        graph: the role of a graph; None for a file of another kind.
+    """
+
+    bundle: Path
+    manifest: Manifest
+    graph: str | None
+
+    @property
+    def what(self) -> str:
+        """What the file is, as a phrase."""
+        return "a file" if self.graph is None else f"the graph {self.graph!r}"
+
+
+def find_part(path: str | os.PathLike[str]) -> BundlePart | None:
+    """The bundle that a file belongs to, by its folder; None if it belongs to none."""
+    path = Path(path)
+    try:
+        folder = path.parent if path.parent.name else path.absolute().parent
+        if not path.is_file() or not is_bundle(folder):
+            return None
+        manifest = read_manifest(folder)
+    except (BundleError, OSError, ValueError):
+        return None
+    if path.name not in (MANIFEST, *manifest.files):
+        return None
+    roles = [role for role, file in manifest.graphs.items() if file == path.name]
+    return BundlePart(folder, manifest, roles[0] if roles else None)
 
 
 def open_bundle(folder: str | os.PathLike[str]) -> Manifest:

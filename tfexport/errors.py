@@ -240,6 +240,10 @@ def missing_dependency(need: str, extra: str) -> MissingDependencyError:
     return MissingDependencyError(f"{need}. Install it with: {_install_command(extra)}")
 
 
+# Where PyTorch has wheels without CUDA, whose version is the newer one of the same release.
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
 def _install_command(extra: str) -> str:
     # The extra's libraries are named: package indexes have them, but may not have this package.
     import re  # noqa: PLC0415 - seldom needed
@@ -256,9 +260,11 @@ def _install_command(extra: str) -> str:
         if match := of_extra.fullmatch(marker.strip()):
             kept = match["kept"]  # such as an operating system; the line has single quotes
             found.append(name.strip() + ("; " + kept.replace("'", '"') if kept else ""))
+    # On Linux the package index has torch with gigabytes of CUDA, which nothing here uses.
+    index = f" --extra-index-url {_CPU_INDEX}" if extra == "export" else ""
     if not found:  # or an older version is installed than the source tree's
-        return f"pip install '.[{extra}]' in the folder of tfexport's pyproject.toml"
-    return "pip install " + " ".join(f"'{name}'" for name in found)
+        return f"pip install '.[{extra}]'{index} in the folder of tfexport's pyproject.toml"
+    return "pip install " + " ".join(f"'{name}'" for name in found) + index
 
 
 def join_problems(

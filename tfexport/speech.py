@@ -1,5 +1,6 @@
 """What Whisper's own way of decoding needs to know of a model."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,11 +42,18 @@ def _pairs() -> Iterator[tuple[str, str]]:
 
 _CODES = {name: code for code, name in _pairs()}
 _NAME_OF = dict(reversed([*_pairs()]))  # the first name of each
+_TAG = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]{2,8})+")  # of a language, with more behind it
 
 
 def language_code(language: str) -> str:
-    """The code of a language that is given as a token, a code or a name; else what is given."""
+    """The code of a language that is given as a token, a code or a name; else what is given.
+
+    Of a tag with a region or a script, such as en-US or zh_Hant, the language counts.
+    """
     text = language.lower().removeprefix("<|").removesuffix("|>")
+    tag = _TAG.fullmatch(text)
+    if tag is not None and tag[1] in _NAME_OF:
+        return tag[1]
     return _CODES.get(text, text)
 
 

@@ -10,7 +10,7 @@ namespace {
 // Whether weights may be kept in 16 bits; "float32" keeps them all in that, to compare.
 bool may_be_halves() {
     const char* given = std::getenv("TFEXPORT_NATIVE_WEIGHTS");
-    const std::string wanted = given ? given : "stored";
+    const std::string wanted = given && *given ? given : "stored";
     if (wanted != "stored" && wanted != "float32")
         throw Error("TFEXPORT_NATIVE_WEIGHTS is \"" + wanted + "\"; expected stored or float32");
     return wanted == "stored";

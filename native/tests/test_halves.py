@@ -101,6 +101,20 @@ def test_an_unknown_way_to_keep_weights_is_refused(monkeypatch: pytest.MonkeyPat
         Model(engine_config(config), tensors)
 
 
+@pytest.mark.parametrize(
+    "name", [VARIABLE, "TFEXPORT_NATIVE_INSTRUCTION_SET", "TFEXPORT_NATIVE_SHARING"]
+)
+def test_an_empty_variable_is_as_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, tensors = draw_halves(0, "bfloat16")
+    expected = results(config, Model(engine_config(config), tensors), 0)
+    known = instruction_sets()
+    monkeypatch.setenv(name, "")
+    assert instruction_sets() == known
+    found = results(config, Model(engine_config(config), tensors), 0)
+    for one, other in zip(found, expected, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
 def test_subnormal_values_survive_a_process_that_flushes_them(tmp_path: Path) -> None:
     """Libraries built with -ffast-math switch subnormal numbers off for all of a process."""
     code = (

@@ -261,11 +261,11 @@ def instruction_sets() -> list[str]:
     """Names of the instruction sets that run here, fastest first.
 
     The environment variable TFEXPORT_NATIVE_INSTRUCTION_SET leaves out those before the one that it
-    names.
+    names; an empty one is as none.
     """
     names: bytes = LIBRARY.tfn_instruction_sets()
     found = names.decode().split(",")
-    wanted = os.environ.get("TFEXPORT_NATIVE_INSTRUCTION_SET", found[0])
+    wanted = os.environ.get("TFEXPORT_NATIVE_INSTRUCTION_SET") or found[0]
     if wanted not in found:
         raise NativeError(
             f"TFEXPORT_NATIVE_INSTRUCTION_SET is {wanted!r}; these run here: {', '.join(found)}"

@@ -18,6 +18,7 @@ const SPLITS = {
     const replace = (all, [part, by]) => all.replaceAll(part, by);
     return splitAtSpaces(REPLACEMENTS.reduce(replace, text.toLowerCase()));
   },
+  characters: (text) => [...text],
 };
 
 /** Words of a vocabulary. */
@@ -42,7 +43,7 @@ class WordTokenizer {
   decode(ids, { skipSpecial = true } = {}) {
     const isShown = (id) => id < this.words.length && !(skipSpecial && this.hidden.has(id));
     const shown = ids.filter(isShown);
-    return shown.map((id) => this.words[id]).join(" ");
+    return shown.map((id) => this.words[id]).join(this.split === "characters" ? "" : " ");
   }
 }
 

@@ -50,13 +50,22 @@ def test_all_that_stands_in_the_way_of_a_bundle_is_named(checkpoint: Path) -> No
     assert ready["config"]["head_dim"]["value"] == 4
 
 
-def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
-    lines = invoke("inspect", checkpoint).stdout.splitlines()
+@pytest.mark.parametrize("options", [[], ["--all"]], ids=["short", "all"])
+def test_the_summary_comes_first_and_the_problems_last(
+    checkpoint: Path, options: list[str]
+) -> None:
+    lines = invoke("inspect", checkpoint, *options).stdout.splitlines()
+    assert lines[0].startswith(f"{checkpoint}: a checkpoint, ")
+    assert lines[1] == "layout:     nn-transformer"
     assert lines[-2] == "problems:   1"
     assert lines[-1].startswith("problem: required, but not in the file: num_heads")
-    *_, last = invoke("inspect", VERSION_1).stdout.rpartition("┘")
-    assert last.splitlines()[1].startswith(f"{VERSION_1}: a bundle of tfexport ")
-    assert "parity:" in last
+    told = invoke("inspect", VERSION_1, *options).stdout
+    assert told.startswith(f"{VERSION_1}: a bundle of tfexport ")
+    assert "parity:" in told.partition("┏")[0]
+    every = options == ["--all"]
+    assert ("│ d_model " in told, "│ weights.bin " in told) == (every, every)
+    assert ("│ dropout " in "\n".join(lines)) == every
+    assert len(told.splitlines()) < 25 or every
     text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
     assert "problems:   none" in text
     assert "problem: " not in text
@@ -84,7 +93,7 @@ def test_names_that_no_layout_has_are_shown_with_what_they_match(tmp_path: Path)
     found = invoke("inspect", path)
     assert found.exit_code == 1
     shown = found.stdout
-    assert "layout:     none; all names were matched with tfexport's own, as above" in shown
+    assert "layout:     none; all names were matched with tfexport's own, as below" in shown
     assert "norm_placement     post norm(x + f(x)), pre x + f(norm(x)) or res_post" in shown
     command = shown.splitlines()[-1]
     assert command.startswith(f"tfexport onnx --checkpoint {path} -o model.bundle --rename auto")
@@ -191,7 +200,8 @@ def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
         "l.{1,3}.w": ["enc.{0…1}.up.w"],
         "n.{0…1}.g": ["enc.0.norm", "norm"],
     }
-    assert "transformer.encoder.layers.{0…1}.norm1.weight" in invoke("inspect", checkpoint).stdout
+    told = invoke("inspect", checkpoint, "--all").stdout
+    assert "transformer.encoder.layers.{0…1}.norm1.weight" in told
 
 
 @pytest.mark.parametrize(
@@ -248,6 +258,38 @@ def test_foreign_onnx_file_is_named(tmp_path: Path) -> None:
     assert (
         "an ONNX file that tfexport did not write" in invoke("inspect", tmp_path / "a.onnx").stderr
     )
+
+
+def test_a_file_of_a_bundle_is_named_with_its_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "a.bundle")
+    for name, what in {
+        "generate.onnx": "the graph 'generate'", "step.onnx": "the graph 'step'",
+        "weights.bin": "a file", "manifest.json": "a file",
+    }.items():  # fmt: skip
+        path = tmp_path / "a.bundle" / name
+        found = invoke("inspect", path)
+        assert found.exit_code == 0, found.output
+        assert f"{path}: {what} of the bundle {path.parent}, of tfexport " in found.stdout
+        assert f"tfexport inspect {path.parent}" in found.stdout
+        assert "already exported" in invoke("inspect", path, "--set=d_model=8").stderr
+    facts = json.loads(invoke("inspect", tmp_path / "a.bundle/generate.onnx", "--json").stdout)
+    assert (facts["graph"], facts["bundle"]) == ("generate", str(tmp_path / "a.bundle"))
+    told = f"the graph 'generate' of the bundle {tmp_path / 'a.bundle'}"
+    checkpoint = ["--checkpoint", str(tmp_path / "x.pt")]
+    for verb, options in (("translate", []), ("bench", []), ("verify", checkpoint)):
+        refused = invoke(verb, tmp_path / "a.bundle" / "generate.onnx", *options)
+        assert refused.exit_code == 1
+        assert told in refused.stderr
+    monkeypatch.chdir(tmp_path / "a.bundle")
+    assert told in invoke("inspect", "generate.onnx").stdout
+    shutil.copy("generate.onnx", tmp_path / "alone.onnx")
+    alone = invoke("inspect", tmp_path / "alone.onnx")
+    assert alone.exit_code == 1
+    assert "the graph 'generate' of a bundle that tfexport wrote, without" in alone.stderr
+    (tmp_path / "a.bundle" / "other.txt").write_text("x")
+    assert "neither a bundle, a checkpoint" in invoke("inspect", "other.txt").stderr
 
 
 NO_TORCH = """
@@ -338,8 +380,11 @@ def test_inspect_of_a_checkpoint_shows_what_was_read_and_assumed(tiny_checkpoint
         if key != "positional_encoding.pos_embedding"
     )
     assert facts["parameters"] == trained
-    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2").stdout
+    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2", "--all").stdout
     assert re.search(r"num_heads\W+2\W+--set", text)
+    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2").stdout
+    assert "settings:   --set: num_heads=2" in text
+    assert "activation='relu'" in text.partition("assumed: the layout's default: ")[2]
 
 
 def test_inspect_of_a_broken_checkpoint_names_its_problems(
@@ -363,7 +408,8 @@ def test_inspect_of_a_single_file(
         export(tutorial_model, path, graph="generate", config=CONFIG, verify=False)
     else:
         export(tutorial_model, path, graph="torchscript", config=SETTINGS, verify=False)
-    shown = invoke("inspect", str(path))
+    assert "eos_id" not in invoke("inspect", str(path)).output
+    shown = invoke("inspect", str(path), "--all")
     assert shown.exit_code == 0, shown.output
     assert f"{kind}, of tfexport" in shown.output
     assert "not compared with eager PyTorch" in shown.output

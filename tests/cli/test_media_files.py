@@ -11,6 +11,7 @@ import pytest
 from tests.cli.test_module_verbs import exported as exported
 from tests.support.command import invoke
 from tests.support.manifests import rewrite
+from tests.support.paths import VERSION_1
 from tfexport.errors import BundleError, InputError
 from tfexport.runtime import MediaLimits, Translator
 from tfexport.runtime.media.sound_features import FilterBanks
@@ -99,11 +100,27 @@ def test_options_of_lines_are_refused(bundle: Path, options: list[str], message:
 
 def test_a_bundle_without_preprocessing_reads_no_files(plain: Path, bundle: Path) -> None:
     made = invoke("translate", plain, "a.wav", "b.wav", "--max-seconds", "9")
-    assert "reads one file of lines, not sound or pictures; 2 files are given" in made.stderr
+    told = "one file of lines is read at a time, and 2 are given: call it for each, or 'tfexport"
+    assert told in made.stderr
     assert "does not read sound" in made.stderr
     with pytest.raises(InputError, match="row 0: 'audio': the bundle reads no files"):
         Translator(plain).generate_from([{"audio": "a.wav"}])
     assert "audio as filter_banks into frames" in invoke("inspect", bundle).stdout
+
+
+def test_the_verb_that_reads_a_bundle_is_named(plain: Path, bundle: Path) -> None:
+    for folder, told in (
+        (VERSION_1, "reads no sound; translate takes it ('tfexport translate'), and transcribe"),
+        (plain, "reads no sound; translate takes it"),
+        (bundle, "Its sounds are read by 'tfexport translate', in Python by generate_from"),
+    ):
+        made = invoke("transcribe", folder, "a.wav")
+        assert made.exit_code == 2
+        assert told in made.stderr
+    made = invoke("translate", VERSION_1, "a.html", "b.html", "--format", "html")
+    assert made.exit_code == 2
+    told = "one file of --format html is read at a time, and 2 are given: call it for each"
+    assert made.stderr.splitlines()[-1].endswith(told)
 
 
 def test_wrong_rows_are_named_and_a_manifest_is_checked(bundle: Path, tmp_path: Path) -> None:

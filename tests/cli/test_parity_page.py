@@ -12,18 +12,20 @@ from tfexport.export import ParityReport
 from tfexport.export.parity import STAGES, TOKEN_STAGES, Comparison
 
 
-def report(*more: Comparison) -> ParityReport:
+def report(*more: Comparison, **values: Any) -> ParityReport:
     sizes = [(batch, length) for batch in (1, 8) for length in (1, 33)]
     found = [
         Comparison(stage, *size, 0.0 if stage in TOKEN_STAGES else 10.0 ** -(4 + number % 5), 9)
         for number, stage in enumerate(STAGES)
         for size in sizes
     ]
-    return ParityReport("eager <b>", [*found, *more])
+    return ParityReport("eager <b>", [*found, *more], **values)
 
 
-def written(folder: Path, *more: Comparison) -> str:
-    save_report(report(*more), "a & b.bundle", "bundle:0|cpu:<x>", str(folder / "page.html"))
+def written(folder: Path, *more: Comparison, **values: Any) -> str:
+    save_report(
+        report(*more, **values), "a & b.bundle", "bundle:0|cpu:<x>", str(folder / "page.html")
+    )
     return (folder / "page.html").read_text(encoding="utf-8")
 
 
@@ -47,6 +49,37 @@ def test_a_difference_stands_out_without_colours_too(tmp_path: Path) -> None:
     page = written(tmp_path, Comparison("beam", 2, 7, 0.5, 3), Comparison("text", 2, 7, 2.0, 3))
     assert re.findall(r'<td class="wrong">([^<]+)<', page) == ["✗ 5.0e-01", "✗ 2 rows differ"]
     assert "NOT equal" in page
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "figures"),
+    [
+        ([], "equal to eager &lt;b&gt;",
+         "144 greedy tokens over 4 shapes, largest difference 1.0e-04"),
+        ([Comparison("beam", 2, 7, 0.5, 3)], "NOT equal to eager &lt;b&gt;",
+         f"First difference in beam; 1 of {4 * len(STAGES) + 1} comparisons differ"),
+    ],
+    ids=["equal", "differs"],
+)  # fmt: skip
+def test_the_verdict_stands_first_and_all_of_the_page_agrees_with_it(
+    tmp_path: Path, more: list[Comparison], said: str, figures: str
+) -> None:
+    page = written(tmp_path, *more, not_run="")
+    assert f"<title>a &amp; b.bundle: {said}</title>" in page
+    below = page.partition(f"<h1>a &amp; b.bundle: {said}</h1>\n")[2]
+    verdict = re.match(r"<p><strong>(.*?)\.?</strong></p>", below)
+    assert verdict is not None
+    assert verdict[1].startswith(figures)
+    assert "Your own forward was not run" in below, "a note below the verdict"
+    assert ("✗ differs" in page) == bool(more)
+
+
+def test_a_page_of_nothing_compared_says_so(tmp_path: Path) -> None:
+    save_report(ParityReport("eager"), "a.bundle", "", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<title>a.bundle: not compared with eager</title>" in page
+    assert "equal" not in page.partition("<h1>")[2].partition("<table>")[0]
+    assert "✗" not in page
 
 
 def test_a_difference_that_rounding_does_not_explain_is_told(tmp_path: Path) -> None:

@@ -98,6 +98,54 @@ def test_verify_against_code_of_the_users_own(
     assert as_json["own_code"] == SENTENCE.replace("--reference", "reference")
 
 
+def test_only_settings_that_nobody_said_are_to_be_checked(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    known = "The weights do not show these settings, which your files and options do:"
+    guessed = "Neither weights nor files show these settings; check each of them:"
+    arguments = [*COMMANDS["graph"], "--verify", "quick", "--checkpoint"]
+    told = invoke(*arguments, tiny_checkpoint, *SETTINGS).stderr
+    said, below = told.partition(known)[2].split(guessed)
+    assert "--set: num_heads=2" in said
+    assert "assumed" not in said
+    assert "norm_placement='post'" in below
+    assert "num_heads" not in below
+    values = {key: value for key, _, value in (one[6:].partition("=") for one in SETTINGS)}
+    every = {
+        "norm_placement": "post", "norm_eps": 1e-5, "activation": "relu", "mask_fill": "-inf",
+        "positions": "sinusoidal", "scale_embeddings": True, "add_source_bos": True,
+        **{key: json.loads(value) for key, value in values.items()},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(every))
+    config = ["--force", "--config", tmp_path / "config.json"]
+    told = invoke(*arguments, tiny_checkpoint, *config).stderr
+    assert known in told
+    assert "check each of them" not in told
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_verify_recalls_the_code_that_the_export_was_compared_with(
+    tmp_path: Path, tiny_checkpoint: Path, command: str
+) -> None:
+    code = ["--reference", "code_of_mine:reference"]
+    artifact = COMMANDS[command][2]
+    done = invoke(*COMMANDS[command], "--checkpoint", tiny_checkpoint, *SETTINGS, *code)
+    assert done.exit_code == 0, done.output
+    arguments = ["verify", artifact, "--checkpoint", tiny_checkpoint, *SETTINGS]
+    found = invoke(*arguments, "--report", "page.html")
+    wanted = (
+        "Your own forward was not run (the export was compared with your reference, which was not "
+        "given here): compared with torch.nn.Transformer built from the checkpoint. "
+        "Pass --reference to compare with your code."
+    )
+    assert found.exit_code == 0, found.output
+    assert wanted in found.stdout.splitlines()
+    page = (tmp_path / "page.html").read_text()
+    assert f"<p>{wanted}</p>" in page
+    assert "<h1>" + artifact + ": equal to torch.nn.Transformer</h1>" in page
+    assert "was not run" not in invoke(*arguments, *code).output
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

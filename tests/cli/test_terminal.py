@@ -70,7 +70,7 @@ def test_no_color_leaves_colours_out(lines: Path) -> None:
     assert not COLOUR.search(on_terminal(*call, NO_COLOR="1"))
 
 
-@pytest.mark.parametrize("verb", [["bench", "--runs", "1"], ["inspect"]])
+@pytest.mark.parametrize("verb", [["bench", "--runs", "1"], ["inspect", "--all"]])
 def test_tables_fold_to_a_narrow_terminal(verb: list[str]) -> None:
     name, *options = verb
     written = ESCAPE.sub("", on_terminal(name, VERSION_1, *options, width=44, NO_COLOR="1"))

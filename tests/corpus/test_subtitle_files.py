@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import REPOSITORY
 from tfexport.corpus.subtitle_files import SubtitleFiles, claim_folders
 from tfexport.errors import InputError, OutputExistsError
 from tfexport.runtime.speech.transcription import Transcription
@@ -17,6 +18,19 @@ def test_if_one_folder_is_refused_none_is_made(tmp_path: Path) -> None:
     with pytest.raises(OutputExistsError, match="holds files that no run has written"):
         claim_folders(folders, apart, ["a.wav"], force=False)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["notes", "vtt"]
+
+
+def test_files_of_sounds_that_are_gone_stay_and_the_docs_say_so(tmp_path: Path) -> None:
+    folders = {"srt": str(tmp_path / "srt")}
+    apart = str(tmp_path / "in"), str(tmp_path / "out.jsonl")
+    for names in (["a.wav", "b.wav"], ["a.wav"]):
+        claim_folders(folders, apart, names, force=False)
+        for name in names:
+            SubtitleFiles(folders).write(name, Transcription("", (), "en"))
+    left = sorted(path.name for path in (tmp_path / "srt").iterdir())
+    assert left == [".tfexport-subtitles", "a.srt", "b.srt"]
+    page = (REPOSITORY / "docs" / "corpus.md").read_text(encoding="utf-8")
+    assert "that of a sound that is no longer in INPUT stays" in page
 
 
 @pytest.mark.parametrize("name", ["a.srt/b.wav", f"{'n' * 252}.wav"])

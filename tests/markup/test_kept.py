@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.markup.stubs import backwards, careless, same, shuffled, translate, translated
+from tfexport.errors import InputError
 from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
 from tfexport.markup.files import FileFormat, read_file
@@ -426,6 +427,34 @@ def test_a_cue_whose_number_is_none_stays() -> None:
     assert [text.text for text in file.texts] == ["three"]
     assert [each.line for each in file.kept] == [3]
     assert file.write(["THREE"]) == content.replace("three", "THREE")
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("above", "line"),
+    [("Made by hand\n", 1), ("\n\nMade by hand\nin May\n\n", 3), ("7\n0:01 --> 0:02\nlost\n\n", 1)],
+    ids=["a line", "a block", "a cue with other times"],
+)
+def test_what_stands_above_the_first_subtitle_stays(above: str, line: int, newline: str) -> None:
+    cues = "1\n00:00:01,000 --> 00:00:02,000\none\n\n2\n00:00:03,000 --> 00:00:04,000\ntwo\n"
+    content = (above + cues).replace("\n", newline)
+    file = read_file(content, "srt", Markup())
+    assert [text.text for text in file.texts] == ["one", "two"]
+    assert [each.line for each in file.kept] == [line]
+    assert file.kept[0].text == above.strip()
+    assert file.write(["ONE", "TWO"]) == content.replace("one", "ONE").replace("two", "TWO")
+
+
+def test_what_no_subtitle_holds_is_refused_with_its_line() -> None:
+    cue = "1\n00:00:01,000 --> 00:00:02,000\none\n\n"
+    for content, said in (
+        ("\n\none\ntwo", "line 3: 'one\\ntwo' belongs to no subtitle; expected a number, a line"),
+        (f"{cue}2\n00:00:{'9' * 5000},1 --> 00:00:04,000\ntwo\n", "line 6: its times cannot be"),
+        (f"above\n{cue}2\n{'9' * 30}:0:1,1 --> 00:00:04,000\ntwo\n", "line 7: its times cannot be"),
+    ):
+        with pytest.raises(InputError) as caught:
+            read_file(content, "srt", Markup())
+        assert str(caught.value).startswith(f"not SubRip: {said}")
 
 
 def test_lines_that_only_look_like_times_are_named() -> None:

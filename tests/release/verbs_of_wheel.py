@@ -69,7 +69,7 @@ def test_verbs_that_decode(here: Path) -> None:
 
 def test_verbs_that_need_what_is_not_here_say_so(here: Path) -> None:
     assert (
-        "is not decoded as Whisper is"
+        "reads no sound; translate takes it"
         in run("transcribe", "de-en.bundle", "german.txt", code=2).stderr
     )
     done = invoke("optimize", "de-en.bundle")

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.manifests import rewrite
+from tests.support.paths import REPOSITORY
 from tests.support.tiny_rows import rows_of, tokens
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError
@@ -81,6 +82,21 @@ def test_every_call_takes_the_defaults(opened: Opened, tmp_path: Path) -> None:
     # A beam cannot be streamed, so that of the bundle is left out.
     greedy = translator.translate(texts[:1], beam_size=1)
     assert "".join(translator.stream(texts[0])) == greedy[0].text
+
+
+def test_the_docs_say_what_a_stream_is_equal_to(opened: Opened) -> None:
+    translator = opened(**BEAM)
+    texts = [f"w{first} w{second}" for first in range(4, 10) for second in range(4, 10)]
+    pieces = ["".join(translator.stream(text)) for text in texts]
+    assert pieces == [one.text for one in translator.translate(texts, beam_size=1)]
+    assert pieces != [one.text for one in translator.translate(texts)], "the bundle's own beam"
+    said = " ".join((translator.stream.__doc__ or "").split())
+    assert "the text that ``translate`` returns with ``beam_size=1``" in said
+    for page, words in (
+        ("decoding", "what `translate` gives with `beam_size=1`"),
+        ("serving", 'without `stream` and with `"options": {"beam_size": 1}`'),
+    ):
+        assert words in (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8")
 
 
 def test_scoring_takes_no_part_in_them(opened: Opened, tiny_bundle: Path) -> None:

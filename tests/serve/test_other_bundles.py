@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.serve.servers import Server, serving
+from tests.serve.test_texts import changed
 from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.languages import Languages
@@ -24,6 +25,7 @@ def _folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     shutil.copytree(tiny_bundle, folder / "told.bundle")
     values = {"languages": asdict(TOLD)}
     rewrite(folder / "told.bundle", lambda manifest: manifest.update(values))
+    changed(tiny_bundle, folder / "beam.bundle", generation={"beam_size": 4, "max_length": 9})
     shutil.copytree(VERSION_1, folder / "plain.bundle")
     rewrite(folder / "plain.bundle", lambda manifest: manifest["graphs"].pop("step"))
     return folder
@@ -31,7 +33,7 @@ def _folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module", name="other")
 def _other(folder: Path) -> Iterator[Server]:
-    bundles = folder / "told.bundle", folder / "plain.bundle"
+    bundles = [folder / f"{name}.bundle" for name in ("told", "plain", "beam")]
     with serving(folder, *bundles, "--engine", "onnxruntime") as running:  # needs graphs of steps
         yield running
 
@@ -71,6 +73,17 @@ def test_its_streams_show_no_language(other: Server, folder: Path) -> None:
     pieces = [json.loads(line[6:]) for line in answer.body.decode().split("\n\n") if line]
     assert "".join(piece.get("text", "") for piece in pieces) == wanted.text
     assert last_event(answer.body)["translation"]["tokens"] == wanted.hypotheses[0].tokens
+
+
+def test_a_stream_leaves_out_the_bundles_own_beam(other: Server) -> None:
+    texts = [f"w{first} w{second}" for first in range(4, 9) for second in range(4, 9)]
+    body = {"texts": texts, "model": "beam"}
+    beams = other.post("/v1/translate", body).json["translations"]
+    greedy = other.post("/v1/translate", {**body, "options": {"beam_size": 1}}).json["translations"]
+    assert beams != greedy
+    place = next(i for i, one in enumerate(beams) if one["text"] != greedy[i]["text"])
+    answer = other.post("/v1/translate", {"texts": [texts[place]], "model": "beam", "stream": True})
+    assert last_event(answer.body)["translation"] == greedy[place]
 
 
 def test_a_language_that_is_not_said_is_asked_for(other: Server) -> None:

@@ -107,12 +107,13 @@ def test_answers_are_those_of_the_translator_in_each_form(server: Server, transc
     ("fields", "options"),
     [
         ({"language": "German"}, {"language": "de"}),
+        ({"language": "de-AT"}, {"language": "de"}),
         ({"prompt": "w1 w2"}, {"prompt": "w1 w2"}),
         ({"prompt": "w4 " * 30 + "w9", "language": ""}, {"prompt": [*[4] * 13, 9]}),
         ({"temperature": "0.4"}, {"temperature": 0.4, "compression_ratio_threshold": None,
                                   "logprob_threshold": None, "no_speech_threshold": None}),
     ],
-    ids=["language", "prompt", "long prompt", "temperature"],
+    ids=["language", "region", "prompt", "long prompt", "temperature"],
 )  # fmt: skip
 def test_fields_are_options(
     server: Server, transcribe: Any, fields: Mapping[str, str], options: Mapping[str, Any]
@@ -180,7 +181,12 @@ def test_what_is_wrong_is_named(server: Server) -> None:
          "names no alignment_heads"),
         ([file, ("stream", "true"), ("response_format", "srt")], "stream: not with"),
         ([file, ("model", "spoken"), ("model", "tiny")], "model: occurs 2 times"),
-        ([file, ("prompt", b"\xff")], "prompt: is not UTF-8"),
+        ([file, ("prompt", b"\xff")], "prompt: is not text in UTF-8"),
+        ([("audio", file[1])], "audio: is not text in UTF-8; a file belongs in the field file"),
+        ([file, ("hotwords", "w1")], "hotwords: is not a known field; known: file, model, prompt"),
+        ([file, ("keyword", "w1")], "keyword: is not a known field; known: file, model"),
+        ([file, ("keywords", "w1")], "keywords: not supported by this server"),
+        ([file, ("promt", "w1")], "promt: is not a known field; did you mean 'prompt'?"),
     ):  # fmt: skip
         assert text in error(*parts)["message"], text
     assert error(file, ("language", "klingon"))["param"] == "language"
@@ -229,6 +235,8 @@ def test_models_are_listed_as_its_clients_read_them(server: Server, bundle: Path
     assert one == found["data"][0]
     assert one["created"] == int((bundle / "manifest.json").stat().st_mtime)
     refused(server.ask("GET", "/v1/models/none"), 404)
+    alias = server.ask("GET", "/v1/models/whisper-1").json
+    assert alias == {**one, "id": "whisper-1"}
 
 
 def test_each_request_goes_to_a_model_of_its_kind_or_is_refused(

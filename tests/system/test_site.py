@@ -39,6 +39,8 @@ QUESTIONS = {
     "telemetry": "questions.html",
     "from CTranslate2": "coming-from.html",
     "int8": "quantization.html",
+    "whisper": "transcription.html",
+    "speech": "transcription.html",
     "--beam-size": "reference/command-line.html#cmdoption-tfexport-translate-beam-size",
 }
 # Whole sentences, whose answer among the questions has to be the first result.
@@ -218,7 +220,7 @@ def search(browser: Any, question: str) -> list[str]:
     return [result.get_attribute("href").removeprefix(browser.home) for result in results]
 
 
-@pytest.mark.parametrize("question", few_of(QUESTIONS, "model refused", "--beam-size"))
+@pytest.mark.parametrize("question", few_of(QUESTIONS, "model refused", "--beam-size", "whisper"))
 def test_search_answers_in_one_step(browser: Any, question: str) -> None:
     assert QUESTIONS[question] in search(browser, question)[:3]
 

@@ -43,8 +43,11 @@ def check_files(call: Any, media: str | None) -> None:
     """
     problems = []
     if media is None and len(call.files) > 1:
-        text = f"{call.bundle}: reads one file of lines, not sound or pictures; {len(call.files)}"
-        problems.append(Problem(None, f"{text} files are given"))
+        lines = call.format is None
+        kind = "file of lines" if lines else f"file of --format {call.format}"
+        text = f"one {kind} is read at a time, and {len(call.files)} are given: call it for each"
+        text += ", or 'tfexport corpus' for a folder of them" if lines else ""
+        problems.append(Problem(None, f"{call.bundle}: {text}"))
     if media is not None and call.files:
         problems += _not_of_rows(call, f"files of {call.bundle} are {media}")
         if call.format is not None:

@@ -26,7 +26,7 @@ from tfexport.file_access import describe_substitute, open_file
 from tfexport.marian_binary import describe_marian_file, describe_marian_folder
 
 if TYPE_CHECKING:
-    from tfexport.bundle import Manifest, SpecialIds
+    from tfexport.bundle import BundlePart, Manifest, SpecialIds
     from tfexport.export import ArtifactInfo
     from tfexport.graph_io import ModuleIO
     from tfexport.languages import Languages
@@ -79,45 +79,89 @@ def _parameters(found: "Examination") -> int:
     )
 
 
-def print_checkpoint(found: "Examination") -> None:
-    """Print the report as tables; the summary and the problems come last."""
+def print_checkpoint(found: "Examination", every_row: bool) -> None:
+    """Print the report: the summary first, then tables, and the problems at the end.
+
+    Args:
+        found: what was read of the checkpoint.
+        every_row: print the whole config, and what became of every key; by default the settings
+            that weights do not show, and the keys that were not read.
+    """
+    facts = checkpoint_facts(found)
+    checkpoint = found.checkpoint
+    state = checkpoint.state_dict
+    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in state.values()})
+    size = human_size(Path(facts["path"]).stat().st_size)
+    click.echo(f"{facts['path']}: a checkpoint, {size}, {', '.join(kinds)}")
+    click.echo(f"layout:     {facts['layout']}")
+    click.echo(f"parameters: {facts['parameters']:,}")
+    if every_row:
+        _print_origins(facts["config"])
+    else:
+        unseen, values = checkpoint.unseen, checkpoint.config.to_dict()
+        known = {key: (values[key], it) for key, it in unseen.items() if it != "missing"}
+        _print_settings(known, 12)
+        hidden = f"{len(values) - len(unseen)} config values, and what became of the keys"
+        click.echo(f"more:       {hidden}: {_ALL} shows them")
+    _print_keys(facts["keys"], state, every_row)
+    for note in facts["notes"]:
+        click.echo(f"note: {note}")
+    click.echo(f"problems:   {len(facts['problems']) or 'none'}")
+    for problem in facts["problems"]:
+        click.echo(f"problem: {problem}")
+    if facts["remedy"]:
+        click.echo(facts["remedy"])
+
+
+_ALL = "--all"
+
+
+def _print_origins(config: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print every config value with where it came from."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tfexport.cli.reports import print_table
+
+    table = Table()
+    for column in ("config", "value", "from"):
+        table.add_column(column)
+    for key, fact in config.items():
+        missing = fact["origin"] == "missing"
+        text = "–" if fact["value"] is None else str(fact["value"])
+        table.add_row(key, text, Text("missing", "bold red") if missing else fact["origin"])
+    print_table(table)
+
+
+def _print_keys(keys: Mapping[str, list[str]], state: Mapping[str, Any], every_row: bool) -> None:
+    """Print what became of the keys; without ``every_row``, of those that were not read."""
     from rich.table import Table
     from rich.text import Text
 
     from tfexport.cli.reports import print_table
     from tfexport.model_src.checkpoint.keymap import compact_report
 
-    facts = checkpoint_facts(found)
-    state = found.checkpoint.state_dict
-    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in state.values()})
-    size = human_size(Path(facts["path"]).stat().st_size)
-    count = len(facts["problems"])
-    config = Table()
-    for column in ("config", "value", "from"):
-        config.add_column(column)
-    for key, fact in facts["config"].items():
-        missing = fact["origin"] == "missing"
-        text = "–" if fact["value"] is None else str(fact["value"])
-        config.add_row(key, text, Text("missing", "bold red") if missing else fact["origin"])
-    print_table(config)
-    keys = Table()
-    keys.add_column("key", overflow="fold")
-    keys.add_column("became", overflow="fold")
-    ignored = {key for key, targets in facts["keys"].items() if not targets and key not in state}
-    for key, targets in compact_report(facts["keys"]).items():
-        became = "\n".join(targets)
-        keys.add_row(key, became or ("ignored" if key in ignored else Text("not read", "bold red")))
-    print_table(keys)
-    click.echo(f"{facts['path']}: a checkpoint, {size}, {', '.join(kinds)}")
-    click.echo(f"layout:     {facts['layout']}")
-    click.echo(f"parameters: {facts['parameters']:,}")
-    click.echo(f"problems:   {count or 'none'}")
-    for note in facts["notes"]:
-        click.echo(f"note: {note}")
-    for problem in facts["problems"]:
-        click.echo(f"problem: {problem}")
-    if facts["remedy"]:
-        click.echo(facts["remedy"])
+    table = Table()
+    table.add_column("key", overflow="fold")
+    table.add_column("became", overflow="fold")
+    ignored = {key for key, targets in keys.items() if not targets and key not in state}
+    for key, targets in compact_report(keys).items():
+        if targets:
+            became: str | Text = "\n".join(targets)
+        else:
+            became = "ignored" if key in ignored else Text("not read", "bold red")
+        if every_row or isinstance(became, Text):
+            table.add_row(key, became)
+    if table.row_count:
+        print_table(table)
+
+
+def _print_settings(values: Mapping[str, tuple[Any, str]], width: int) -> None:
+    """Print settings by their origin, a line each."""
+    from tfexport.cli.reports import settings_lines
+
+    for number, line in enumerate(settings_lines(values)):
+        click.echo(f"{'settings:' if number == 0 else '':<{width}}{line}")
 
 
 # What the settings mean that names do not show.
@@ -156,7 +200,7 @@ def proposal_facts(found: "Examination") -> dict[str, Any]:
 
 
 def print_proposal(found: "Examination") -> None:
-    """Print the names as a table, then what they do not show, then the command that exports."""
+    """Print the names as a table, what they do not show, and the command that exports."""
     from rich.table import Table
 
     from tfexport.cli.reports import print_table
@@ -168,9 +212,9 @@ def print_proposal(found: "Examination") -> None:
     for key, name in facts["rename"].items():
         words = isinstance(name, dict)
         rules.add_row(key, ", ".join(f"{k} {v}" for k, v in name.items()) if words else name)
-    print_table(rules)
     click.echo(f"{facts['path']}: a checkpoint, {human_size(Path(facts['path']).stat().st_size)}")
-    click.echo("layout:     none; all names were matched with tfexport's own, as above")
+    click.echo("layout:     none; all names were matched with tfexport's own, as below")
+    print_table(rules)
     for number, (key, meaning) in enumerate(facts["missing"].items()):
         click.echo(f"{'not shown:' if number == 0 else '':<12}{key:<19}{meaning}")
     for note in facts["notes"]:
@@ -262,7 +306,13 @@ _PLACES = {
 @click.command(short_help="Describe a checkpoint, a bundle or a single file.")
 @click.argument("path", type=click.Path())
 @checkpoint_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--all",
+    "every_row",
+    is_flag=True,
+    help="Print the whole config, every file of a bundle, and what became of every key.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, which has everything.")
 @click.pass_context
 def inspect(
     ctx: click.Context,
@@ -271,21 +321,18 @@ def inspect(
     settings: tuple[str, ...],
     layout: str | None,
     rename: str | None,
+    every_row: bool,
     as_json: bool,
 ) -> None:
     """Describe PATH.
 
-    Of a checkpoint: layout, config (read, assumed or missing), parameters, how every key is used,
-    and why it cannot be exported; if no layout reads it, what its names match. Of a bundle, after
-    checking its checksums: versions, limits, graphs, tokenizers, parity. Of a single graph or torch
-    file: what it contains and needs.
+    Of a checkpoint: layout, parameters, settings that its weights do not show, keys that were not
+    read, and why it cannot be exported; if no layout reads it, what its names match. Of a bundle,
+    after checking its checksums: versions, limits, tokenizers, parity. Of a single graph or torch
+    file: what it contains and needs. --all prints every config value, file and key below.
     """
-    from tfexport.bundle import is_bundle
-
     given = {"config": config, "set": settings, "format": layout, "rename": rename}
-    if is_bundle(path):
-        _refuse(path, given)
-        _inspect_bundle(path, as_json)
+    if _inspect_bundle_or_part(path, given, every_row, as_json):
         return
     kind = name_kind(Path(path))
     try:
@@ -293,18 +340,17 @@ def inspect(
             if kind != ONNX_FILE:
                 import torch  # noqa: F401 - so that torch is named first if several are missing
             from tfexport.export import read_info
+            from tfexport.export.artifacts.info import read_graph_info
             from tfexport.export.artifacts.transformers_source import find_transformers
             from tfexport.model_src.checkpoint.read import examine_checkpoint, match_checkpoint
             from tfexport.model_src.config import BUNDLE_IDS
     except MissingDependencyError as error:
         raise MissingDependencyError(f"{path}: {kind}; {error}") from error
-    info = read_info(path)
+    info = read_graph_info(path) if kind == ONNX_FILE else read_info(path)
     if info is not None:
         _refuse(path, given)
-        _print_file(path, info, as_json)
+        _print_file(path, info, every_row, as_json)
         return
-    if kind == ONNX_FILE:
-        raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
     values = find_transformers(path, layout)
     if values is not None:
         options = {"config": config, "settings": settings, "rename": rename}
@@ -326,9 +372,28 @@ def inspect(
     if as_json:
         _print_json(checkpoint_facts(found))
     else:
-        print_checkpoint(found)
+        print_checkpoint(found, every_row)
     if found.problems:
         ctx.exit(1)
+
+
+def _inspect_bundle_or_part(
+    path: str, given: dict[str, Any], every_row: bool, as_json: bool
+) -> bool:
+    """Describe a bundle, or a file of one; return whether the path is either."""
+    from tfexport.bundle import find_part, is_bundle
+
+    part = None
+    if not is_bundle(path):
+        part = find_part(path)
+        if part is None:
+            return False
+    _refuse(path, given)
+    if part is None:
+        _inspect_bundle(path, every_row, as_json)
+    else:
+        _print_part(path, part, as_json)
+    return True
 
 
 def _inspect_transformers(
@@ -385,11 +450,8 @@ def _print_json(values: dict[str, Any]) -> None:
     click.echo(text)
 
 
-def _inspect_bundle(path: str, as_json: bool) -> None:
-    from rich.table import Table
-
+def _inspect_bundle(path: str, every_row: bool, as_json: bool) -> None:
     from tfexport.bundle import open_bundle
-    from tfexport.cli.reports import print_table, settings_lines
     from tfexport.cli.tuning import read_layout
 
     manifest = open_bundle(path)
@@ -403,15 +465,6 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     layout = read_layout(Path(path))
     if layout is not None:
         facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
-    _print_config(manifest.config)
-    if manifest.parameters:
-        _print_parameters(manifest.parameters)
-    files = Table()
-    for column in ("file", "size", "sha256"):
-        files.add_column(column, justify="right" if column == "size" else "left")
-    for name, entry in manifest.files.items():
-        files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
-    print_table(files)
     click.echo(
         f"{path}: a bundle of tfexport {manifest.tfexport_version}, "
         f"{human_size(manifest.size)}, checksums good"
@@ -419,9 +472,30 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     for key, value in facts.items():
         click.echo(f"{key + ':':<13}{value}")
     set_to = {**manifest.config, **manifest.generation}
-    values = {key: (set_to.get(key), it) for key, it in manifest.origins.items()}
-    for number, line in enumerate(settings_lines(values)):
-        click.echo(f"{'settings:' if number == 0 else '':<13}{line}")
+    _print_settings({key: (set_to.get(key), it) for key, it in manifest.origins.items()}, 13)
+    if not every_row:
+        parameters = f", {len(manifest.parameters)} parameters" if manifest.parameters else ""
+        counted = f"{len(manifest.config)} config values, {len(manifest.files)} files{parameters}"
+        click.echo(f"{'more:':<13}{counted}: {_ALL} shows them")
+        return
+    _print_config(manifest.config)
+    if manifest.parameters:
+        _print_parameters(manifest.parameters)
+    _print_files(manifest)
+
+
+def _print_files(manifest: "Manifest") -> None:
+    """Print the files of a bundle."""
+    from rich.table import Table
+
+    from tfexport.cli.reports import print_table
+
+    files = Table()
+    for column in ("file", "size", "sha256"):
+        files.add_column(column, justify="right" if column == "size" else "left")
+    for name, entry in manifest.files.items():
+        files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
+    print_table(files)
 
 
 def _bundle_facts(manifest: "Manifest") -> dict[str, str]:
@@ -561,11 +635,24 @@ def _module_facts(
     return facts
 
 
-def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:
+def _print_part(path: str, part: "BundlePart", as_json: bool) -> None:
+    """Describe one file of a bundle."""
+    bundle, version = str(part.bundle), part.manifest.tfexport_version
+    if as_json:
+        kind = "graph of a bundle" if part.graph else "file of a bundle"
+        _print_json({
+            "kind": kind, "graph": part.graph, "bundle": bundle, "tfexport_version": version,
+        })  # fmt: skip
+        return
+    size = human_size(Path(path).stat().st_size)
+    click.echo(f"{path}: {part.what} of the bundle {bundle}, of tfexport {version}, {size}")
+    click.echo(f"The bundle is described by: tfexport inspect {shlex.quote(bundle)}")
+
+
+def _print_file(path: str, info: "ArtifactInfo", every_row: bool, as_json: bool) -> None:
     if as_json:
         _print_json(info.to_dict())
         return
-    _print_config(info.config)
     size = human_size(Path(path).stat().st_size)
     click.echo(f"{path}: {info.kind}, of tfexport {info.tfexport_version}, {size}")
     for title, versions in (("needs:", info.needs), ("written with:", info.written_with)):
@@ -577,6 +664,10 @@ def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:
     before = ", before quantising" if info.quantization else ""
     click.echo(f"{'parity:':<14}{_parity(info.parity)}{before}")
     click.echo(f"{'weights:':<14}{_weights(info.quantization)}")
+    if every_row:
+        _print_config(info.config)
+    else:
+        click.echo(f"{'more:':<14}{len(info.config)} config values: {_ALL} shows them")
 
 
 def _parity(parity: Any) -> str:

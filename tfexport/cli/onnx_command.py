@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     "--split",
     metavar="HOW",
     help="How text is split into the words of a list or vocabulary: whitespace, basic_english "
-    "(torchtext's), or spacy:LANGUAGE, such as spacy:de.",
+    "(torchtext's), characters, or spacy:LANGUAGE, such as spacy:de.",
 )
 @click.option("--source-split", metavar="HOW", help="How source text is split.")
 @click.option("--target-split", metavar="HOW", help="How target text is split.")

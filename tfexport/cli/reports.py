@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 NOT_OWN = "not compared with your code"
+# Origins of settings that nobody said: defaults, and what an earlier export took.
+_GUESSED = ("assumed", "bundle", TRANSFORMERS)
 
 
 def parity_table(report: "ParityReport", name: str) -> Table:
@@ -95,15 +97,29 @@ def cell_text(found: "list[Comparison]") -> str:
 
 
 def verdict(report: "ParityReport") -> str:
-    """Summarise a report in one sentence."""
+    """Summarise a report in one sentence, which begins with what was not compared."""
+    own = "" if report.own_code is None else f"{NOT_OWN}; "
+    return f"{own}{outcome(report)}: {figures(report)}"
+
+
+def outcome(report: "ParityReport") -> str:
+    """Whether the artifact is equal to its reference, in a few words."""
+    if report.passed:
+        return f"equal to {report.reference}"
+    return f"{'NOT equal to' if report.comparisons else 'not compared with'} {report.reference}"
+
+
+def figures(report: "ParityReport") -> str:
+    """The numbers of an ``outcome``: what was compared, and what differs."""
     from tfexport.export.parity import TOKEN_STAGES
 
     summary = report.summary()
-    own = "" if report.own_code is None else f"{NOT_OWN}; "
-    if not report.passed:
-        failure = report.first_failure()
-        stage = failure.stage if failure else "nothing compared"
-        return f"{own}NOT equal to {report.reference}: first difference in {stage}"
+    if (failure := report.first_failure()) is not None:
+        wrong = sum(not c.passed for c in report.comparisons)
+        of_all = f"{wrong} of {len(report.comparisons)} comparisons differ"
+        return f"first difference in {failure.stage}; {of_all}"
+    if not report.comparisons:
+        return "nothing of it could be compared"
     differences = summary["largest_difference"].items()
     largest = max((v for k, v in differences if k not in TOKEN_STAGES), default=0.0)
     ties = f", {summary['near_ties']} near ties" if summary["near_ties"] else ""
@@ -112,8 +128,7 @@ def verdict(report: "ParityReport") -> str:
     texts = summary.get("expected")
     equal = "" if texts is None else f", {texts['equal']} of {texts['lines']} expected texts equal"
     return (
-        f"{own}equal to {report.reference}: {quick}{tokens}{summary['shapes']} shapes{ties}, "
-        f"largest difference {largest:.1e}{equal}"
+        f"{quick}{tokens}{summary['shapes']} shapes{ties}, largest difference {largest:.1e}{equal}"
     )
 
 
@@ -157,10 +172,16 @@ def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
     if report.own_code is None:
         return
     click.echo(report.own_code.spelled(spell), err=stderr)
-    if report.settings:
-        click.echo("The weights do not show these settings; check each of them:", err=stderr)
-    for line in settings_lines(report.settings):
-        click.echo(f"  {line}", err=stderr)
+    guessed = {key: it for key, it in report.settings.items() if it[1] in _GUESSED}
+    known = {key: it for key, it in report.settings.items() if key not in guessed}
+    for title, settings in (
+        ("The weights do not show these settings, which your files and options do:", known),
+        ("Neither weights nor files show these settings; check each of them:", guessed),
+    ):
+        if settings:
+            click.echo(title, err=stderr)
+        for line in settings_lines(settings):
+            click.echo(f"  {line}", err=stderr)
 
 
 def stage_table(report: "ParityReport", name: str) -> Table:
@@ -224,10 +245,12 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         *(f"<p>{html.escape(note)}</p>" for note in said if note),
         *_settings(report),
         f'<div class="map">{_table(report)}</div>',
-        _scale(),
+        _scale(all(c.passed for c in report.comparisons)),
         f"<p>signature: <code>{html.escape(signature)}</code></p>",
     ]
-    save_page(path, f"{name}: parity", f"{name}: {verdict(report)}", lines)
+    title, numbers = f"{name}: {outcome(report)}", figures(report)
+    first = f"<p><strong>{html.escape(numbers[0].upper() + numbers[1:])}.</strong></p>"
+    save_page(path, title, title, [first, *lines])
 
 
 def save_page(path: PathLike, title: str, heading: str, lines: Iterable[str]) -> None:
@@ -287,8 +310,8 @@ def _heat(used: float) -> float:
     return min(1.0, max(0.0, 2 * used - 1))
 
 
-def _scale() -> str:
+def _scale(passed: bool) -> str:
     steps = (0.0, 0.5, 0.75, 1.0)
     cells = "".join(f'<span style="--heat: {_heat(step):.2f}">{step:.0%}</span>' for step in steps)
-    wrong = '<span class="wrong">✗ differs</span>'
-    return f'<p class="scale">part of the tolerance taken: {cells} {wrong}</p>'
+    wrong = "" if passed else ' <span class="wrong">✗ differs</span>'
+    return f'<p class="scale">part of the tolerance taken: {cells}{wrong}</p>'

@@ -207,11 +207,38 @@ def _srt(content: str, markup: Markup) -> TextFile:
         import srt
     except ImportError:
         raise missing_dependency("subtitles need srt", "markup") from None
-    try:
-        cues = [cue.content for cue in srt.parse(content.replace("\r\n", "\n"))]
-    except (srt.SRTParseError, srt.TimestampParseError, ValueError) as error:
-        raise InputError(f"not SubRip: {str(error)[:200]}") from None
-    return _subtitles(content, cues, markup, _SRT_TIMES)
+    unified, begin, cues = content.replace("\r\n", "\n"), 0, list[str]()
+
+    def line_of(place: int) -> int:
+        return unified.count("\n", 0, begin + place) + 1
+
+    while True:
+        cues.clear()
+        try:
+            cues += (cue.content for cue in srt.parse(unified[begin:]))
+            break
+        except srt.SRTParseError as error:
+            unread = error.unmatched_content
+            if not error.expected_start and unified[begin + error.actual_start :].strip():
+                begin += error.actual_start  # what stands above the first cue is kept
+                continue
+            blank = len(unread) - len(unread.lstrip())
+            raise InputError(
+                f"not SubRip: line {line_of(error.expected_start + blank)}: "
+                f"{unread.strip()[:60]!r} belongs to no subtitle; expected a number, a line of "
+                "times (00:00:01,000 --> 00:00:02,500) and text. Correct or remove it."
+            ) from None
+        except (ValueError, OverflowError):  # of a time that is too large
+            times = [*_SRT_TIMES.finditer(unified, begin)][len(cues) :]
+            where = f"line {line_of(times[0].start() - begin)}: " if times else ""
+            raise InputError(f"not SubRip: {where}its times cannot be read.") from None
+    file = _subtitles(content, cues, markup, _SRT_TIMES)
+    above = unified[:begin]
+    if not above.strip():
+        return file
+    first = above[: len(above) - len(above.lstrip())].count("\n") + 1
+    rest = [part for part in file.kept if part.line is None or part.line > line_of(0)]
+    return replace(file, kept=[KeptPart(first, above.strip(), _NO_CUE), *rest])
 
 
 def _vtt(content: str, markup: Markup) -> TextFile:

@@ -401,7 +401,9 @@ class Translator:
     ) -> Iterator[str]:
         """Translate one text and yield its translation in pieces, as they are decoded.
 
-        Pieces consist of complete characters; joined they are the text that ``translate`` returns.
+        Pieces consist of complete characters; joined they are the text that ``translate`` returns
+        with ``beam_size=1``: a beam that is the bundle's own default cannot be streamed, and is
+        left out.
 
         Args:
             text: the source text.

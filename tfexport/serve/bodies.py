@@ -43,7 +43,13 @@ class First(pydantic.FailFast):
 Texts = Annotated[list[str], First()]
 
 
-def unsupported(*harmless: Any) -> pydantic.BeforeValidator:
+class Unsupported(pydantic.BeforeValidator):
+    """The check of a field of a protocol that no model has."""
+
+    __slots__ = ()
+
+
+def unsupported(*harmless: Any) -> Unsupported:
     """A field of a protocol that no model has; only values without an effect are accepted."""
 
     def check(value: Any) -> Any:
@@ -51,7 +57,7 @@ def unsupported(*harmless: Any) -> pydantic.BeforeValidator:
             return None
         raise ValueError("not supported by this server; omit it")
 
-    return pydantic.BeforeValidator(check)
+    return Unsupported(check)
 
 
 _MOST_NAMES = 64  # of an object in a body
@@ -209,7 +215,11 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _hint(kind: type[Fields], location: tuple[int | str, ...]) -> str:
-    known = list(kind.model_fields)
+    known = [
+        name
+        for name, field in kind.model_fields.items()
+        if not any(isinstance(each, Unsupported) for each in field.metadata)
+    ]
     if len(location) != 1:
         return "omit it"
     near = nearest_name(str(location[0]), known)

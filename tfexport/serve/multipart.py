@@ -101,6 +101,7 @@ def form_values(
     """
     values: dict[str, bytes | str | list[str]] = {}
     problems = []
+    hint = f"; a file belongs in the field {' or '.join(files)}"
     for given, contents in found.items():
         name = given[:-2] if given.endswith("[]") and given[:-2] in lists else given
         if len(contents) > 1 and name not in lists:
@@ -108,12 +109,12 @@ def form_values(
         elif name in files:
             values[name] = contents[0]
         elif any(len(content) > _LONGEST_FIELD for content in contents):
-            problems.append(f"{name[:60]}: has more than {_LONGEST_FIELD} bytes")
+            problems.append(f"{name[:60]}: has more than {_LONGEST_FIELD} bytes{hint}")
         else:
             try:
                 texts = [content.decode() for content in contents]
             except UnicodeDecodeError:
-                problems.append(f"{name[:60]}: is not UTF-8")
+                problems.append(f"{name[:60]}: is not text in UTF-8{hint}")
                 continue
             before = values.get(name, [])
             assert isinstance(before, list)

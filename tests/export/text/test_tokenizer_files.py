@@ -57,6 +57,18 @@ def test_each_side_may_be_split_in_its_own_way(folder: Path) -> None:
     assert names == {"source": "source-vocab.json", "target": "target-vocab.json"}
 
 
+def test_list_of_characters_has_the_space_as_a_line(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, " ", "j", "a", "d"]))
+    model = config(8, 8)
+    with pytest.raises(TokenizerError, match=r"line 5, ' ', can never.* set split='characters'"):
+        choose_tokenizers(tmp_path / "vocab.txt").load(model)
+    files = choose_tokenizers(tmp_path / "vocab.txt", splits=Splits("characters"))
+    files.check(model)
+    source, target = files.load(model)
+    assert source.encode("ja da") == [5, 6, 4, 7, 6]
+    assert target.decode([2, 5, 6, 4, 7, 6, 3]) == "ja da"
+
+
 def test_list_of_words_without_a_split_is_copied_as_it_is(folder: Path) -> None:
     files = choose_tokenizers(folder / "vocab.txt")
     (folder / "out").mkdir()

@@ -21,7 +21,7 @@ from tfexport.runtime.text.tokenizer import load_tokenizer
 from tfexport.runtime.text.vocabulary import Vocabulary
 
 WORDS = ["<unk>", "<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(4, 13))]
-SPLITS = ("whitespace", "basic_english", "spacy:de", "spacy:", "other", "", None)
+SPLITS = ("whitespace", "basic_english", "characters", "spacy:de", "spacy:", "other", "", None)
 FIXTURES = sorted((REPOSITORY / "tests" / "fixtures" / "torchtext").glob("*.p[tk]*"))
 # Instructions of pickles, to be put anywhere: marks, memos, calls, containers, large numbers.
 INSTRUCTIONS = (
@@ -142,7 +142,7 @@ def _value(rng: Random) -> Any:
 
 
 def _read_out_of_a_bundle(rng: Random, path: Path) -> None:
-    Vocabulary(WORDS, rng.choice(["whitespace", "basic_english"])).write(path)
+    Vocabulary(WORDS, rng.choice(["whitespace", "basic_english", "characters"])).write(path)
     if rng.random() < 0.5:
         path.write_bytes(mutate_bytes(rng, path.read_bytes()))
     else:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support import tutorial
+from tests.support.paths import REPOSITORY
 from tfexport.errors import CheckpointError
 from tfexport.model_src import load_checkpoint
 
@@ -79,6 +80,18 @@ def test_folders_without_plain_weights(tmp_path: Path, names: list[str], words: 
     message = refused(tmp_path)
     assert all(word in message for word in words.split())
     assert names[0] in message
+
+
+def test_whoever_merges_an_adapter_is_told_to_compare(tmp_path: Path) -> None:
+    torch.save({"base_model.model.x.lora_A.weight": torch.zeros(2, 2)}, tmp_path / "model.pt")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "adapter_config.json").write_text("{}")
+    for path in (tmp_path / "model.pt", tmp_path / "folder"):
+        message = refused(path)
+        assert "logits" in message
+        assert "docs/checkpoints.md, adapters" in message
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    assert "modules_to_save" in page.partition("\n### Adapters\n")[2].partition("\n### ")[0]
 
 
 def test_an_adapter_beside_weights_is_not_left_out_silently(tmp_path: Path) -> None:

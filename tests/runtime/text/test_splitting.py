@@ -5,14 +5,17 @@ The pairs in ``fixtures/torchtext/basic_english.json`` were written by torchtext
 """
 
 import json
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.support.paths import REPOSITORY
 from tests.system.test_imports import run
 from tfexport.errors import TokenizerError
-from tfexport.runtime.text.vocabulary import find_splitter
+from tfexport.runtime.text.tokenizer import load_tokenizer
+from tfexport.runtime.text.vocabulary import Vocabulary, find_splitter
 
 pytestmark = pytest.mark.no_model
 
@@ -26,6 +29,35 @@ def test_basic_english_gives_the_words_of_torchtext(line: str, words: list[str])
 
 def test_white_space_is_all_that_splits_without_a_tokenizer() -> None:
     assert find_splitter("whitespace")(" It's\u2003a\tcat. ") == ["It's", "a", "cat."]
+
+
+def test_every_character_is_a_word_and_a_space_too() -> None:
+    assert find_splitter("characters")("Ja,  é\u0301🙂\n") == [*"Ja,  é\u0301🙂\n"]
+
+
+def test_javascript_reads_characters_as_python_does(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    words = ["<unk>", "<pad>", " ", "a", "é", "🙂"]
+    Vocabulary(words, "characters").write(tmp_path / "vocab.json")
+    ours = load_tokenizer(tmp_path / "vocab.json", "vocabulary", 6, 0, hidden=(1,))
+    code = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ loadTokenizers }} from "{REPOSITORY}/native/wasm/texts.mjs";
+        const entry = {{ kind: "vocabulary", file: "vocab.json" }};
+        const manifest = {{ special_ids: {{ unk: 0, pad: 1 }}, module: null, languages: null,
+                           tokenizers: {{ source: entry, target: entry }} }};
+        const read = async (name) => readFileSync("{tmp_path}/" + name, "utf8");
+        const {{ source }} = await loadTokenizers(manifest, {{ text: read }});
+        const {{ ids }} = source.encode("a é  🙂x");
+        const text = source.decode([1, ...ids], {{ skip_special_tokens: true }});
+        console.log(JSON.stringify([ids, text]));
+    """
+    run = ["node", "--input-type=module", "-e", code]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ids = ours.encode("a é  🙂x")
+    assert json.loads(done.stdout) == [ids, ours.decode([1, *ids])]
 
 
 def test_spacy_splits_as_its_own_tokenizer_does() -> None:
@@ -61,7 +93,7 @@ def test_spacy_that_is_missing_is_named() -> None:
             "moses",
             "'moses' is not a known rule for splitting text; expected whitespace, basic_english",
         ),
-        ("", "expected whitespace, basic_english or spacy:LANGUAGE"),
+        ("", "expected whitespace, basic_english, characters or spacy:LANGUAGE"),
         ("spacy:de_core_news_sm", "is not a language.*de_core_news_sm uses the tokenizer of de"),
         ("spacy:../model", "is not a language"),
         ("spacy:", "is not a language"),

@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tfexport.bundle import Limits, TokenizerEntry
 from tfexport.errors import InputError, TokenizerError
+from tfexport.runtime.streaming import TextStream
+from tfexport.runtime.text.codec import TextCodec
 from tfexport.runtime.text.tokenizer import load_tokenizer
 from tfexport.runtime.text.vocabulary import Vocabulary, read_vocabulary
 
@@ -30,6 +34,30 @@ def test_text_is_split_as_the_file_says(tmp_path: Path) -> None:
     without = load_tokenizer(tmp_path / "vocab.json", "vocabulary", 7, None)
     with pytest.raises(InputError, match="'nord' is not in the vocabulary"):
         without.encode("IGLU'Nord")
+
+
+def test_characters_are_joined_by_nothing_and_a_space_is_one(tmp_path: Path) -> None:
+    Vocabulary(["<unk>", "<pad>", " ", "j", "a", "\n"], "characters").write(tmp_path / "v.json")
+    tokenizer = load_tokenizer(tmp_path / "v.json", "vocabulary", 6, 0, hidden=(1,))
+    assert tokenizer.encode("ja  ja\n") == [3, 4, 2, 2, 3, 4, 5]
+    assert tokenizer.decode([1, 3, 4, 2, 2, 3, 4, 5, 1]) == "ja  ja\n"
+    assert tokenizer.find(" ") == 2
+    pieces = TextStream(tokenizer.decode, tokenizer.whole_words)
+    assert [pieces.add(token) for token in (3, 4, 2, 3)] == ["j", "a", "", " j"]
+
+
+def test_unknown_characters_are_replaced_without_more_spaces(tmp_path: Path) -> None:
+    Vocabulary(["<unk>", " ", "j", "a"], "characters").write(tmp_path / "v.json")
+    entry = TokenizerEntry("vocabulary", "v.json")
+    manifest: Any = SimpleNamespace(
+        special_ids=SimpleNamespace(unk=0, bos=None, eos=None), hidden_ids=(),
+        config={"add_source_bos": False, "add_source_eos": False},
+        limits=Limits(4, 4, None, None), tokenizers={"source": entry, "target": entry},
+    )  # fmt: skip
+    codec = TextCodec(tmp_path, manifest)
+    tokens, source = [2, 0, 1, 0, 3], "jé ßa"
+    assert codec.encode(source) == tokens
+    assert codec.fill_unknowns(tokens, [(i, i) for i in range(5)], source) == source
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,7 @@ def verify_bundle(
     samples, expect = options.get("samples"), options.get("expect")
     plan = plan_bundle(bundle, manifest, level, samples, progress, language_pair)
     report = compare_bundle(bundle, manifest, found, bundle_comparisons(), plan)
+    report = info.note_own_code(report)
     if expect is None:
         return report
     return add_expected(report, bundle, expect, near_tie_of(found, report), progress, language_pair)

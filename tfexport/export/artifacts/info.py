@@ -16,7 +16,7 @@ from typing import Any
 import onnx_ir as ir
 
 from tfexport import __version__
-from tfexport.bundle import Manifest
+from tfexport.bundle import WEIGHTS, Manifest, find_part
 from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.artifacts.option_rules import BUNDLE, TORCH_EXPORT, TORCHSCRIPT
 from tfexport.export.graph_forms import file_forms
@@ -128,6 +128,18 @@ class ArtifactInfo:
                 "verify a float32 export of the same checkpoint."
             )
 
+    def note_own_code(self, report: ParityReport) -> ParityReport:
+        """The report with a word about the user's code that this export was compared with.
+
+        It is as it was if that code was run this time too, or was not run at the export.
+        """
+        before = self.parity if isinstance(self.parity, dict) else {}
+        code = before.get("reference")
+        if report.not_run is None or "own_code" in before or code in (None, report.reference):
+            return report
+        told = f"the export was compared with {code}, which was not given here"
+        return dataclasses.replace(report, not_run="; ".join(filter(None, [told, report.not_run])))
+
 
 def describe_export(
     kind: str, config: TransformerConfig, report: ParityReport | None, **others: Any
@@ -178,11 +190,23 @@ def read_graph_info(path: PathLike) -> ArtifactInfo:
     except Exception as error:  # protobuf raises various errors for invalid bytes
         raise BundleError(f"{path}: not an ONNX file, or damaged: {error}") from None
     if model.metadata_props.get("tfexport_graph") not in file_forms():
-        raise BundleError(f"{path}: not a single graph that tfexport wrote.")
+        if (part := find_part(path)) is not None:
+            raise BundleError(f"{path}: {part.what} of the bundle {part.bundle}; pass that folder.")
+        if _reads_weights_of_a_bundle(model):
+            raise BundleError(
+                f"{path}: the graph {model.graph.name!r} of a bundle that tfexport wrote, without "
+                f"the bundle's other files: it reads {WEIGHTS} beside it. Pass the bundle's folder."
+            )
+        raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
     try:
         return _info_of_graph(model)
     except (LookupError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: its metadata is damaged: {error}") from None
+
+
+def _reads_weights_of_a_bundle(model: ir.Model) -> bool:
+    values = (value.const_value for value in model.graph.initializers.values())
+    return any(isinstance(it, ir.ExternalTensor) and it.location == WEIGHTS for it in values)
 
 
 def _info_of_graph(model: ir.Model) -> ArtifactInfo:

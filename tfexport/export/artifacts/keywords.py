@@ -88,7 +88,7 @@ class ExportKeywords(VerifyKeywords, total=False):
             custom module, together with ``tokenizer``.
         target_tokenizer: the tokenizer of the target.
         split: how text is split into the words of a list or vocabulary, on both sides:
-            "whitespace", "basic_english" or "spacy:" and a language.
+            "whitespace", "basic_english", "characters" or "spacy:" and a language.
         source_split: the same for the source only.
         target_split: the same for the target only.
         reads: "sentences" or "texts", the unit that a server passes to the model; by default what

@@ -244,9 +244,9 @@ def verify_graph(
     if TEXTS in info.inputs:
         tokenizers = choose_tokenizers(folder=folder_of(checkpoint))
         texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
-        return compare_text(path, tokenizers, found, texts, progress)
+        return info.note_own_code(compare_text(path, tokenizers, found, texts, progress))
     spec = form.spec(found.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs do not match this checkpoint.")
     plan = plan_file(path.name, found.config, level, samples, progress)
-    return form.compare(path, spec, found, plan)
+    return info.note_own_code(form.compare(path, spec, found, plan))

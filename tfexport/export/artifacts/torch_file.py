@@ -122,7 +122,7 @@ def verify_torch_file(
     found = _read(checkpoint, info.kind, read_options(options), info.config)
     info.require_same_model(path, found.config)
     plan = plan_file(path.name, found.config, level, options.get("samples"), progress)
-    return _compare(path, info.kind, found, plan)
+    return info.note_own_code(_compare(path, info.kind, found, plan))
 
 
 def _read(

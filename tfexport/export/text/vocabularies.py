@@ -15,7 +15,7 @@ from tfexport.model_src.checkpoint.pickle_parser import Call, Global, PickleErro
 from tfexport.model_src.checkpoint.toolkit_pickles import words_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.tokenizer import WordTokenizer
-from tfexport.runtime.text.vocabulary import WHITESPACE, find_word_problem
+from tfexport.runtime.text.vocabulary import CHARACTERS, WHITESPACE, find_word_problem
 
 # Vocabularies as training code saves them: JSON values, or a pickle that was parsed to plain data.
 
@@ -397,15 +397,17 @@ def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Mes
             )
 
 
-def _never_found(words: Sequence[str]) -> Iterator[str]:
+def _never_found(words: Sequence[str]) -> Iterator[Message]:
     """Report words that contain white space, at which text is split."""
     wrong = [(place, word) for place, word in enumerate(words) if word.split() != [word]]
     if wrong:
         place, word = wrong[0]
         more = f" (and {len(wrong) - 1} more lines)" if len(wrong) > 1 else ""
-        yield (
+        yield Message(
             f"line {place + 1}, {word[:_SHOWN]!r}{more}, can never match: text is split at white "
-            "space, so a word must not contain any. For an unused id, write <unused0>"
+            "space, so a word must not contain any. For an unused id, write <unused0>; for a model "
+            "that reads characters, set ",
+            Option("split", CHARACTERS),
         )
 
 

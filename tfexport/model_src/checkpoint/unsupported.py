@@ -306,7 +306,9 @@ def is_ours(values: Mapping[str, Any]) -> bool:
 
 _MERGE = (
     "Merge them into the model, and save that: model = model.merge_and_unload() of PEFT, then "
-    "model.save_pretrained('merged') or torch.save(model.state_dict(), 'model.pt')."
+    "model.save_pretrained('merged') or torch.save(model.state_dict(), 'model.pt'). "
+    "Compare its logits with those before, as merging may give another model: "
+    "docs/checkpoints.md, adapters."
 )
 _NOT_MERGED = "which are not merged into the weights; the model needs them."
 _UNQUANTISED = (
@@ -415,7 +417,8 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
         how = "in addition to its weights" if weights else "alone"
         return (
             f"holds an adapter such as LoRA {how} ({', '.join(adapters)}). Merge it into the "
-            "model, save it, and export that:\n"
+            "model, compare the logits of both (docs/checkpoints.md, adapters), save it, and "
+            "export that:\n"
             f"  from peft import AutoPeftModelForSeq2SeqLM\n"
             f"  model = AutoPeftModelForSeq2SeqLM.from_pretrained({folder.name!r})\n"
             "  model.merge_and_unload().save_pretrained('merged')"

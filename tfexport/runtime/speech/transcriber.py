@@ -94,6 +94,18 @@ class Sound:
         return min(self.frames, math.ceil(round(self.duration / FRAME_SECONDS, 6)))
 
 
+def _other_verb(media: str | None) -> str:
+    """What a bundle reads that is not decoded as Whisper is, and what takes it."""
+    takes = "transcribe takes bundles of Whisper models"
+    if media != AUDIO:
+        reads = "no sound" if media is None else "pictures, not sound"
+        return f"reads {reads}; translate takes it ('tfexport translate'), and {takes}."
+    return (
+        "is not decoded as Whisper is: its model's files have no settings for it. Its sounds are "
+        f"read by 'tfexport translate', in Python by generate_from; {takes}."
+    )
+
+
 class Transcriber:
     """Transcribes sounds with a bundle of a Whisper model."""
 
@@ -114,10 +126,7 @@ class Transcriber:
         speech = engine.manifest.speech
         io = engine.manifest.module_io
         if speech is None or io is None:
-            raise ConfigError(
-                f"{engine.path}: is not decoded as Whisper is: its model's files have no settings "
-                "for it"
-            )
+            raise ConfigError(f"{engine.path}: {_other_verb(engine.manifest.media)}")
         self._speech: Speech = speech
         self._options = options.resolved(
             speech, int(engine.manifest.generation.get("beam_size", 1))

@@ -219,12 +219,19 @@ class TextCodec:
         )
         text, pending = "", list[int]()
         space = ""  # between the text so far and the next piece
+
+        def decoded() -> str:
+            following = self.decode(pending)
+            # A space that is a token of its own is not written twice.
+            before = "" if following[:1] == " " else self._space_before(pending[0], space)
+            return before + following
+
         for place, token in enumerate(tokens):
             if token != unk:
                 pending.append(token)
                 continue
             if pending:
-                text += self._space_before(pending[0], space) + self.decode(pending)
+                text += decoded()
             loose = self.target.unknown_is_word or (
                 pending and self.target.piece(pending[-1]) in WORD_MARKS
             )
@@ -233,7 +240,7 @@ class TextCodec:
             text += (" " if text and loose and not text.endswith(" ") else "") + surface
             pending, space = [], " "
         if pending:
-            text += self._space_before(pending[0], space) + self.decode(pending)
+            text += decoded()
         return text
 
     def _space_before(self, token: int, space: str) -> str:

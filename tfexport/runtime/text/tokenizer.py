@@ -13,6 +13,7 @@ from tfexport.runtime.text.libraries import (
     read_file,
 )
 from tfexport.runtime.text.vocabulary import (
+    CHARACTERS,
     WHITESPACE,
     Vocabulary,
     describe_foreign,
@@ -200,7 +201,7 @@ class SentencePieceTokenizer:
 
 
 class WordTokenizer:
-    """A vocabulary of complete words, joined by spaces in decoded text."""
+    """A vocabulary of complete words, joined by spaces in decoded text, or of characters."""
 
     own_end: int | None = None
 
@@ -211,7 +212,8 @@ class WordTokenizer:
         self._ids = {word: i for i, word in enumerate(self.words)}
         self._unk_id, self._hidden = unk_id, frozenset(hidden)
         self.size = len(self.words)
-        self.unknown_is_word = self.whole_words = True
+        self.unknown_is_word = self.whole_words = vocabulary.split != CHARACTERS
+        self._between = " " if self.whole_words else ""
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
@@ -226,7 +228,7 @@ class WordTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
         with failures_as(TokenizerError, lambda: "cannot decode these ids"):
-            return " ".join(
+            return self._between.join(
                 self.words[i] for i in ids if 0 <= i < self.size and i not in self._hidden
             )
 

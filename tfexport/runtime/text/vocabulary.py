@@ -145,8 +145,9 @@ Splitter = Callable[[str], list[str]]
 
 WHITESPACE = "whitespace"
 BASIC_ENGLISH = "basic_english"
+CHARACTERS = "characters"
 SPACY = "spacy:"  # followed by a language
-KNOWN = f"{WHITESPACE}, {BASIC_ENGLISH} or {SPACY}LANGUAGE, such as {SPACY}de"
+KNOWN = f"{WHITESPACE}, {BASIC_ENGLISH}, {CHARACTERS} or {SPACY}LANGUAGE, such as {SPACY}de"
 
 # Source: torchtext 0.4 to 0.18, torchtext.data.utils. Its last replacement, of white space by
 # one space, is omitted: it has no effect on the split.
@@ -169,8 +170,9 @@ def find_splitter(name: str) -> Splitter:
     """Find the function that splits text into words by its name.
 
     Args:
-        name: "whitespace"; "basic_english", the tokenizer of torchtext; or "spacy:" and the code
-            of a language, for spaCy's tokenizer of that language.
+        name: "whitespace"; "basic_english", the tokenizer of torchtext; "characters", in which
+            a space is one too; or "spacy:" and the code of a language, for spaCy's tokenizer of
+            that language.
 
     Raises:
         TokenizerError: the name is unknown, or spaCy has no tokenizer for the language.
@@ -180,6 +182,8 @@ def find_splitter(name: str) -> Splitter:
         return str.split
     if name == BASIC_ENGLISH:
         return split_basic_english
+    if name == CHARACTERS:
+        return list
     if name.startswith(SPACY):
         return _spacy_splitter(name.removeprefix(SPACY))
     raise TokenizerError(f"{shown(name)} is not a known rule for splitting text; expected {KNOWN}")

@@ -108,7 +108,8 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/models/{name}", summary="A model, as OpenAI's clients read it.")
     async def model(name: str) -> Response:
-        return JSONResponse(openai_model(service.models.get(name)))
+        found = _aliased(service.models, name) or service.models.get(name)
+        return JSONResponse({**openai_model(found), "id": name})
 
     return router
 
@@ -165,14 +166,22 @@ def _choose(models: Models, name: str | None) -> Model:
     Raises:
         RequestError: there is none.
     """
+    aliased = _aliased(models, name)
+    if aliased is not None:
+        return aliased
     alias = name == ALIAS and ALIAS not in models.names
     model = choose_taking(models, None if alias else name, AUDIO)
     if model is not None:
         return model
     able = models.taking(AUDIO)
-    if not alias:
-        raise wrong(f"model: choose one of {join_some([one.name for one in able])}")
-    return able[0]
+    raise wrong(f"model: choose one of {join_some([one.name for one in able])}")
+
+
+def _aliased(models: Models, name: str | None) -> Model | None:
+    """The model that OpenAI's own name stands for: the first of sound, if none has that name."""
+    if name != ALIAS or ALIAS in models.names:
+        return None
+    return next(iter(models.taking(AUDIO)), None)
 
 
 def _check(body: TranscriptionCall | TranslationCall) -> None:
