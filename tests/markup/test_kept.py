@@ -171,6 +171,45 @@ def test_a_translation_with_other_placeholders_is_not_taken(change: str) -> None
     assert choice.sentences == ["one {x} two."]
 
 
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("one %s two %d three", True), ("one %s two %s three", False),
+        ("one %1$s two %2$d three", False), ("one {} two {:>4} three", True),
+        ("one %(a)s two {b} three", False), ("one %L2 two %1 three %n", False),
+        ('one <a href="%s">two</a> three %d', True), ("one %s. Three.", False),
+    ],
+)  # fmt: skip
+def test_directives_without_a_number_stay_in_their_order(text: str, stays: bool) -> None:
+    """Fails if a program would fill in its first value where the second one belongs."""
+    document = (HTML if "<" in text else PLAIN).read(text)
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [translated(sentence, backwards) for sentence in document.sentences]
+    choice = document.choose(rows)
+    assert choice.sentences == ([document.sentences[0]] if stays else [])
+    assert (document.write(rows, choice) == text) == stays
+
+
+@pytest.mark.parametrize(
+    ("flag", "directive"), [("ruby", "%<name>d"), ("ruby", "%<b>-5s"), ("c", "%<PRIu64>")]
+)
+def test_directives_in_the_form_of_tags_stay(flag: str, directive: str) -> None:
+    entry = f'#, {flag}-format\nmsgid "one {directive} <b>two</b> three"\nmsgstr ""\n'
+    assert there_and_back(entry, "po").endswith(f'msgstr "ONE {directive} <b>TWO</b> THREE"\n')
+    for order in (backwards, shuffled):
+        file = read_file(entry, "po", Markup())
+        made = file.write([translate(text.text, text.markup, order) for text in file.texts])
+        assert made.count(directive) == 2
+        assert made.count("<b>TWO</b>") == 1
+
+
+def test_a_mark_after_a_placeholder_is_outside_of_its_element() -> None:
+    text = "<b>one</b> two <b>me@example.com</b>. three"
+    assert translate(text, HTML, same, lambda word: word if "@" in word else word.upper()) == (
+        "<b>ONE</b> TWO <b>me@example.com</b>. THREE"
+    )
+
+
 # ---- files --------------------------------------------------------------------------------------
 
 

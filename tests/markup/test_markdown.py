@@ -287,6 +287,26 @@ def test_pages_are_translated(page: Path, order: Order) -> None:
     assert made != text
 
 
+def test_what_is_not_translated_keeps_its_lines() -> None:
+    text = "> 1 `a`\n> *2*\n\n> one\n> two\n"
+    assert there_and_back(text) == "> 1 `a`\n> *2*\n\n> ONE TWO\n"
+    assert there_and_back(text, same, str) == text
+
+
+@pytest.mark.parametrize("start", ["[^a] ", ":tada: ", "![a](b) ", "~~[^a]~~ "])
+def test_signs_at_the_start_stay_there_with_one_space(start: str) -> None:
+    """Two spaces more make a list of one in it another block."""
+    text = f"# {start}one\n\n- {start}two\n  - three\n\n| a |\n|---|\n| {start}b |\n"
+    for order in (same, backwards):
+        made = there_and_back(text, order)
+        assert made.lower() == text
+
+
+def test_a_footnote_may_be_one_word() -> None:
+    file = read_file("a[^1] b\n\n[^1]: one two\n\nc\n", "markdown", Markup())
+    assert file.write([None, "one", None]) == "a[^1] b\n\n[^1]: one\n\nc\n"
+
+
 def test_characters_for_private_use_are_refused() -> None:
     with pytest.raises(InputError, match="private use"):
         there_and_back("a \ue100 b")

@@ -9,7 +9,7 @@ from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
 from tfexport.markup.html_reader import read_html
 from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
-from tfexport.markup.placeholders import Placeholders, occurrences, occurs
+from tfexport.markup.placeholders import Placeholders, listed, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
 from tfexport.markup.tokens import NO_RULES, STATEMENT, WHITE, Kind, TagRules, Token, split_runs
@@ -206,19 +206,31 @@ class Document:
             rows: the translations of ``sentences``; optional ones that are kept are left out.
         """
         numbers, lost, place = list[int](), dict[int, Variant](), 0
-        for variants in self._variants():
-            here = zip(variants, rows[place : place + len(variants)], strict=True)
-            whole = (
-                number
-                for number, (variant, row) in enumerate(here, place)
-                if not (variant.optional and row.kept) and self._is_whole(variant, row)
-            )
-            number = next(whole, None)
-            if number is None:
-                number = place
-                lost[place] = variants[0]
-            numbers.append(number)
-            place += len(variants)
+        forms = [variant for variants in self._variants() for variant in variants]
+        for segment in self.segments:
+            begin, firsts = len(numbers), list[int]()
+            for variants in segment.variants:
+                here = zip(variants, rows[place : place + len(variants)], strict=True)
+                whole = (
+                    number
+                    for number, (variant, row) in enumerate(here, place)
+                    if not (variant.optional and row.kept) and self._is_whole(variant, row)
+                )
+                number = next(whole, None)
+                firsts.append(place)
+                if number is None:
+                    number = place
+                    lost[place] = variants[0]
+                numbers.append(number)
+                place += len(variants)
+            pairs = _pairs(forms, rows, Choice(numbers[begin:], lost))
+            if not _keeps_turns(segment, pairs):
+                for sentence, (variants, first) in enumerate(
+                    zip(segment.variants, firsts, strict=True), begin
+                ):
+                    if segment.takes_turns(variants[0]):
+                        numbers[sentence] = first
+                        lost[first] = variants[0]
         return Choice(numbers, lost)
 
     def write(self, rows: Sequence[Row], choice: "Choice") -> str:
@@ -231,10 +243,8 @@ class Document:
         Raises:
             InputError: a translation that has to be aligned has no attention.
         """
-        variants = [variant for variants in self._variants() for variant in variants]
-        pairs = iter([
-            (variants[number], choice.kept(number) or rows[number]) for number in choice.numbers
-        ])  # fmt: skip
+        forms = [variant for variants in self._variants() for variant in variants]
+        pairs = _pairs(forms, rows, choice)
         return "".join(
             part if isinstance(part, str) else _translated(part, pairs) for part in self.parts
         )
@@ -257,6 +267,22 @@ class Document:
         return not self.foreign.find(other) and not any(
             occurs(other, literal) for literal in variant.left_out
         )
+
+
+def _pairs(
+    forms: Sequence[Variant], rows: Sequence[Row], choice: Choice
+) -> Iterator[tuple[Variant, Row]]:
+    """The form of each sentence of a choice, and its row."""
+    for number in choice.numbers:
+        yield forms[number], choice.kept(number) or rows[number]
+
+
+def _keeps_turns(segment: Segment, pairs: Iterator[tuple[Variant, Row]]) -> bool:
+    """Whether the directives of a segment that have no number or name stay in their order."""
+    literals = segment.in_turn
+    if len(literals) < 2:
+        return True
+    return listed(_translated(segment, pairs), literals) == listed(segment.raw, literals)
 
 
 def _places(variant: Variant, row: Row) -> list[tuple[int, int]]:
@@ -297,7 +323,8 @@ def _units(variant: Variant, row: Row) -> list[Unit]:
     elif row.tokens is None:
         raise InputError("a translation without attention cannot be aligned with its markup")
     else:
-        words = align(variant.text, row.text, row.tokens, sorted(places))
+        whole = sorted(variant.places())
+        words = align(variant.text, row.text, row.tokens, sorted(places), whole)
     numbers = dict(zip(places, variant.literals, strict=True))
     return [_placed(variant, unit, numbers) for unit in words]
 

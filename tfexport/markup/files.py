@@ -154,7 +154,12 @@ def _markdown(content: str, markup: Markup) -> TextFile:
                 written += [content[begin : place.start], text]
                 begin = place.end
                 continue
-            lines = iter(write_inline(text, place, references).split("\n"))
+            again = write_inline(text, place, references)
+            if again.split() == place.text.split():  # nothing was translated
+                written.append(content[begin : place.end])
+                begin = place.end
+                continue
+            lines = iter(again.split("\n"))
             # Line breaks that are left are those of the source.
             joined = next(lines)
             for line, between in zip(lines, _kept_breaks(place, text), strict=True):
@@ -182,24 +187,23 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
 
 def _message(text: str, markup: Markup, line: int) -> Text:
     """A text of a program: HTML if it has tags, comments or entities, else plain."""
-    if not _has_tags(text, markup):
-        return Text(text, replace(markup, format="text"), line)
-    return Text(text, _with_tags(markup), line)
-
-
-def _has_tags(text: str, markup: Markup) -> bool:
-    """Whether a text has tags, comments or entities outside of its placeholders."""
+    plain = Text(text, replace(markup, format="text"), line)
     if not _TAG.search(text):
-        return False
-    known = markup.placeholders or Placeholders()
-    for start, end in reversed(known.find(text)):  # Ruby's %<name>d is no tag
-        text = text[:start] + text[end:]
-    return _TAG.search(text) is not None
+        return plain
+    spans = (markup.placeholders or Placeholders()).find(text)
+    rest = text
+    for start, end in reversed(spans):  # Ruby's %<name>d is no tag
+        rest = rest[:start] + rest[end:]
+    if not _TAG.search(rest):
+        return plain
+    literals = tuple(one for span in spans if "<" in (one := text[slice(*span)]))
+    return Text(text, _with_tags(markup, literals), line)
 
 
-def _with_tags(markup: Markup) -> Markup:
-    """The markup of messages and subtitles."""
-    return replace(markup, format="html", rules=replace(markup.rules, program=True))
+def _with_tags(markup: Markup, literals: tuple[str, ...] = ()) -> Markup:
+    """The markup of messages and subtitles; ``literals`` are in the form of tags, and none."""
+    rules = replace(markup.rules, program=True, literals=literals)
+    return replace(markup, format="html", rules=rules)
 
 
 def _srt(content: str, markup: Markup) -> TextFile:

@@ -54,7 +54,7 @@ _ENDED_BY = {
     "option": frozenset({"option", "optgroup"}), "optgroup": frozenset({"optgroup"}),
 }  # fmt: skip
 _LINE = re.compile(r"\r\n|\r|\n")
-_NUMBERED = re.compile(r"(</?\d{1,4}>|<\d{1,4} ?/>|<(?:\d{2,}:)?\d{2}:\d{2}\.\d{3}>)")
+_NUMBERED = re.compile(r"</?\d{1,4}>|<\d{1,4} ?/>|<(?:\d{2,}:)?\d{2}:\d{2}\.\d{3}>")
 # Line breaks of texts of programs that end a sentence; _AFTER_END: of a text after the end of one.
 _EMPTY_LINE = r"[ \t]*(?:\r\n|\r|\n)(?:[ \t]*(?:\r\n|\r|\n))+|(?<=[.!?:…])(?:\r\n|\r|\n)"
 _LATER = re.compile(f"({_EMPTY_LINE})")
@@ -103,7 +103,7 @@ def _apart(tokens: Sequence[Token]) -> list[Token]:
             ended, place, last = False, 0, token.text[-1]
         elif token.kind in ("open", "close") and token.flow == "inline":
             if token.kind == "close":
-                ended, place = _is_spaced(last), 0
+                ended, place = _is_spaced(last) or last in _ENDS, 0
             elif ended and not place:
                 place = len(made)
         elif token.flow != "hidden":
@@ -149,19 +149,23 @@ def _is_note(inside: Sequence[Token], following: Sequence[Token]) -> bool:
 def _of_programs(text: str, rules: TagRules) -> Iterator[Token]:
     """Tokens of a text of a program; see ``TagRules.program``."""
     last = ""
-    for place, part in enumerate(_NUMBERED.split(text)):
-        if place % 2:
+    longest_first = sorted({*rules.literals}, key=lambda each: (-len(each), each))
+    literals = "".join(f"{re.escape(each)}|" for each in longest_first)
+    for place, part in enumerate(re.split(rf"({literals}{_NUMBERED.pattern})", text)):
+        if place % 2 and part in rules.literals:
+            yield Token("text", part, text=part)
+        elif place % 2:
             name = part.strip("</>")
             whole = part.endswith("/>") or ":" in part
             kind: Kind = "empty" if whole else "close" if part.startswith("</") else "open"
             yield Token(kind, part, "hidden" if ":" in part else "inline", name)
-            continue
-        for token in _tokens(part, rules):
-            if token.kind == "text" and token.text:
-                yield from split_lines(token, _AFTER_END if last in _ENDS else _LATER)
-                last = token.text[-1]
-            else:
-                yield token
+        else:
+            for token in _tokens(part, rules):
+                if token.kind == "text" and token.text:
+                    yield from split_lines(token, _AFTER_END if last in _ENDS else _LATER)
+                    last = token.text[-1]
+                else:
+                    yield token
 
 
 def _tokens(text: str, rules: TagRules) -> Iterator[Token]:

@@ -67,6 +67,7 @@ _PROGRAM = re.compile(
 )
 _PROGRAM_END = re.compile(r"[\"'})\];]\s*$")
 _OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a definition
+_FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\]):")
 _FENCE = re.compile(r":::")  # around a block of Docusaurus, MyST or Pandoc
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _PARTS = re.compile(
@@ -303,10 +304,9 @@ def same_blocks(content: str, made: str) -> bool:
 
 def _blocks(content: str) -> list[tuple[str, int]]:
     front = _FRONT.match(content)
-    return [
-        (token.type, token.level)
-        for token in _parser().parse(content[front.end() :] if front else content)
-    ]
+    # A footnote of one word is a paragraph too, not the address of a link.
+    body = _FOOTNOTE.sub(r"\1 :", content[front.end() :] if front else content)
+    return [(token.type, token.level) for token in _parser().parse(body)]
 
 
 def _kinds(text: str, references: References) -> Counter[str]:

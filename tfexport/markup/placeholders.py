@@ -193,6 +193,12 @@ def occurrences(text: str, literals: Iterable[str]) -> list[tuple[int, int]] | N
     return [places[literal].pop(0) for literal in listed]
 
 
+def listed(text: str, literals: Iterable[str]) -> list[str]:
+    """The literals that a text has, as often and in the order that it has them."""
+    longest_first = sorted({*literals}, key=lambda literal: (-len(literal), literal))
+    return re.findall("|".join(map(_bounded, longest_first)), text)
+
+
 def occurs(text: str, literal: str) -> bool:
     """Whether a literal occurs in a text, not as a part of a longer word."""
     return re.search(_bounded(literal), text) is not None
@@ -208,6 +214,18 @@ def _bounded(literal: str) -> str:
 def is_picture(literal: str) -> bool:
     """Whether a placeholder is an emoji or a sign, in whose place no name would be said."""
     return re.fullmatch(PATTERNS["emoji"], literal) is not None
+
+
+# Directives that take the arguments of their call in turn, so that their order is a part of them.
+_IN_TURN = re.compile(
+    r"%[-+#0,' ]*(?:\d{1,3}|\*)?(?:\.(?:\d{1,3}|\*)?)?(?:hh|h|ll|l|L|q|j|z|t)?"
+    r"(?:<PRI\w{1,20}>|(?![nlL])[A-Za-z@])|\{(?::[^{}]*)?\}"
+)
+
+
+def is_in_turn(literal: str) -> bool:
+    """Whether a placeholder has no number or name, so that it has to stay in its order."""
+    return _IN_TURN.search(literal.replace("%%", "")) is not None
 
 
 def stand_ins(text: str, count: int) -> list[str] | None:

@@ -37,6 +37,7 @@ class TagRules:
         program: whether the text is of a program or a subtitle: ``<1>``, ``</1>``, ``<1/>`` and the
             times ``<00:01.500>`` are tags, and an empty line and a line break after the end of a
             sentence end one.
+        literals: placeholders that have the form of tags, such as Ruby's ``%<name>d``.
     """
 
     ignored: frozenset[str] = frozenset()
@@ -44,6 +45,7 @@ class TagRules:
     inline: frozenset[str] = frozenset()
     outline: bool = True
     program: bool = False
+    literals: tuple[str, ...] = ()
 
 
 NO_RULES = TagRules()
