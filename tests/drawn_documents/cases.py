@@ -65,11 +65,11 @@ def run(seeds: Iterable[int], engine: str, translate: Translate) -> list[Result]
 
 def run_case(drawn: Drawn, engine: str, translate: Translate) -> Result:
     """Translate a document, and judge it."""
-    result = Result(drawn.seed, drawn.format, engine)
     try:
         made, reported = translate_drawn(drawn, translate)
     except InputError as error:
-        return Result(drawn.seed, drawn.format, engine, refused=str(error))
+        words = judge(drawn, None).words
+        return Result(drawn.seed, drawn.format, engine, refused=str(error), words=words)
     verdict = judge(drawn, made, reported, engine in ("mark", "careless"))
     if not verdict.difference and drawn.format != "po" and made != drawn.content:
         if engine == "copy" and drawn.same:
@@ -77,7 +77,7 @@ def run_case(drawn: Drawn, engine: str, translate: Translate) -> Result:
         elif not verdict.words and engine != "bundle":
             verdict.difference = f"nothing to translate: {_first_change(drawn.content, made)}"
     return Result(
-        result.seed, result.format, engine, "", verdict.difference, verdict.words,
+        drawn.seed, drawn.format, engine, "", verdict.difference, verdict.words,
         verdict.translated, len(reported),
     )  # fmt: skip
 

@@ -63,25 +63,31 @@ class Verdict:
     translated: int = 0
 
 
-def judge(drawn: Drawn, made: str, reported: Sequence[str], marked: bool = True) -> Verdict:
+def judge(
+    drawn: Drawn, made: str | None, reported: Sequence[str] = (), marked: bool = True
+) -> Verdict:
     """Compare a document with its translation.
 
     Args:
         drawn: the document.
-        made: its translation.
+        made: its translation; None if the project refuses it.
         reported: the texts of which the project says that they stay.
         marked: whether the translator writes its words in capitals.
     """
+    before = _units(drawn.format, drawn.content)
+    verdict = Verdict(words=sum(_letters(_WORD, unit.source) for unit in before))
+    if made is None:
+        return verdict
     try:
-        before, after = _units(drawn.format, drawn.content), _units(drawn.format, made)
+        after = _units(drawn.format, made)
         refused = _refused_by_others(drawn.format, made)
     except _PARSER_ERRORS as error:
-        return Verdict(f"not read: {str(error)[:200]}")
-    verdict = Verdict(refused or _structure(before, after))
+        verdict.difference = f"not read: {str(error)[:200]}"
+        return verdict
+    verdict.translated = sum(_letters(_MADE, unit.text) for unit in after)
+    verdict.difference = refused or _structure(before, after)
     if verdict.difference:
         return verdict
-    verdict.words = sum(_letters(_WORD, unit.source) for unit in before)
-    verdict.translated = sum(_letters(_MADE, unit.text) for unit in after)
     said = "\n".join(reported)
     pattern = _literals(drawn.literals)
     for unit in after:
