@@ -115,7 +115,7 @@ def _is_free(text: str) -> bool:
 
 
 def _picture(draw: Draw, form: str) -> str:
-    draw.drawn.same = False  # a mark after it may get a space
+    draw.drawn.same = False  # a mark after the element that it ends may get a space
     return draw.kept(form)
 
 
@@ -261,5 +261,7 @@ def markdown(draw: Draw) -> str:
         text, text, lines, heading, heading, items, quote, table, program, program, page,
         admonition, hard, note, least=3, most=8,
     )  # fmt: skip
+    if any(f"{sign}{end}" in text for text in made for sign in (":", "]") for end in "*~]"):
+        draw.drawn.same = False  # as with a picture that ends an element
     front = draw.kept("---\ntitle: {} one\n---\n\n") if draw.chance(0.3) else ""
     return front + "\n\n".join(made) + "\n"

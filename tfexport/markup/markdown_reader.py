@@ -45,6 +45,9 @@ _MARKS = {
     for place, (signs, element) in enumerate(zip(_DELIMITERS, _ELEMENTS, strict=True))
 }
 _ANY_MARK = re.compile(f"[{''.join(_MARKS)}]")
+_EMPTY = re.compile(  # without words, which signs cannot be around
+    f"[{chr(_OPENING)}-{chr(_OPENING + 4)}][{chr(_CLOSING)}-{chr(_CLOSING + 4)}]"
+)
 # What READMEs have besides CommonMark: starts of lines that are no words, and parts of a line.
 _ADMONITION = re.compile(  # of Python-Markdown
     r"(?:!!!|\?\?\?\+?)\s+[a-z][\w-]*(?:\s+(?:inline|end))*(?:\s+\"(?P<title>[^\"]*)\")?\s*$"
@@ -284,7 +287,7 @@ def _written(made: str, place: Place, references: References) -> str:
         at = start.end(1) if start[1] else 0
         made = f"{made[:at]}\\{made[at:]}"
     signs = _ANY_MARK.sub(lambda found: _MARKS[found[0]][0], made)
-    if _kinds(signs, references) == wanted:
+    if not _EMPTY.search(made) and _kinds(signs, references) == wanted:
         return signs
     elements = _ANY_MARK.sub(lambda found: _MARKS[found[0]][1], made)
     count = len(_ANY_MARK.findall(made))
