@@ -53,6 +53,9 @@ def po(draw: Draw) -> str:
         flags = f"#, {flag}\n" if flag else ""
         message = _message(draw, _FLAGS[flag])
         end = "\\n" if draw.chance(0.1) else ""
+        if draw.worded and "<" not in message and draw.chance(0.1):
+            draw.drawn.literals.add("&")  # of an accelerator
+            message = message.replace(" wo", " &wo", 1)
         quoted = message.replace('"', '\\"') + end
         if not draw.worded and message in done:
             return ""

@@ -1,5 +1,7 @@
 """Drawn pages: HTML, XML and Markdown."""
 
+import re
+
 from tests.drawn_documents.drawing import ALL, NAMED, PLAIN, Draw, Wrap
 
 _OF_PAGES = (*ALL, "{{{ ~ }}}", "{!! ~ !!}", "<%= ~ %>", "[% ~ %]", "{{ ~ | upper }}")
@@ -112,6 +114,9 @@ def _html_wraps(draw: Draw) -> list[Wrap]:
 def _is_free(text: str) -> bool:
     """Whether a text has no link in it, so that it may be one."""
     return not any(sign in text for sign in ("<a ", "<link", "[", "<http"))
+
+
+_SIGN_AT_END = re.compile(r"[:\]][*~\]]")  # of an element; it is as a picture there
 
 
 def _picture(draw: Draw, form: str) -> str:
@@ -261,7 +266,6 @@ def markdown(draw: Draw) -> str:
         text, text, lines, heading, heading, items, quote, table, program, program, page,
         admonition, hard, note, least=3, most=8,
     )  # fmt: skip
-    if any(f"{sign}{end}" in text for text in made for sign in (":", "]") for end in "*~]"):
-        draw.drawn.same = False  # as with a picture that ends an element
+    draw.drawn.same &= not any(map(_SIGN_AT_END.search, made))
     front = draw.kept("---\ntitle: {} one\n---\n\n") if draw.chance(0.3) else ""
     return front + "\n\n".join(made) + "\n"

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from tests.markup.stubs import backwards, careless, same, shuffled, translate, translated
 from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
-from tfexport.markup.files import FileFormat, read_file
+from tfexport.markup.files import FileFormat, FileOptions, read_file
 from tfexport.markup.placeholders import Placeholders
 from tfexport.runtime.text.sentences import split_text
 
@@ -486,3 +487,88 @@ def test_what_an_admonition_has_besides_is_named() -> None:
     assert [(each.line, each.text) for each in file.kept] == [
         (3, '!!! note "A title"'), (5, "a body"),
     ]  # fmt: skip
+
+
+ACCELERATORS = {
+    "&Datei": "&DATEI", "Da&tei öffnen": "&DATEI ÖFFNEN", "Save &As…": "SAVE &AS…",
+    "_Datei": "_DATEI", "E_xit": "_EXIT", "Save _As": "SAVE _AS", "one &two %s": "ONE &TWO %s",
+}  # fmt: skip
+NO_ACCELERATORS = (
+    "Q&A for AT&T", "R & D", "&one &two", "my user_name", "snake_case_name one", "one && two",
+)  # fmt: skip
+
+
+def po_message(text: str, word: Callable[[str], str], flags: str = "") -> str:
+    entry = f'{flags}msgid "{text}"\nmsgstr ""\n'
+    file = read_file(entry, "po", Markup())
+    made = file.write([translate(one.text, one.markup, same, word) for one in file.texts])
+    return made.split('msgstr "')[1].removesuffix('"\n')
+
+
+@pytest.mark.parametrize(("text", "made"), ACCELERATORS.items())
+def test_the_sign_of_an_accelerator_stays(text: str, made: str) -> None:
+    """Fails if the model sees it: this one does not write it."""
+    assert po_message(text, lambda each: each.upper().strip("&_")) == made
+
+
+@pytest.mark.parametrize("text", NO_ACCELERATORS)
+def test_other_signs_are_no_accelerators(text: str) -> None:
+    assert po_message(text, str.upper) == text.upper()
+
+
+def test_formats_of_qt_have_one_accelerator() -> None:
+    assert po_message("_one &two", str.upper, "#, qt-format\n") == "_ONE &TWO"
+    assert po_message("_one two", str.upper, "#, qt-format\n") == "_ONE TWO"
+
+
+def test_the_sign_of_an_accelerator_goes_with_its_word() -> None:
+    file = read_file('msgid "one t&wo three"\nmsgstr ""\n', "po", Markup())
+    made = [translate(one.text, one.markup, backwards) for one in file.texts]
+    assert 'msgstr "THREE &TWO ONE"' in file.write(made)
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("{n, plural, one {# Tag} other {# Tage}}", True), ("{d, date, short}", False),
+        ("{g, select, male {er} other {sie}}", True), ("{n, plural, =0 {#} other {#}}", False),
+        ("{n, plural, other{{x}}}", False), ("{n, choice, 0#no|1#one}", True),
+    ],
+)  # fmt: skip
+def test_messages_of_icu_with_words_are_named(message: str, named: bool) -> None:
+    assert PLAIN.read(f"one {message} two").messages == ([message] if named else [])
+
+
+FUZZY = """msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\\n"
+
+# note
+#: a.c:1
+#, c-format
+msgctxt "x"
+msgid "one %s"
+msgstr ""
+
+#. for you
+msgid ""
+"two"
+msgstr ""
+
+msgid "three"
+msgstr "drei"
+
+msgid "four"
+msgstr ""
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_translations_may_be_marked_as_drafts(newline: str) -> None:
+    content = FUZZY.replace("\n", newline)
+    file = read_file(content, "po", Markup(), FileOptions(fuzzy=True))
+    made = file.write(["ONE %s", "TWO", None])
+    wanted = FUZZY.replace("#, c-format", "#, fuzzy, c-format")
+    wanted = wanted.replace('one %s"\nmsgstr ""', 'one %s"\nmsgstr "ONE %s"')
+    wanted = wanted.replace('msgid ""\n"two"\nmsgstr ""', '#, fuzzy\nmsgid ""\n"two"\nmsgstr "TWO"')
+    assert made == wanted.replace("\n", newline)

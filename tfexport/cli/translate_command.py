@@ -65,6 +65,7 @@ class _Call:
     terms: str | None
     languages: str | None
     ignore_tags: str | None
+    fuzzy: bool
     report: str | None
     strict: bool
     target_prefix: str | None
@@ -128,6 +129,8 @@ class _Call:
 @terms_options
 @click.option("--ignore-tags", metavar="NAME,...",
               help="With --format: elements of HTML and XML whose content stays.")  # fmt: skip
+@click.option("--fuzzy", is_flag=True,
+              help="With --format po: mark the translations as drafts (fuzzy).")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False), metavar="FILE",
               help="With --format: write what stays as it is and why, as lines of JSON, or as a "
               "page if FILE ends in .html.")  # fmt: skip

@@ -9,7 +9,7 @@ from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
 from tfexport.markup.html_reader import read_html
 from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
-from tfexport.markup.placeholders import Placeholders, listed, occurrences, occurs
+from tfexport.markup.placeholders import Placeholders, has_forms, listed, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
 from tfexport.markup.tokens import NO_RULES, STATEMENT, WHITE, Kind, TagRules, Token, split_runs
@@ -36,12 +36,14 @@ class Markup:
             text.
         rules: for elements.
         references: the labels of links of Markdown, as ``read_file`` finds them.
+        accelerator: in plain text, where the sign before the letter of an accelerator is.
     """
 
     format: Format | Literal["markdown"] = "text"
     placeholders: Placeholders | None = None
     rules: TagRules = NO_RULES
     references: References = field(default_factory=dict, hash=False)
+    accelerator: int | None = None
 
     def __bool__(self) -> bool:
         return self.format != "text" or self.placeholders is not None
@@ -60,6 +62,8 @@ class Markup:
         found = Placeholders() if self.placeholders is None else self.placeholders
         if self.format == "text":
             tokens = _plain_tokens(text, found)
+            if self.accelerator is not None:
+                tokens = _with_accelerator(tokens, self.accelerator)
             write: Callable[[str], str] = str
         else:
             tokens = self.tokens(text)
@@ -105,6 +109,25 @@ def _plain_tokens(text: str, placeholders: Placeholders) -> list[Token]:
             begin = end
     add_lines(text[begin:])
     return tokens
+
+
+def _with_accelerator(tokens: Sequence[Token], place: int) -> list[Token]:
+    """Make a tag of the sign of an accelerator, which goes with the word that it is in."""
+    made, begin = list[Token](), 0
+    for token in tokens:
+        at = place - begin
+        if token.kind == "text" and 0 <= at < len(token.raw):
+            start = re.search(r"\w*\Z", token.raw[:at]).start()  # type: ignore[union-attr]
+            word = token.raw[start:at] + token.raw[at + 1 :]
+            made += [
+                Token("text", token.raw[:start], text=token.raw[:start]),
+                Token("empty", token.raw[at], "hidden"),
+                Token("text", word, text=word),
+            ]
+        else:
+            made.append(token)
+        begin += len(token.raw)
+    return made
 
 
 PLAIN = Markup()
@@ -174,6 +197,12 @@ class Document:
     def aligned(self) -> bool:
         """Whether translations have to be aligned."""
         return any(segment.aligned for segment in self.segments)
+
+    @property
+    def messages(self) -> list[str]:
+        """The messages of ICU with words in their forms, which are kept as a whole."""
+        kept = (segment.text[slice(*span)] for segment in self.segments for span in segment.kept)
+        return [literal for literal in kept if has_forms(literal)]
 
     def cut(self, split: Callable[[str], SplitText]) -> None:
         """Find the sentences of all words."""

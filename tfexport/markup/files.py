@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.directives import PROGRAM, doubtful, formats_of
+from tfexport.markup.directives import PROGRAM, accelerator, doubtful, formats_of
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
 from tfexport.markup.placeholders import Placeholders
@@ -54,6 +54,20 @@ _ENDS = ".!?…\"'”»)]>♪"
 
 
 @dataclass(frozen=True)
+class FileOptions:
+    """How files of some formats are read and written.
+
+    Attributes:
+        fuzzy: whether the translations of a catalog are marked as drafts (``fuzzy``).
+    """
+
+    fuzzy: bool = False
+
+
+USUAL_OPTIONS = FileOptions()
+
+
+@dataclass(frozen=True)
 class Text:
     """One text of a file.
 
@@ -84,13 +98,16 @@ class TextFile:
     kept: list[KeptPart] = field(default_factory=list)
 
 
-def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
+def read_file(
+    content: str, kind: FileFormat, markup: Markup, options: FileOptions = USUAL_OPTIONS
+) -> TextFile:
     """Find the texts of a file.
 
     Args:
         content: of the file, without a byte order mark.
         kind: its format.
         markup: its placeholders, and rules for its elements.
+        options: of its format.
 
     Raises:
         InputError: it is malformed.
@@ -108,7 +125,7 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
             "po": _po,
             "json-strings": _json,
         }
-        file = readers[kind](content, markup)
+        file = readers[kind](content, markup, options)
 
     def write(made: Sequence[str | None]) -> str:
         written = file.write(made)
@@ -138,7 +155,7 @@ def _check_encoding(content: str, kind: FileFormat) -> None:
         )
 
 
-def _markdown(content: str, markup: Markup) -> TextFile:
+def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
     newline = "\r\n" if "\r\n" in content else "\n"
     content = content.replace("\r\n", "\n")
     places, references, unread = find_texts(content)
@@ -206,7 +223,7 @@ def _with_tags(markup: Markup, literals: tuple[str, ...] = ()) -> Markup:
     return replace(markup, format="html", rules=rules)
 
 
-def _srt(content: str, markup: Markup) -> TextFile:
+def _srt(content: str, markup: Markup, options: FileOptions) -> TextFile:
     try:
         import srt
     except ImportError:
@@ -218,7 +235,7 @@ def _srt(content: str, markup: Markup) -> TextFile:
     return _subtitles(content, cues, markup, _SRT_TIMES)
 
 
-def _vtt(content: str, markup: Markup) -> TextFile:
+def _vtt(content: str, markup: Markup, options: FileOptions) -> TextFile:
     try:
         import webvtt
     except ImportError:
@@ -369,7 +386,7 @@ def _divided(text: str, lines: int) -> list[str]:
     return [*made, text[begin:]]
 
 
-def _po(content: str, markup: Markup) -> TextFile:
+def _po(content: str, markup: Markup, options: FileOptions) -> TextFile:
     try:
         import polib
     except ImportError:
@@ -404,7 +421,10 @@ def _po(content: str, markup: Markup) -> TextFile:
             begin, end = _translation_lines(lines, max(place, entry.linenum - 1))
             newline = "\r\n" if lines[begin].endswith("\r\n") else "\n"
             made_lines = [line for n, text in forms.items() for line in _po_lines(n, text or "")]
-            written += ["".join(lines[place:begin]), *(f"{line}{newline}" for line in made_lines)]
+            above = lines[place:begin]
+            if options.fuzzy:
+                _mark_fuzzy(above, newline)
+            written += ["".join(above), *(f"{line}{newline}" for line in made_lines)]
             place = end
         whole = "".join(written) + "".join(lines[place:])
         if [entry.msgid for entry in polib.pofile(whole)] != [entry.msgid for entry in catalog]:
@@ -428,8 +448,11 @@ def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[
             kept.append(KeptPart(max(1, entry.linenum), entry.msgid, reason))
             continue
         entries.append(entry)
-        of_message = _of_program(markup, formats)
-        texts += [_message(one, of_message, max(1, entry.linenum)) for one in sources]
+        for one in sources:
+            text = _message(one, _of_program(markup, formats), max(1, entry.linenum))
+            if text.markup.format == "text" and (place := accelerator(one, formats)) is not None:
+                text = replace(text, markup=replace(text.markup, accelerator=place))
+            texts.append(text)
     return entries, texts, kept
 
 
@@ -500,6 +523,20 @@ def _translation_lines(lines: Sequence[str], start: int) -> tuple[int, int]:
     return begin, end
 
 
+def _mark_fuzzy(lines: list[str], newline: str) -> None:
+    """Mark a message as a draft; ``lines`` are those above its translation."""
+    first = len(lines)
+    while first and lines[first - 1].lstrip().startswith(('"', "msg", "#|")):
+        first -= 1
+    flags = first
+    while flags and lines[flags - 1][:1] == "#" and lines[flags - 1][:2] != "#,":
+        flags -= 1
+    if flags and lines[flags - 1].startswith("#,"):
+        lines[flags - 1] = f"#, fuzzy,{lines[flags - 1][2:]}"
+    else:
+        lines.insert(first, f"#, fuzzy{newline}")
+
+
 def _po_lines(number: int | None, text: str) -> list[str]:
     """A translation as a catalog writes it; ``number`` is that of a form of the plural."""
     import polib
@@ -511,7 +548,7 @@ def _po_lines(number: int | None, text: str) -> list[str]:
     return lines[next(n for n, line in enumerate(lines) if line.startswith("msgstr")) :]
 
 
-def _json(content: str, markup: Markup) -> TextFile:
+def _json(content: str, markup: Markup, options: FileOptions) -> TextFile:
     """The texts of values, without the names of objects, in their places in the file."""
     try:
         json.loads(content)

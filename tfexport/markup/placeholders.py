@@ -46,6 +46,7 @@ USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu", "emoji")
 _ICU = re.compile(
     r"\{\s*[\w.]{1,80}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice)\b"
 )
+_FORMS = re.compile(r"\{\s*[\w.]{1,80}\s*,\s*(plural|select|selectordinal|choice)\b")
 # What is a part of the placeholder that it touches: a sign before it, what follows it, and what is
 # between two of them. Models pull these apart.
 _BEFORE = re.compile(r"(?<![^\s(\[\"'])[-+\u2212#@~$\u20ac\u00a3\u00a5]\Z")
@@ -170,6 +171,16 @@ def _icu(text: str) -> list[tuple[int, int]]:
             ends[opened.pop()] = brace.end()
     starts = [found.start() for found in _ICU.finditer(text)]
     return [(start, ends[start]) for start in starts if start in ends]
+
+
+def has_forms(literal: str) -> bool:
+    """Whether a placeholder is a message of ICU with words for numbers or other choices."""
+    found, depth = _FORMS.match(literal), 0
+    for character in literal if found else "":
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth > 0 and depth % 2 == 0 and character.isalpha():  # else it is of a name
+            return True
+    return found is not None and found[1] == "choice"
 
 
 def occurrences(text: str, literals: Iterable[str]) -> list[tuple[int, int]] | None:
