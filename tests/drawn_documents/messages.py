@@ -123,6 +123,13 @@ def _cue(draw: Draw, vtt: bool) -> str:
         return f"- {line()}\n- {line()}"
     if kind < 0.55:
         return f"[{draw.sentence(())}]\n{line()}"
+    if kind < 0.6:
+        label = f"{draw.name('ke').upper()}: "
+        draw.drawn.kept.append(label)
+        heard = f"[{draw.sentence((), (), False)}]"
+        return draw.rng.choice(
+            (f"{label}{line()}", f"{heard} {line()}", f"{label}{line()} {heard}")
+        )
     if kind < 0.65 and vtt:
         return f"<v {draw.kept()}>{line()}</v>"
     if kind < 0.7:

@@ -180,6 +180,49 @@ THREE!
 00:00:09.000 --> 00:00:10.000
 ♪ <i>ONE TWO
 THREE FOUR</i> ♪"""
+SPOKEN = """1
+00:00:01,000 --> 00:00:02,000
+TOM: Yes, one.
+ANNA (quietly): Two
+three.
+
+2
+00:00:02,000 --> 00:00:03,000
+[laughs] Four. [music]
+
+3
+00:00:03,000 --> 00:00:04,000
+- <i>TOM 2:</i> [laughs]
+- Tom: five: six
+- <i>[a door]</i>
+
+4
+00:00:04,000 --> 00:00:05,000
+{\\an8}(a bird)
+TOM:
+Seven
+eight [nine] ten.
+
+5
+00:00:05,000 --> 00:00:06,000
+>> Tom: Note: it is at 10:30 (or so).
+>> Once: yes.
+"""
+SPEECHES = [
+    "Yes, one.",
+    "Two\nthree.",
+    "laughs",
+    "Four.",
+    "music",
+    "laughs",
+    "five: six",
+    "a door",
+    "a bird",
+    "",
+    "Seven\neight [nine] ten.",
+    "Note: it is at 10:30 (or so).",
+    "Once: yes.",
+]
 JSON = """{
   "one": "one {x} & two",  "list": ["a <b>b</b> &amp; c", 3, null, "…"],
     "more": {"key": "\\"a\\" \\n b", "key": ""}
@@ -300,3 +343,27 @@ def test_a_subtitle_that_its_own_file_lacks_is_refused() -> None:
         read_file("one\ntwo", "srt", Markup())
     with pytest.raises(InputError, match="its first line does not begin with WEBVTT"):
         read_file(SRT, "vtt", Markup())
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_labels_of_speakers_and_what_is_heard(newline: str) -> None:
+    """Fails if a model sees a label, or what is heard as a part of what is said."""
+    content = SPOKEN.replace("\n", newline)
+    file = read_file(content, "srt", Markup())
+    assert [text.text.strip() for text in file.texts] == SPEECHES
+    assert [text.line for text in file.texts] == [3, 4, 9, 9, 9, 13, 14, 15, 19, 20, 21, 26, 27]
+    assert file.write([text.text for text in file.texts]) == content
+    assert file.write([None] * len(file.texts)) == content
+    made = there_and_back(content, "srt")
+    for label in (
+        "TOM: YES",
+        "ANNA (quietly): TWO",
+        "[LAUGHS] FOUR. [MUSIC]",
+        "<i>TOM 2:</i> [LAUGHS]",
+        "- Tom: FIVE: SIX",
+        "<i>[A DOOR]</i>",
+        "{\\an8}(A BIRD)",
+        ">> Tom: NOTE: IT",
+        ">> ONCE: YES",
+    ):
+        assert label in made

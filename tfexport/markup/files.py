@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
@@ -14,6 +14,7 @@ from tfexport.markup.directives import PROGRAM, accelerator, doubtful, formats_o
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
 from tfexport.markup.placeholders import Placeholders
+from tfexport.markup.speeches import Speech, find_speakers, join_speeches, split_speeches
 from tfexport.markup.tokens import KeptPart
 
 FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings"]
@@ -32,10 +33,6 @@ _DECLARED: dict[str, re.Pattern[str]] = {
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
 _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
-# How subtitles begin: where they are shown, and the dash of a speaker.
-_POSITION = re.compile(r"\s*(?:\{\\[^{}]*\}\s*)*")
-_DASH = re.compile(r"\s*(?:\{\\[^{}]*\}\s*|<[^<>]*>\s*)*[-–—]\s*(?=\S)")
-_HEARD = re.compile(r"\s*(?:\[[^\[\]]*\]|\([^()]*\))\s*")
 # The lines of times that srt and webvtt-py read; after them there may be where a cue is shown.
 _LINE_END = r"[^\r\n]*(?:\r\n?|\n|\Z)"
 _SRT_TIME = r"\d+[,.:，．。：]\d+[,.:，．。：]\d+[,.:，．。：]?\d*"
@@ -50,7 +47,6 @@ _VTT_TIMES = re.compile(
 _OF_FILE = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|\Z)")  # blocks that are no cues
 _NO_NUMBER = "it holds a line of times: what is above that line is no number of a cue"
 _NO_CUE = "it is no cue: it has no times in the form that the format asks for"
-_ENDS = ".!?…\"'”»)]>♪"
 
 
 @dataclass(frozen=True)
@@ -264,7 +260,7 @@ def _subtitles(
     pieces, texts, place = list[str](), list[Text](), 0
     line, before, start_at = 1, 0, 0
     kept = list[KeptPart]()
-    shapes = list[list[tuple[str, int]]]()  # the start and the number of lines of each speech
+    said, speakers = list[list[Speech]](), find_speakers(cues)
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
         above = times.search(content, start_at)
@@ -277,25 +273,23 @@ def _subtitles(
             continue
         pieces.append(content[place:begin])
         place = begin + len(written)
-        speeches = _speeches(cue)
-        shapes.append([(start, text.count("\n") + 1) for start, text in speeches])
+        said.append(split_speeches(cue, speakers))
         line += content.count("\n", before, begin)
         before = begin
         of_speech = line
-        for _, text in speeches:
-            texts.append(Text(text, _with_tags(markup), of_speech))
-            of_speech += text.count("\n") + 1
+        for speech in said[-1]:
+            of_speech -= speech.joined
+            texts.append(Text(speech.text, _with_tags(markup), of_speech))
+            of_speech += speech.text.count("\n") + 1
 
     def write(made: Sequence[str | None]) -> str:
         found, written = iter(zip(texts, made, strict=True)), list[str]()
-        for piece, shape in zip(pieces, shapes, strict=True):
-            lines = list[str]()
-            for start, count in shape:
-                source, translation = next(found)
-                text = source.text if translation is None else translation
-                first, *others = _wrapped(text, count)
-                lines += [start + first, *others]
-            written += [piece, newline.join(lines)]
+        for piece, speeches in zip(pieces, said, strict=True):
+            now = [
+                source.text if translation is None else translation
+                for source, translation in islice(found, len(speeches))
+            ]
+            written += [piece, newline.join(join_speeches(speeches, now))]
         return "".join(written) + content[place:]
 
     if not kept:
@@ -328,62 +322,6 @@ def _unread_blocks(pieces: Sequence[str], times: re.Pattern[str]) -> list[KeptPa
 def _is_cue_without_text(block: str, times: re.Pattern[str]) -> bool:
     match = times.search(block)
     return match is not None and not block[match.end() :].strip()
-
-
-def _speeches(cue: str) -> list[tuple[str, str]]:
-    """The speeches of a cue, each with the dash and the tags before it, which are kept.
-
-    A speech begins with a dash after another one, or after the end of a sentence; a line in
-    brackets, which says what is heard, is on its own.
-    """
-    speeches, heard = list[tuple[str, str]](), False
-    lines = cue.split("\n")
-    dashes = sum(map(bool, map(_DASH.match, lines)))
-    for line in lines:
-        dash, before = _DASH.match(line), speeches[-1][1] if speeches else "."
-        begins = dash and (dashes > 1 or before.rstrip()[-1:] in _ENDS)
-        was_heard, heard = heard, _HEARD.fullmatch(line) is not None
-        if not speeches or begins or heard or was_heard:
-            start = (dash if begins else _POSITION.match(line)) or None
-            length = start.end() if start else 0
-            speeches.append((line[:length], line[length:]))
-        else:
-            start_of, text = speeches[-1]
-            speeches[-1] = (start_of, f"{text}\n{line}")
-    return speeches
-
-
-def _wrapped(text: str, lines: int) -> list[str]:
-    """Divide a text into lines: those that it has, and the longest of them at spaces."""
-    made = text.split("\n")
-    while len(made) < lines:
-        place = max(range(len(made)), key=lambda number: len(_shown(made[number])))
-        again = _divided(made[place], 1 + lines - len(made) if len(made) == 1 else 2)
-        if len(again) == 1:
-            break
-        made[place : place + 1] = again
-    return made
-
-
-def _shown(line: str) -> str:
-    return re.sub(r"<[^<>]*>", "", line)
-
-
-def _divided(text: str, lines: int) -> list[str]:
-    """Divide a text into lines of about the same length, at spaces outside of tags."""
-    shown = re.sub(r"<[^<>]*>", lambda tag: "\0" * len(tag[0]), text)
-    seen = [0, *accumulate(character != "\0" for character in shown)]  # before each place
-    spaces = [found.start() for found in re.finditer(" ", shown)]
-    made, begin = list[str](), 0
-    for line in range(1, lines):
-        wanted = seen[begin] + (seen[-1] - seen[begin]) / (lines - line + 1)
-        after = [place for place in spaces if place > begin]
-        if not after:
-            break
-        cut = min(after, key=lambda place: abs(seen[place] - wanted))
-        made.append(text[begin:cut])
-        begin = cut + 1
-    return [*made, text[begin:]]
 
 
 def _po(content: str, markup: Markup, options: FileOptions) -> TextFile:
