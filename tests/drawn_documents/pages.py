@@ -215,7 +215,7 @@ def markdown(draw: Draw) -> str:
         lambda text: f"{text} `{draw.kept()}`",
         lambda text: f"{text} {_picture(draw, '![{} one](a.png)')}",
         lambda text: f"{text} <kbd>{draw.kept()}</kbd>",
-        lambda text: f"~~{text}~~",
+        lambda text: f"~~{text}~~" if "~~" not in text else text,
     ]
 
     def text() -> str:

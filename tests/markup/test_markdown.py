@@ -296,6 +296,8 @@ def test_emphasis_without_words_is_written_as_elements() -> None:
     rows = [translated(document.sentences[0], lambda count, rng: [1])]
     made = file.write([document.write(rows, document.choose(rows))])
     assert made == "<s></s><em>B</em><s></s>"
+    text = "a ~~b ~~[c](d) e~~~~"  # "~~~~" begins a block of code
+    assert there_and_back(text, lambda count, rng: [2, 3]) == "<s><s>[C](d) E</s></s>"
 
 
 def test_what_is_not_translated_keeps_its_lines() -> None:

@@ -287,7 +287,8 @@ def _written(made: str, place: Place, references: References) -> str:
         at = start.end(1) if start[1] else 0
         made = f"{made[:at]}\\{made[at:]}"
     signs = _ANY_MARK.sub(lambda found: _MARKS[found[0]][0], made)
-    if not _EMPTY.search(made) and _kinds(signs, references) == wanted:
+    touching = _EMPTY.search(made) or "~~~" in signs  # which may begin a block of code
+    if not touching and _kinds(signs, references) == wanted:
         return signs
     elements = _ANY_MARK.sub(lambda found: _MARKS[found[0]][1], made)
     count = len(_ANY_MARK.findall(made))

@@ -106,11 +106,11 @@ def _label(line: str, place: int, speakers: frozenset[str]) -> str:
 def _parts(line: str) -> Iterator[Speech]:
     """What is heard at the start and the end of a line, and what is said between."""
     if alone := _HEARD_ALONE.fullmatch(line):
-        yield Speech(*alone.groups())
+        yield _heard(alone)
         return
     joined = False
     if (first := _HEARD_FIRST.match(line)) and not line.startswith("(", first.end()):
-        yield Speech(*first.groups())
+        yield _heard(first)
         line, joined = line[first.end() :], True
     last = _HEARD_LAST.search(line)
     said = line[: last.start()] if last else line
@@ -118,7 +118,11 @@ def _parts(line: str) -> Iterator[Speech]:
         yield Speech("", said, joined=joined)
         joined = True
     if last:
-        yield Speech(*last.groups(), joined=joined)
+        yield _heard(last, joined)
+
+
+def _heard(found: re.Match[str], joined: bool = False) -> Speech:
+    return Speech(found[1], found[2], found[3], joined)
 
 
 def join_speeches(speeches: Sequence[Speech], texts: Sequence[str]) -> list[str]:
