@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.markup.stubs import backwards, careless, same, shuffled, translate, translated
+from tfexport.markup.dialects import DIALECTS, Dialect
 from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
 from tfexport.markup.files import FileFormat, FileOptions, read_file
@@ -333,7 +334,8 @@ MARKDOWN = (
      "PRESS <kbd>Ctrl</kbd> AND <code>x y</code> NOW"),
     ('a <span translate="no">b c</span> d', 'A <span translate="no">b c</span> D'),
     ("a <i class='x notranslate'>b</i> d", "A <i class='x notranslate'>b</i> D"),
-    ('!!! note "A title"\n    one\n\ntwo', '!!! note "A title"\n    ONE\n\nTWO'),
+    ('!!! note "A title"\n    one\n\ntwo', '!!! note "A TITLE"\n    ONE\n\nTWO'),
+    ('=== "One"\n\n    two\n', '=== "ONE"\n\n    TWO\n'),
     ("??? tip\n    one", "??? tip\n    ONE"),
     ("one two\n{: .a #b}\n", "ONE TWO\n{: .a #b}\n"),
     ("# One {#id .c}\n", "# ONE {#id .c}\n"),
@@ -480,13 +482,52 @@ def test_a_catalog_that_names_too_many_forms_is_read() -> None:
     assert 'msgstr[0] "A BOOK"' in made
 
 
-def test_what_an_admonition_has_besides_is_named() -> None:
-    content = 'one\n\n!!! note "A title"\n\n    a body\n\ntwo\n\n    code\n'
+def test_the_title_and_the_body_of_an_admonition_are_texts() -> None:
+    content = (
+        'one\n\n!!! note "A title"\n    two\n\n    - three `a`\n\n        four\n\n    ```\n'
+        "    code\n    ```\n\nfive\n\n    code\n"
+    )
     file = read_file(content, "markdown", Markup())
-    assert [text.text for text in file.texts] == ["one", "two"]
-    assert [(each.line, each.text) for each in file.kept] == [
-        (3, '!!! note "A title"'), (5, "a body"),
+    assert [(text.line, text.text.strip()) for text in file.texts] == [
+        (1, "one"), (3, "A title"), (4, "two"), (6, "three `a`"), (8, "four"), (14, "five"),
     ]  # fmt: skip
+    assert file.kept == []
+    made = file.write(['"1"' if "title" in text.text else text.text.upper() for text in file.texts])
+    for old, new in (("one", "ONE"), ('"A title"', "\"'1'\""), ("two", "TWO"), ("four", "FOUR"),
+                     ("three `a`", "THREE `A`"), ("five", "FIVE")):  # fmt: skip
+        content = content.replace(old, new)
+    assert made == content
+
+
+def test_html_in_other_blocks_is_named() -> None:
+    file = read_file("- one\n\n  <div>two</div>\n\n- <hr>\n", "markdown", Markup())
+    assert [(each.line, each.text) for each in file.kept] == [(3, "<div>two</div>")]
+
+
+DIALECT_LINES = {
+    "!!! note": "mkdocs", "one ++ctrl+c++": "mkdocs", "[TOC]": "mkdocs kramdown",
+    "one [[a page]]": "obsidian", "%% one %%": "obsidian", "import A from 'b'": "mdx",
+    "{/* one */}": "mdx", ":::note one": "mdx", "one :tada:": "gfm mkdocs kramdown mdx",
+    "one[^a]": "gfm mkdocs kramdown mdx obsidian", "one {: .a}": "mkdocs kramdown mdx",
+    "> [!NOTE]\n> one": "gfm obsidian", "- [x] one": "gfm mkdocs mdx obsidian",
+    "one $a + b$": "gfm mkdocs kramdown mdx obsidian", "*[one]: two": "mkdocs kramdown",
+    "{% one %}": "gfm mkdocs kramdown mdx obsidian",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DIALECT_LINES)
+def test_a_dialect_has_its_own_constructs(line: str) -> None:
+    """Fails if a file of one dialect loses words, since they look as signs of another."""
+
+    def made(dialect: Dialect | None) -> tuple[str, list[str]]:
+        file = read_file(line, "markdown", Markup(dialect=dialect))
+        words = [text.markup.words(text.text) for text in file.texts]
+        return file.write([translate(text.text, text.markup) for text in file.texts]), words
+
+    every = made(None)
+    assert [one for one in DIALECTS if made(one) == every] == [
+        one for one in DIALECTS if one in DIALECT_LINES[line].split()
+    ]
 
 
 ACCELERATORS = {

@@ -34,7 +34,8 @@ _SUFFIXES = {
 _MOST_LISTED = 20  # sentences
 MOST_BYTES = 64 << 20  # of a file, which is read as a whole
 _OF_FORMATS: tuple[str, ...] = (
-    "placeholders", "placeholder_pattern", "ignore_tags", "fuzzy", "report", "strict",
+    "placeholders", "placeholder_pattern", "ignore_tags", "markdown_dialect", "fuzzy", "report",
+    "strict",
 )  # fmt: skip
 _OF_RESULTS = (
     "return_attention", "return_token_scores", "return_end_token", "num_hypotheses",
@@ -54,8 +55,9 @@ def check_document_call(call: Any) -> None:
     else:
         names, reason = _OF_LINES, f"applies to lines, not to {kind}"
     found = [f"{_flag(name)} {reason}" for name in names if getattr(call, name)]
-    if call.fuzzy and call.format not in (None, "po"):
-        found.append(f"--fuzzy applies to catalogs of messages (--format po), not to {kind}")
+    for name, of in (("fuzzy", "po"), ("markdown_dialect", "markdown")):
+        if getattr(call, name) and call.format not in (None, of):
+            found.append(f"{_flag(name)} applies to --format {of}, not to {kind}")
     if call.format is not None:
         added = [name for name in _OF_RESULTS if call.decoding.get(name)]
         found += [f"{_flag(name)} adds to lines, not to {kind}" for name in added]
@@ -106,7 +108,8 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     )
     placeholders = Placeholders(kinds, call.placeholder_pattern)
     ignored = (name.strip() for name in (call.ignore_tags or "").split(","))
-    markup = Markup(placeholders=placeholders, rules=TagRules(frozenset(filter(None, ignored))))
+    rules = TagRules(frozenset(filter(None, ignored)))
+    markup = Markup(placeholders=placeholders, rules=rules, dialect=call.markdown_dialect)
     name = "stdin" if call.file == "-" else call.file
     content, mark = _content(call.file)
     keywords = given(call.decoding)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
+from tfexport.markup.dialects import Dialect
 from tfexport.markup.html_reader import read_html
 from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
 from tfexport.markup.placeholders import Placeholders, has_forms, listed, occurrences, occurs
@@ -36,6 +37,7 @@ class Markup:
             text.
         rules: for elements.
         references: the labels of links of Markdown, as ``read_file`` finds them.
+        dialect: of Markdown; None for what all dialects have.
         accelerator: in plain text, where the sign before the letter of an accelerator is.
     """
 
@@ -44,6 +46,7 @@ class Markup:
     rules: TagRules = NO_RULES
     references: References = field(default_factory=dict, hash=False)
     accelerator: int | None = None
+    dialect: Dialect | None = None
 
     def __bool__(self) -> bool:
         return self.format != "text" or self.placeholders is not None
@@ -85,7 +88,7 @@ class Markup:
     def tokens(self, text: str) -> list[Token]:
         """The tokens of markup; see ``read``."""
         if self.format == "markdown":
-            return read_inline(text, self.references, self.rules)
+            return read_inline(text, self.references, self.rules, self.dialect)
         reader = read_html if self.format == "html" else read_xml
         return reader(text, self.rules)
 
