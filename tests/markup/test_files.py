@@ -367,3 +367,78 @@ def test_labels_of_speakers_and_what_is_heard(newline: str) -> None:
         ">> ONCE: YES",
     ):
         assert label in made
+
+
+def test_what_is_about_other_values_of_json_stays() -> None:
+    content = (
+        '{"@@locale": "en", "a": "one", "@a": {"description": "two", "x": ["three", {"y": "z"}]},\n'
+        ' "b": {"@type": "Thing", "c": "four"}, "@b": [], "d": ["five"], "@d": "six", "e": "7"}'
+    )
+    made = there_and_back(content, "json-strings")
+    for word in ("one", "four", "five"):
+        content = content.replace(f'"{word}"', f'"{word.upper()}"')
+    assert made == content
+
+
+XLIFF = """<?xml version="1.0"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body>
+  <trans-unit id="a">
+    <source>one <g id="1">two</g> &amp; <ph id="2">{x}</ph></source>
+  </trans-unit>
+  <trans-unit id="b"><source>three</source><target/></trans-unit>
+  <trans-unit id="c"><source>four</source><target state="new">four</target></trans-unit>
+  <trans-unit id="d"><source>five</source><target state="final">fünf</target>
+    <alt-trans><source>six</source><target/></alt-trans></trans-unit>
+  <trans-unit id="e" translate="no"><source>seven</source><target/></trans-unit>
+  <note>eight</note>
+</body></file></xliff>
+"""
+XLIFF_MADE = (
+    ("</source>\n  </trans", '</source>\n    <target>ONE <g id="1">TWO</g> &amp; '
+     '<ph id="2">{x}</ph></target>\n  </trans'),
+    ("<source>three</source><target/>", "<source>three</source><target>THREE</target>"),
+    ('"new">four', '"new">FOUR'),
+)  # fmt: skip
+TS = """<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE TS>
+<TS version="2.1" language="de_DE">
+<context>
+    <name>Window</name>
+    <message>
+        <location filename="a.cpp" line="1"/>
+        <source>one %1 &lt;b&gt;two&lt;/b&gt;</source>
+        <translation type="unfinished"></translation>
+    </message>
+    <message><source>&amp;Open</source><comment>verb</comment><translation/></message>
+    <message><source>Done</source><translation>Fertig</translation></message>
+    <message><source>Old</source><translation type="vanished"></translation></message>
+    <message numerus="yes"><source>%n file(s)</source><translation type="unfinished">
+        <numerusform></numerusform><numerusform></numerusform></translation></message>
+</context>
+</TS>
+"""
+TS_MADE = (
+    ('"unfinished"></translation>\n    </message>\n    <message><source>&amp;Open',
+     '"unfinished">ONE %1 &lt;b&gt;TWO&lt;/b&gt;</translation>\n    </message>\n'
+     "    <message><source>&amp;Open"),
+    ("<translation/>", "<translation>&amp;OPEN</translation>"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "made"), [(XLIFF, XLIFF_MADE), (TS, TS_MADE)], ids=["xliff", "ts"]
+)
+def test_translations_are_written_beside_their_texts(
+    content: str, made: tuple[tuple[str, str], ...]
+) -> None:
+    """Fails if a source is overwritten, or a translation that is there."""
+    wanted = content
+    for old, new in made:
+        assert old in wanted
+        wanted = wanted.replace(old, new, 1)
+    assert there_and_back(content, "xml") == wanted
+    file = read_file(content, "xml", Markup())
+    assert file.write([None] * len(file.texts)) == content
+    assert [(each.line, each.text) for each in file.kept] == (
+        [(14, "%n file(s)")] if content == TS else []
+    )

@@ -4,12 +4,13 @@ import codecs
 import gettext
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, pairwise
 from typing import Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
+from tfexport.markup.bilingual import Kind, find_units, kind_of, markup_of
 from tfexport.markup.directives import PROGRAM, accelerator, doubtful, formats_of
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
@@ -30,7 +31,7 @@ _DECLARED: dict[str, re.Pattern[str]] = {
     ),
     "po": re.compile(r'^"Content-Type:[^"\n]{0,100}\bcharset=([\w.:-]{1,40})', re.MULTILINE),
 }
-_STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
+_STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\],]', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
 _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
 # The lines of times that srt and webvtt-py read; after them there may be where a cue is shown.
@@ -110,7 +111,9 @@ def read_file(
         MissingDependencyError: its parser is not installed.
     """
     _check_encoding(content, kind)
-    if kind in ("text", "html", "xml"):
+    if kind == "xml" and (bilingual := kind_of(content)):
+        file = _bilingual(content, bilingual, markup)
+    elif kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
         file = TextFile([Text(content, whole)], lambda made: made[0] or content)
     else:
@@ -196,6 +199,34 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
         return list(place.breaks)
     hard = re.finditer(r"(\\| {2,})?\n", place.text)
     return [between for between, found in zip(place.breaks, hard, strict=True) if found[1]]
+
+
+def _bilingual(content: str, kind: Kind, markup: Markup) -> TextFile:
+    """The texts of a file with translations, of which those that are there stay."""
+    units, kept = find_units(content, kind, markup)
+    if kind == "xliff":
+        inside = markup_of(markup)
+        texts = [Text(unit.text, inside, unit.line) for unit in units]
+    else:
+        texts = [_of_catalog(unit.text, markup, ("qt",), unit.line) for unit in units]
+
+    def write(made: Sequence[str | None]) -> str:
+        written, place = list[str](), 0
+        for unit, text in zip(units, made, strict=True):
+            now = content[unit.begin : unit.end] if text is None else unit.write(text)
+            written += [content[place : unit.begin], now]
+            place = unit.end
+        return "".join(written) + content[place:]
+
+    return TextFile(texts, write, kept)
+
+
+def _of_catalog(text: str, markup: Markup, formats: Sequence[str], line: int) -> Text:
+    """A message of a catalog, of which the sign of an accelerator stays."""
+    made = _message(text, _of_program(markup, formats), line)
+    if made.markup.format == "text" and (place := accelerator(text, formats)) is not None:
+        return replace(made, markup=replace(made.markup, accelerator=place))
+    return made
 
 
 def _message(text: str, markup: Markup, line: int) -> Text:
@@ -387,10 +418,7 @@ def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[
             continue
         entries.append(entry)
         for one in sources:
-            text = _message(one, _of_program(markup, formats), max(1, entry.linenum))
-            if text.markup.format == "text" and (place := accelerator(one, formats)) is not None:
-                text = replace(text, markup=replace(text.markup, accelerator=place))
-            texts.append(text)
+            texts.append(_of_catalog(one, markup, formats, max(1, entry.linenum)))
     return entries, texts, kept
 
 
@@ -492,7 +520,7 @@ def _json(content: str, markup: Markup, options: FileOptions) -> TextFile:
         json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {str(error)[:200]}") from None
-    spans = [found.span(1) for found in _STRING.finditer(content) if not found[2]]
+    spans = list(_json_texts(content))
     texts = [json.loads(content[slice(*span)], strict=False) for span in spans]
     for text in texts:
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -512,6 +540,25 @@ def _json(content: str, markup: Markup, options: FileOptions) -> TextFile:
     return TextFile(
         [_message(text, of_message, line) for text, line in zip(texts, lines, strict=True)], write
     )
+
+
+def _json_texts(content: str) -> Iterator[tuple[int, int]]:
+    """Where the texts of JSON are, without names, and without what names with ``@`` have.
+
+    These are about other values, as ``@@locale`` and ``@title`` of ARB, or ``@type`` of JSON-LD.
+    """
+    depth, kept = 0, -1  # the depth at which a value is kept
+    for found in _STRING.finditer(content):
+        sign = found[0]
+        if found[1] is None:
+            depth += (sign in "{[") - (sign in "}]")
+            if depth < kept or (depth == kept and sign == ","):
+                kept = -1
+        elif found[2]:
+            if kept < 0 and sign.startswith('"@'):
+                kept = depth
+        elif kept < 0:
+            yield found.span(1)
 
 
 def _line_numbers(content: str, places: Sequence[int]) -> list[int]:
