@@ -613,3 +613,60 @@ def test_translations_may_be_marked_as_drafts(newline: str) -> None:
     wanted = wanted.replace('one %s"\nmsgstr ""', 'one %s"\nmsgstr "ONE %s"')
     wanted = wanted.replace('msgid ""\n"two"\nmsgstr ""', '#, fuzzy\nmsgid ""\n"two"\nmsgstr "TWO"')
     assert made == wanted.replace("\n", newline)
+
+
+CHOICES = (
+    ("one|two three", "ONE|TWO THREE", 2), ("one | two", "ONE | TWO", 1),
+    ("{0} one|{1} two|[2,*] three", "{0} ONE|{1} TWO|[2,*] THREE", 3),
+    ("{{ a|title }} one", "{{ a|title }} ONE", 1), ("{0} one", "{0} ONE", 1),
+    ("one {% if a|b %}two", "ONE {% if a|b %}TWO", 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "made", "count"), CHOICES)
+def test_what_laravel_chooses_from_is_several_texts(text: str, made: str, count: int) -> None:
+    assert json.loads(there_and_back(json.dumps([text]), "json-strings")) == [made]
+    assert len(PLAIN.read(text).segments) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        (r"It\'s one", r"IT\'S ONE"), (r"one\ntwo", r"ONE\nTWO"), (r"a \"b\"", r"A \"B\""),
+        ('"  one two "', '"  ONE TWO "'), ("one &amp; two", "ONE &amp; TWO"),
+    ],
+)  # fmt: skip
+def test_texts_of_android_keep_their_escapes(text: str, made: str) -> None:
+    content = '<resources><string name="a">{}</string></resources>'
+    assert there_and_back(content.format(text), "xml") == content.format(made)
+    document = Markup("xml").read(content.format("one two"))
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [translated(document.sentences[0], same, lambda word: "it's" if word == "one" else word)]
+    assert r">it\'s two<" in document.write(rows, document.choose(rows))
+
+
+def test_classes_of_webvtt_are_no_other_elements() -> None:
+    cue = "WEBVTT\n\n00:01.000 --> 00:02.000\none <c.loud.red>two</c> <v.first Tom>three</v>\n"
+    (text,) = read_file(cue, "vtt", Markup()).texts
+    assert len(text.markup.read(text.text).segments) == 1
+
+
+TEMPLATE_BLOCKS = {
+    "{% raw %}one {{ x }}{% endraw %} two": "{% raw %}one {{ x }}{% endraw %} TWO",
+    "{% highlight r %}\none\n\ntwo\n{% endhighlight %}\n\nthree":
+        "{% highlight r %}\none\n\ntwo\n{% endhighlight %}\n\nTHREE",
+    "{{-- one --}}\n\ntwo": "{{-- one --}}\n\nTWO",
+    "{% raw %}\none": "{% raw %}\nONE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "text"])
+@pytest.mark.parametrize(("text", "made"), TEMPLATE_BLOCKS.items())
+def test_blocks_of_templates_are_no_texts(kind: FileFormat, text: str, made: str) -> None:
+    assert there_and_back(text, kind) == made
+
+
+def test_asides_of_obsidian_are_words_in_other_dialects() -> None:
+    file = read_file("one %%two%% three", "markdown", Markup(dialect="obsidian"))
+    assert translate(file.texts[0].text, file.texts[0].markup) == "ONE %%two%%THREE"
+    assert there_and_back("one %%two%% three", "markdown") == "ONE %%TWO%% THREE"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from tfexport.markup.document import Markup, escape
-from tfexport.markup.tokens import KeptPart, Token
+from tfexport.markup.document import Markup
+from tfexport.markup.tokens import KeptPart, Token, escape
 from tfexport.markup.xml_reader import read_xml
 
 Kind = Literal["xliff", "ts"]

@@ -1,6 +1,7 @@
 """A text with markup: the sentences that a model translates, and the text of their translations."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -13,8 +14,16 @@ from tfexport.markup.markdown_reader import References, escape_markdown, read_in
 from tfexport.markup.placeholders import Placeholders, has_forms, listed, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
-from tfexport.markup.tokens import NO_RULES, STATEMENT, WHITE, Kind, TagRules, Token, split_runs
-from tfexport.markup.xml_reader import read_xml
+from tfexport.markup.tokens import (
+    NO_RULES,
+    STATEMENT,
+    WHITE,
+    TagRules,
+    Token,
+    escape,
+    split_runs,
+)
+from tfexport.markup.xml_reader import escape_android, is_android, read_xml, unescape_android
 from tfexport.runtime.results import Term, TranslationResult
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import WORD_MARKS, TextCodec
@@ -22,8 +31,15 @@ from tfexport.runtime.text.sentences import SplitText
 
 Format = Literal["text", "html", "xml"]
 FORMATS: tuple[Format, ...] = ("text", "html", "xml")
+# What Laravel and Symfony choose from: "{0} none|{1} one|[2,*] many", "one|many".
+_CHOICE = (
+    r"\A(?:\{\d+\}|\[\d+,(?:\d+|\*)\])\s?(?=[^|]*\|)|\s?\|\s?(?:\{\d+\}|\[\d+,(?:\d+|\*)\])\s?"
+    r"|(?<=[^\s|])\|(?=[^\s|])"
+)
 _LINE_OR_STATEMENT = re.compile(
-    rf"((?:[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]|{STATEMENT.pattern.replace('(', '(?:', 1)})+)"
+    rf"((?:[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]|{_CHOICE}"
+    rf"|{STATEMENT.pattern.replace('(', '(?:', 1)})+)",
+    re.DOTALL,
 )
 
 
@@ -71,6 +87,8 @@ class Markup:
         else:
             tokens = self.tokens(text)
             write = escape_markdown if self.format == "markdown" else escape
+            if self.format == "xml" and is_android(text):
+                tokens, write = unescape_android(tokens), escape_android
         parts = [
             part if isinstance(part, str) else make_segment(part, found, write)
             for part in split_runs(tokens)
@@ -98,19 +116,29 @@ def _plain_tokens(text: str, placeholders: Placeholders) -> list[Token]:
     tokens, begin = list[Token](), 0
     messages = [span for span in placeholders.messages(text) if "\n" in text[slice(*span)]]
 
-    def add_lines(part: str) -> None:
-        for place, line in enumerate(_LINE_OR_STATEMENT.split(part)):
-            kind: Kind = "empty" if place % 2 else "text"
-            tokens.append(Token(kind, line, "block" if place % 2 else "inline",
-                                text="" if place % 2 else line))  # fmt: skip
+    spans = placeholders.find(text) if "|" in text else []
+    ends = [end for _, end in spans]
+
+    def add_lines(first: int, last: int) -> None:
+        place = first
+        for found in _LINE_OR_STATEMENT.finditer(text, first, last):
+            if "|" in found[0] and not found[0].startswith(("{%", "{{", "<%")):
+                number = bisect_right(ends, found.start())
+                if number < len(spans) and spans[number][0] < found.start():
+                    continue  # of a placeholder, such as {{ name|title }}
+            line = text[place : found.start()]
+            tokens.append(Token("text", line, text=line))
+            tokens.append(Token("empty", found[0], "block"))
+            place = found.end()
+        tokens.append(Token("text", text[place:last], text=text[place:last]))
 
     for start, end in messages:
         if start >= begin:
-            add_lines(text[begin:start])
+            add_lines(begin, start)
             message = text[start:end]
             tokens.append(Token("kept", message, text=WHITE.sub(" ", message)))
             begin = end
-    add_lines(text[begin:])
+    add_lines(begin, len(text))
     return tokens
 
 
@@ -134,11 +162,6 @@ def _with_accelerator(tokens: Sequence[Token], place: int) -> list[Token]:
 
 
 PLAIN = Markup()
-
-
-def escape(text: str) -> str:
-    """Text as HTML and XML write it between tags."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from tfexport.errors import missing_dependency
 from tfexport.markup.tokens import (
+    BLADE,
     MOST_TAGS,
     NO_RULES,
     ONE_LINE,
@@ -188,9 +189,18 @@ def _read_tokens(text: str, rules: TagRules) -> Iterator[Token]:
         elif pre > 0 and token.kind == "text" and "\n" in token.text:
             yield from split_lines(token, ONE_LINE)
         elif token.kind == "text" and ("%" in token.text or "{{" in token.text):
-            yield from split_lines(token, STATEMENT)
+            for part in split_lines(token, STATEMENT):
+                yield from _lines_of_blade(part)
         else:
-            yield token
+            yield from _lines_of_blade(token)
+
+
+def _lines_of_blade(token: Token) -> Iterator[Token]:
+    """A text without the lines that are directives of Blade, such as ``@if ($a > 1)``."""
+    if token.kind == "text" and "@" in token.text:
+        yield from split_lines(token, BLADE)
+    else:
+        yield token
 
 
 def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
@@ -215,7 +225,9 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
         if found.type is TokenType.TEXT:
             last = Token("text", "", text=found.data or "")
         elif found.type is TokenType.START_TAG:
-            last = _start(found.tag or "", dict(found.attrs or ()), rules)
+            # WebVTT writes classes after the name: <c.loud>.
+            name = (found.tag or "").partition("." if rules.program else " ")[0]
+            last = _start(name, dict(found.attrs or ()), rules)
         elif found.type is TokenType.END_TAG:
             name = found.tag or ""
             last = Token("close", "", _flow(name, rules), name)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tfexport.errors import InputError, missing_dependency
 from tfexport.markup.dialects import (
     ADMONITION,
+    AROUND,
     FRONT,
+    OWN_BLOCK,
     OWN_LINE,
     OWN_START,
     PARTS,
@@ -143,6 +145,7 @@ class _Finder:
         self.places, self.unread = list[Place](), list[KeptPart]()
         self._content, self._cursor, self._known = content, 0, known
         self._in_admonition = False
+        self._own = _own_lines("\n".join(lines), known)
         self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
         self._cell = self._item = False  # whether a cell, or a list's item, has just begun
 
@@ -191,7 +194,8 @@ class _Finder:
 
     def _add_lines(self, parts: Sequence[str], first: int) -> None:
         spans = [self._span(part, number) for number, part in enumerate(parts, first)]
-        for begin, end in _groups(parts, self._known):
+        own = [number in self._own for number in range(first, first + len(parts))]
+        for begin, end in _groups(parts, own, self._known):
             pattern = TASK if self._item and begin == 0 else OWN_START
             found = pattern.match(parts[begin])
             length = found.end() if found and is_known(found, self._known) else 0
@@ -216,7 +220,20 @@ class _Finder:
         return start, self._cursor
 
 
-def _groups(lines: Sequence[str], known: frozenset[str]) -> Iterator[tuple[int, int]]:
+def _own_lines(content: str, known: frozenset[str]) -> set[int]:
+    """The lines of blocks that are no words, from 0."""
+    own, line, before = set[int](), 0, 0
+    for found in OWN_BLOCK.finditer(content):
+        line += content.count("\n", before, found.start())
+        before = found.start()
+        if is_known(found, known):
+            own |= {*range(line, line + found[0].count("\n") + 1)}
+    return own
+
+
+def _groups(
+    lines: Sequence[str], own: Sequence[bool], known: frozenset[str]
+) -> Iterator[tuple[int, int]]:
     """The lines of a paragraph that are a text: a footnote, a definition, or what is between these.
 
     Fences and formulas of several lines are no texts.
@@ -227,13 +244,17 @@ def _groups(lines: Sequence[str], known: frozenset[str]) -> Iterator[tuple[int, 
     for number, line in enumerate(lines):
         signs = line.count("$$") if formula or line.lstrip().startswith("$$") else 0
         signs = signs if "formula" in known else 0
-        kept = is_known(OWN_LINE.match(line), known)
+        kept = own[number] or is_known(OWN_LINE.match(line), known)
+        start = OWN_START.match(line)
         if kept or formula or signs == 1:
             if number > begin:
                 yield begin, number
             begin = number + 1
             formula = formula != (signs % 2 == 1)
-        elif number > begin and is_known(OWN_START.match(line), known):
+        elif start and start["alert"] and "alert" in known:  # its title is one line
+            yield number, number + 1
+            begin = number + 1
+        elif number > begin and is_known(start, known):
             yield begin, number
             begin = number
     if begin < len(lines):
@@ -360,7 +381,7 @@ class _Walk:
     def _token(self, found: "Found") -> Iterator[Token]:
         kind, _, end = found.type.rpartition("_")
         if found.type in ("text", "text_special"):
-            yield from self._parts(found.content)
+            yield from self._around(found.content)
         elif found.type in ("softbreak", "hardbreak"):
             match = _BREAK.match(self._text, self._place)
             if match is None:
@@ -408,6 +429,24 @@ class _Walk:
         target = self._expect("]") + self._target()
         return f"][{label}]" if target in ("]", "][]") else target
 
+    def _around(self, content: str) -> Iterator[Token]:
+        """A text, with elements of signs that the parser does not know."""
+        place = 0
+        for found in AROUND.finditer(content):
+            here = self._place + found.start() - place
+            if not is_known(found, self._known) or not self._text.startswith(found[0], here):
+                continue  # some of it is escaped
+            yield from self._parts(content[place : found.start()])
+            begin, words, end = (
+                ("[", found["label"], found["target"]) if found["label"] else
+                ("==", found["words"], "==")
+            )  # fmt: skip
+            yield Token("open", self._expect(begin), "inline", begin)
+            yield from self._parts(words)
+            yield Token("close", self._expect(end), "inline", begin)
+            place = found.end()
+        yield from self._parts(content[place:])
+
     def _parts(self, content: str) -> Iterator[Token]:
         """A text, with notes, formulas and names of signs as they are."""
         place = 0
@@ -423,8 +462,9 @@ class _Walk:
                 if part["statement"]:
                     yield Token("empty", raw, "block")
                 else:
-                    seen = part["formula"] or part["wiki"] or part["keys"] or ""
-                    flow: Flow = "hidden" if part["attributes"] else "inline"
+                    seen = part["formula"] or part["wiki"] or part["keys"] or part["hashtag"] or ""
+                    hidden = ("attributes", "comment", "aside", "anchor")
+                    flow: Flow = "hidden" if any(part[name] for name in hidden) else "inline"
                     yield Token("kept", raw, flow, "sup", seen)
                 place = part.end()
             else:
