@@ -16,6 +16,7 @@ GRAMMARS: dict[str, Callable[[Draw], str]] = {
     "json-strings": messages.json_strings,
 }  # fmt: skip
 FORMATS = tuple(GRAMMARS)
+MARKING = ("mark", "careless")  # translators whose words are in capitals
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def run_case(drawn: Drawn, engine: str, translate: Translate) -> Result:
     except InputError as error:
         words = judge(drawn, None).words
         return Result(drawn.seed, drawn.format, engine, refused=str(error), words=words)
-    verdict = judge(drawn, made, reported, engine in ("mark", "careless"))
+    verdict = judge(drawn, made, reported, engine in MARKING)
     if not verdict.difference and drawn.format != "po" and made != drawn.content:
         if engine == "copy" and drawn.same:
             verdict.difference = f"not the same bytes: {_first_change(drawn.content, made)}"
@@ -103,7 +104,7 @@ def table(results: Sequence[Result]) -> str:
             sum(bool(one.refused) for one in found),
             sum(bool(one.difference) for one in found),
         )
-        words = sum(one.words for one in found)
+        words = sum(one.words for one in found if one.engine in MARKING)
         share = f"{100 * sum(one.translated for one in found) / words:.2f} %" if words else ""
         reported = sum(one.reported for one in found)
         lines.append(f"{kind:14}{len(found):8}{refused:9}{bad:8}{reported:10}{share:>12}")
