@@ -192,6 +192,18 @@ def test_directives_without_a_number_stay_in_their_order(text: str, stays: bool)
     assert (document.write(rows, choice) == text) == stays
 
 
+def test_another_form_is_taken_whose_directives_stay_in_their_order() -> None:
+    document = PLAIN.read("one %s two %d three. Four %s five.")
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [
+        translated(sentence, backwards if "%" in sentence else same, str.capitalize)
+        for sentence in document.sentences
+    ]
+    choice = document.choose(rows)
+    assert choice.sentences == []
+    assert document.write(rows, choice) == "One %s Two %d Three. Five. %s Four"
+
+
 @pytest.mark.parametrize(
     ("flag", "directive"), [("ruby", "%<name>d"), ("ruby", "%<b>-5s"), ("c", "%<PRIu64>")]
 )

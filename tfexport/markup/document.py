@@ -162,6 +162,7 @@ def _with_accelerator(tokens: Sequence[Token], place: int) -> list[Token]:
 
 
 PLAIN = Markup()
+_MOST_TRIALS = 40  # of rows of a paragraph, each of which is written for it
 
 
 @dataclass(frozen=True)
@@ -263,29 +264,22 @@ class Document:
         numbers, lost, place = list[int](), dict[int, Variant](), 0
         forms = [variant for variants in self._variants() for variant in variants]
         for segment in self.segments:
-            begin, firsts = len(numbers), list[int]()
+            firsts, whole = list[int](), list[list[int]]()  # of each sentence
             for variants in segment.variants:
                 here = zip(variants, rows[place : place + len(variants)], strict=True)
-                whole = (
+                firsts.append(place)
+                whole.append([
                     number
                     for number, (variant, row) in enumerate(here, place)
                     if not (variant.optional and row.kept) and self._is_whole(variant, row)
-                )
-                number = next(whole, None)
-                firsts.append(place)
-                if number is None:
-                    number = place
-                    lost[place] = variants[0]
-                numbers.append(number)
+                ])  # fmt: skip
                 place += len(variants)
-            pairs = _pairs(forms, rows, Choice(numbers[begin:], lost))
-            if not _keeps_turns(segment, pairs):
-                for sentence, (variants, first) in enumerate(
-                    zip(segment.variants, firsts, strict=True), begin
-                ):
-                    if segment.takes_turns(variants[0]):
-                        numbers[sentence] = first
-                        lost[first] = variants[0]
+            chosen = [found[0] if found else None for found in whole]
+            if not _keeps_turns(segment, _pairs(forms, rows, _choice(forms, firsts, chosen))):
+                chosen = _with_turns(segment, forms, rows, firsts, whole)
+            made = _choice(forms, firsts, chosen)
+            numbers += made.numbers
+            lost |= made.lost
         return Choice(numbers, lost)
 
     def write(self, rows: Sequence[Row], choice: "Choice") -> str:
@@ -330,6 +324,47 @@ def _pairs(
     """The form of each sentence of a choice, and its row."""
     for number in choice.numbers:
         yield forms[number], choice.kept(number) or rows[number]
+
+
+def _choice(
+    forms: Sequence[Variant], firsts: Sequence[int], chosen: Sequence[int | None]
+) -> Choice:
+    """The choice of a row for each sentence; None for one that stays as it is."""
+    pairs = list(zip(firsts, chosen, strict=True))
+    lost = {first: forms[first] for first, number in pairs if number is None}
+    return Choice([first if number is None else number for first, number in pairs], lost)
+
+
+def _with_turns(
+    segment: Segment,
+    forms: Sequence[Variant],
+    rows: Sequence[Row],
+    firsts: Sequence[int],
+    whole: Sequence[Sequence[int]],
+) -> list[int | None]:
+    """For each sentence of a segment the first row that keeps its directives in their order.
+
+    Args:
+        segment: of which directives without a number or a name would change places.
+        forms: of all sentences.
+        rows: of all sentences.
+        firsts: the number of the first form of each sentence of the segment.
+        whole: the rows of each that have its placeholders.
+    """
+    chosen, trials = list[int | None](), 0
+    for place, (first, found) in enumerate(zip(firsts, whole, strict=True)):
+        if not segment.takes_turns(forms[first]):
+            chosen.append(found[0] if found else None)
+            continue
+        kept: int | None = None
+        for number in found if trials < _MOST_TRIALS else ():
+            trials += 1
+            alone = [number if other == place else None for other in range(len(firsts))]
+            if _keeps_turns(segment, _pairs(forms, rows, _choice(forms, firsts, alone))):
+                kept = number
+                break
+        chosen.append(kept)
+    return chosen
 
 
 def _keeps_turns(segment: Segment, pairs: Iterator[tuple[Variant, Row]]) -> bool:
