@@ -511,6 +511,25 @@ def test_the_title_and_the_body_of_an_admonition_are_texts() -> None:
     assert made == content
 
 
+@pytest.mark.parametrize("between", ["```\nb\n```", "---", "<hr>", "a b", "# a"])
+def test_what_ends_an_admonition_is_before_code(between: str) -> None:
+    content = f"!!! note\n    one\n\n{between}\n\n    code two\n\n!!! note\n\n        code three\n"
+    texts = [text.text for text in read_file(content, "markdown", Markup()).texts]
+    assert not any("code" in text for text in texts)
+
+
+def test_admonitions_in_one_another_are_bounded() -> None:
+    lines = [f"{'    ' * level}!!! note\n\n" for level in range(400)]
+    file = read_file("".join(lines) + "    " * 400 + "one\n", "markdown", Markup())
+    (kept,) = file.kept
+    assert (kept.line, kept.text.endswith("one")) == (43, True)
+
+
+def test_the_title_of_a_callout_is_a_text() -> None:
+    content = "> one\n> [!tip] two\n> three\n"
+    assert there_and_back(content, "markdown") == content.upper().replace("TIP", "tip")
+
+
 def test_html_in_other_blocks_is_named() -> None:
     file = read_file("- one\n\n  <div>two</div>\n\n- <hr>\n", "markdown", Markup())
     assert [(each.line, each.text) for each in file.kept] == [(3, "<div>two</div>")]
@@ -661,6 +680,8 @@ def test_classes_of_webvtt_are_no_other_elements() -> None:
     cue = "WEBVTT\n\n00:01.000 --> 00:02.000\none <c.loud.red>two</c> <v.first Tom>three</v>\n"
     (text,) = read_file(cue, "vtt", Markup()).texts
     assert len(text.markup.read(text.text).segments) == 1
+    made = there_and_back(json.dumps(["one <A.B>two</A.B> three"]), "json-strings")
+    assert made == json.dumps(["ONE <A.B>TWO</A.B> THREE"])
 
 
 TEMPLATE_BLOCKS = {

@@ -225,11 +225,9 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
         if found.type is TokenType.TEXT:
             last = Token("text", "", text=found.data or "")
         elif found.type is TokenType.START_TAG:
-            # WebVTT writes classes after the name: <c.loud>.
-            name = (found.tag or "").partition("." if rules.program else " ")[0]
-            last = _start(name, dict(found.attrs or ()), rules)
+            last = _start(_name(found.tag, rules), dict(found.attrs or ()), rules)
         elif found.type is TokenType.END_TAG:
-            name = found.tag or ""
+            name = _name(found.tag, rules)
             last = Token("close", "", _flow(name, rules), name)
         elif found.type is TokenType.DOCTYPE:
             last = Token("empty", "", "block")
@@ -248,6 +246,11 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
         yield Token("empty", rest, "block")
         return
     yield last
+
+
+def _name(tag: str | None, rules: TagRules) -> str:
+    """The name of an element, without the classes that WebVTT writes after it: ``<c.loud>``."""
+    return (tag or "").partition("." if rules.program else " ")[0]
 
 
 def _hide_php(text: str) -> str:

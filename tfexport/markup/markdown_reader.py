@@ -62,6 +62,9 @@ _FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\]):")
 _IN_BLOCK = (
     "HTML in a list, a quotation or an admonition is not read; write it at the start of a line"
 )
+_IN_ADMONITIONS = "it is in too many admonitions; write it outside of some of them"
+_MOST_ADMONITIONS = 20  # in one another
+_ENDING = ("fence", "html_block", "hr")  # blocks that end an admonition
 _BREAK = re.compile(r"(?:\\| *)\n *")
 _LINES = re.compile(r" *\n *")
 _CELLS = ("td_open", "td_close", "th_open", "th_close")
@@ -144,7 +147,7 @@ class _Finder:
         self.lines = lines
         self.places, self.unread = list[Place](), list[KeptPart]()
         self._content, self._cursor, self._known = content, 0, known
-        self._in_admonition = False
+        self._in_admonition, self._depth = False, 0
         self._own = _own_lines("\n".join(lines), known)
         self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
         self._cell = self._item = False  # whether a cell, or a list's item, has just begun
@@ -166,12 +169,23 @@ class _Finder:
                 self._add_titles(token.content.split("\n"), line)
                 self._add_lines(token.content.split("\n"), line)
             elif token.type == "code_block" and self._in_admonition:
-                # To Python-Markdown it is the body of the admonition, not code.
-                for inside in _parser().parse(token.content):
-                    self.add(inside, line)
-                self._in_admonition = True
+                self._add_body(token.content, line)
+        if token.type in _ENDING:
+            self._in_admonition = False
         if token.type != "paragraph_open":
             self._item = token.type == "list_item_open"
+
+    def _add_body(self, text: str, first: int) -> None:
+        """Take the body of an admonition, which is no code to Python-Markdown."""
+        if self._depth == _MOST_ADMONITIONS:
+            self.unread.append(KeptPart(first + 1, text.rstrip("\n"), _IN_ADMONITIONS))
+            return
+        self._depth += 1
+        self._in_admonition = False
+        for token in _parser().parse(text):
+            self.add(token, first)
+        self._depth -= 1
+        self._in_admonition = True
 
     def _add_titles(self, lines: Sequence[str], first: int) -> None:
         found = [ADMONITION.match(line) if "admonition" in self._known else None for line in lines]
@@ -179,7 +193,9 @@ class _Finder:
         for number, title in enumerate(found, first):
             if title is not None and title["title"]:
                 text = title["title"]
-                start = self._content.index(f'"{text}"', self._offsets[number]) + 1
+                start = self._content.find(f'"{text}"', self._offsets[number]) + 1
+                if not start:
+                    continue  # the parser has replaced characters of it
                 place = Place(start, start + len(text), number + 1, text, (), quoted=True)
                 self.places.append(place)
 
@@ -252,6 +268,8 @@ def _groups(
             begin = number + 1
             formula = formula != (signs % 2 == 1)
         elif start and start["alert"] and "alert" in known:  # its title is one line
+            if number > begin:
+                yield begin, number
             yield number, number + 1
             begin = number + 1
         elif number > begin and is_known(start, known):
