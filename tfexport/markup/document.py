@@ -364,7 +364,13 @@ def _with_turns(
                 kept = number
                 break
         chosen.append(kept)
-    return chosen
+    # Words of one sentence may draw the placeholder of another to their place.
+    if _keeps_turns(segment, _pairs(forms, rows, _choice(forms, firsts, chosen))):
+        return chosen
+    return [
+        None if segment.takes_turns(forms[first]) else number
+        for first, number in zip(firsts, chosen, strict=True)
+    ]
 
 
 def _keeps_turns(segment: Segment, pairs: Iterator[tuple[Variant, Row]]) -> bool:
