@@ -18,7 +18,7 @@ CASES ?= 2000
 # Hundreds of tests start a process: each would compile all modules of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo ready-bundle real test test-all test-native test-quick-start test-wheel check docs docs-links bench bench-serving chaos overload fuzz fuzz-modules fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
+.PHONY: help demo ready-bundle real test test-all test-native test-quick-start test-wheel check docs docs-links bench bench-serving chaos overload fuzz fuzz-documents fuzz-modules fuzz-native fuzz-serve sanitize optional release-check test-wasm wasm clean
 
 help:
 	@echo "make demo   export the demo model, compare it with PyTorch, translate without torch"
@@ -34,6 +34,7 @@ help:
 	@echo "make test-wasm  its tests, in Node and a browser"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
 	@echo "make fuzz-modules CASES=1000 FIRST=0  modules drawn from a grammar, exported and compared with their forward"
+	@echo "make fuzz-documents CASES=20000 FIRST=0  documents of all formats, translated there and judged"
 	@echo "make fuzz-native CASES=100000  drawn calls of the native engine's C interface, under sanitizers"
 	@echo "make fuzz-serve CASES=20000  drawn requests for a server: texts of all scripts, options, framings"
 	@echo "make sanitize  the native engine's tests under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer"
@@ -152,6 +153,10 @@ FIRST ?= 0
 fuzz-modules: CASES = 1000
 fuzz-modules: .venv/ready
 	$(BIN)/python -m tests.drawn_modules --cases $(CASES) --first $(FIRST)
+
+# Documents of which a judge knows what is to be translated and what stays; 20,000 take 6 minutes.
+fuzz-documents: .venv/ready
+	$(BIN)/python -m tests.drawn_documents --cases $(CASES) --first $(FIRST)
 
 # The native engine with sanitizers, and the program that draws calls of its C interface.
 NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.inl' -o -name CMakeLists.txt)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from tests.support.command import invoke
 from tests.support.documents import read_blocks, words
 from tests.support.paths import REPOSITORY
 from tfexport.cli import document_files
-from tfexport.cli.translate_command import FORMATS
+from tfexport.cli.translate_command import FORMATS, MARKDOWN_DIALECTS
 from tfexport.errors import TfexportWarning
 from tfexport.markup import Markup, Placeholders, translate_markup
 from tfexport.markup import translate as translate_module
 from tfexport.markup.alignment import Tokens
+from tfexport.markup.dialects import DIALECTS, Dialect
 from tfexport.markup.document import Row
 from tfexport.markup.files import FILE_FORMATS
 from tfexport.runtime import Translator
@@ -60,6 +62,10 @@ def test_a_file_is_written_with_its_line_breaks_and_mark(tmp_path: Path) -> None
         (("--format", "html", "--placeholders", "xx"), ["'xx' is not one of url, email"]),
         (("--format", "html", "--placeholder-pattern", "("), ["'(' is not a regular expression"]),
         (("--format", "html", "--force"), ["--force needs"]),
+        (("--fuzzy",), ["--fuzzy needs --format"]),
+        (("--format", "srt", "--fuzzy"), ["--fuzzy applies to --format po, not to"]),
+        (("--format", "html", "--markdown-dialect", "gfm"),
+         ["--markdown-dialect applies to --format markdown"]),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_refused(options: tuple[str, ...], said: list[str]) -> None:
@@ -192,3 +198,29 @@ def test_a_sentence_without_its_placeholders_stays(
     with pytest.warns(TfexportWarning, match=r"placeholders of what stays as it is: 'Hallo {x}'"):
         made = translate_markup(Translator(DEMO, threads=1), ["Hallo {x}"], markup)
     assert made == ["Hallo {x}"]
+
+
+def test_messages_of_icu_are_named_and_translations_marked_as_drafts(tmp_path: Path) -> None:
+    source, report = tmp_path / "de.po", tmp_path / "report.jsonl"
+    message = "{n, plural, one {# Buch} other {# Bücher}}"
+    source.write_text(
+        'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+        f'msgid "&Bücher"\nmsgstr ""\n\nmsgid "{message}"\nmsgstr ""\n'
+    )
+    done = invoke(
+        "translate", DEMO, source, "--format", "po", "--fuzzy", "--strict", "--report", report
+    )
+    assert done.exit_code == 1
+    assert f"{source}:8: {message!r} stays as it is: a message of ICU is kept" in done.stderr
+    assert json.loads(report.read_text())["text"] == message
+    assert done.stdout.endswith(f'msgid "{message}"\nmsgstr ""\n')
+    assert '#, fuzzy\nmsgid "&Bücher"\nmsgstr "&' in done.stdout
+
+
+def test_a_dialect_of_markdown_may_be_named() -> None:
+    assert get_args(Dialect) == DIALECTS == MARKDOWN_DIALECTS
+    text = "Guten Morgen! [[Guten Morgen!]]"
+    kept = invoke("translate", DEMO, "--format", "markdown", stdin=text).stdout
+    assert kept.endswith("[[Guten Morgen!]]")
+    options = ("--format", "markdown", "--markdown-dialect", "gfm")
+    assert "[[Guten" not in invoke("translate", DEMO, *options, stdin=text).stdout

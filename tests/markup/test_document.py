@@ -9,9 +9,9 @@ import pytest
 from tests.markup.stubs import backwards, same, shuffled, translate
 from tests.support.combinations import few_of
 from tfexport.errors import ConfigError, InputError
-from tfexport.markup.document import Markup, escape
+from tfexport.markup.document import Markup
 from tfexport.markup.placeholders import Placeholders
-from tfexport.markup.tokens import TagRules
+from tfexport.markup.tokens import TagRules, escape
 from tfexport.runtime.text.sentences import split_text
 
 HTML = Markup("html")

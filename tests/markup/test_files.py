@@ -180,6 +180,49 @@ THREE!
 00:00:09.000 --> 00:00:10.000
 ♪ <i>ONE TWO
 THREE FOUR</i> ♪"""
+SPOKEN = """1
+00:00:01,000 --> 00:00:02,000
+TOM: Yes, one.
+ANNA (quietly): Two
+three.
+
+2
+00:00:02,000 --> 00:00:03,000
+[laughs] Four. [music]
+
+3
+00:00:03,000 --> 00:00:04,000
+- <i>TOM 2:</i> [laughs]
+- Tom: five: six
+- <i>[a door]</i>
+
+4
+00:00:04,000 --> 00:00:05,000
+{\\an8}(a bird)
+TOM:
+Seven
+eight [nine] ten.
+
+5
+00:00:05,000 --> 00:00:06,000
+>> Tom: Note: it is at 10:30 (or so).
+>> Once: yes.
+"""
+SPEECHES = [
+    "Yes, one.",
+    "Two\nthree.",
+    "laughs",
+    "Four.",
+    "music",
+    "laughs",
+    "five: six",
+    "a door",
+    "a bird",
+    "",
+    "Seven\neight [nine] ten.",
+    "Note: it is at 10:30 (or so).",
+    "Once: yes.",
+]
 JSON = """{
   "one": "one {x} & two",  "list": ["a <b>b</b> &amp; c", 3, null, "…"],
     "more": {"key": "\\"a\\" \\n b", "key": ""}
@@ -300,3 +343,102 @@ def test_a_subtitle_that_its_own_file_lacks_is_refused() -> None:
         read_file("one\ntwo", "srt", Markup())
     with pytest.raises(InputError, match="its first line does not begin with WEBVTT"):
         read_file(SRT, "vtt", Markup())
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_labels_of_speakers_and_what_is_heard(newline: str) -> None:
+    """Fails if a model sees a label, or what is heard as a part of what is said."""
+    content = SPOKEN.replace("\n", newline)
+    file = read_file(content, "srt", Markup())
+    assert [text.text.strip() for text in file.texts] == SPEECHES
+    assert [text.line for text in file.texts] == [3, 4, 9, 9, 9, 13, 14, 15, 19, 20, 21, 26, 27]
+    assert file.write([text.text for text in file.texts]) == content
+    assert file.write([None] * len(file.texts)) == content
+    made = there_and_back(content, "srt")
+    for label in (
+        "TOM: YES",
+        "ANNA (quietly): TWO",
+        "[LAUGHS] FOUR. [MUSIC]",
+        "<i>TOM 2:</i> [LAUGHS]",
+        "- Tom: FIVE: SIX",
+        "<i>[A DOOR]</i>",
+        "{\\an8}(A BIRD)",
+        ">> Tom: NOTE: IT",
+        ">> ONCE: YES",
+    ):
+        assert label in made
+
+
+def test_what_is_about_other_values_of_json_stays() -> None:
+    content = (
+        '{"@@locale": "en", "a": "one", "@a": {"description": "two", "x": ["three", {"y": "z"}]},\n'
+        ' "b": {"@type": "Thing", "c": "four"}, "@b": [], "d": ["five"], "@d": "six", "e": "7"}'
+    )
+    made = there_and_back(content, "json-strings")
+    for word in ("one", "four", "five"):
+        content = content.replace(f'"{word}"', f'"{word.upper()}"')
+    assert made == content
+
+
+XLIFF = """<?xml version="1.0"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file><body>
+  <trans-unit id="a">
+    <source>one <g id="1">two</g> &amp; <ph id="2">{x}</ph></source>
+  </trans-unit>
+  <trans-unit id="b"><source>three</source><target/></trans-unit>
+  <trans-unit id="c"><source>four</source><target state="new">four</target></trans-unit>
+  <trans-unit id="d"><source>five</source><target state="final">fünf</target>
+    <alt-trans><source>six</source><target/></alt-trans></trans-unit>
+  <trans-unit id="e" translate="no"><source>seven</source><target/></trans-unit>
+  <note>eight</note>
+</body></file></xliff>
+"""
+XLIFF_MADE = (
+    ("</source>\n  </trans", '</source>\n    <target>ONE <g id="1">TWO</g> &amp; '
+     '<ph id="2">{x}</ph></target>\n  </trans'),
+    ("<source>three</source><target/>", "<source>three</source><target>THREE</target>"),
+    ('"new">four', '"new">FOUR'),
+)  # fmt: skip
+TS = """<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE TS>
+<TS version="2.1" language="de_DE">
+<context>
+    <name>Window</name>
+    <message>
+        <location filename="a.cpp" line="1"/>
+        <source>one %1 &lt;b&gt;two&lt;/b&gt;</source>
+        <translation type="unfinished"></translation>
+    </message>
+    <message><source>&amp;Open</source><comment>verb</comment><translation/></message>
+    <message><source>Done</source><translation>Fertig</translation></message>
+    <message><source>Old</source><translation type="vanished"></translation></message>
+    <message numerus="yes"><source>%n file(s)</source><translation type="unfinished">
+        <numerusform></numerusform><numerusform></numerusform></translation></message>
+</context>
+</TS>
+"""
+TS_MADE = (
+    ('"unfinished"></translation>\n    </message>\n    <message><source>&amp;Open',
+     '"unfinished">ONE %1 &lt;b&gt;TWO&lt;/b&gt;</translation>\n    </message>\n'
+     "    <message><source>&amp;Open"),
+    ("<translation/>", "<translation>&amp;OPEN</translation>"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "made"), [(XLIFF, XLIFF_MADE), (TS, TS_MADE)], ids=["xliff", "ts"]
+)
+def test_translations_are_written_beside_their_texts(
+    content: str, made: tuple[tuple[str, str], ...]
+) -> None:
+    """Fails if a source is overwritten, or a translation that is there."""
+    wanted = content
+    for old, new in made:
+        assert old in wanted
+        wanted = wanted.replace(old, new, 1)
+    assert there_and_back(content, "xml") == wanted
+    file = read_file(content, "xml", Markup())
+    assert file.write([None] * len(file.texts)) == content
+    assert [(each.line, each.text) for each in file.kept] == (
+        [(14, "%n file(s)")] if content == TS else []
+    )

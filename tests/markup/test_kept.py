@@ -4,15 +4,17 @@ import json
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.markup.stubs import backwards, careless, same, shuffled, translate, translated
 from tfexport.errors import InputError
+from tfexport.markup.dialects import DIALECTS, Dialect
 from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
-from tfexport.markup.files import FileFormat, read_file
+from tfexport.markup.files import FileFormat, FileOptions, read_file
 from tfexport.markup.placeholders import Placeholders
 from tfexport.runtime.text.sentences import split_text
 
@@ -172,6 +174,57 @@ def test_a_translation_with_other_placeholders_is_not_taken(change: str) -> None
     assert choice.sentences == ["one {x} two."]
 
 
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("one %s two %d three", True), ("one %s two %s three", False),
+        ("one %1$s two %2$d three", False), ("one {} two {:>4} three", True),
+        ("one %(a)s two {b} three", False), ("one %L2 two %1 three %n", False),
+        ('one <a href="%s">two</a> three %d', True), ("one %s. Three.", False),
+    ],
+)  # fmt: skip
+def test_directives_without_a_number_stay_in_their_order(text: str, stays: bool) -> None:
+    """Fails if a program would fill in its first value where the second one belongs."""
+    document = (HTML if "<" in text else PLAIN).read(text)
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [translated(sentence, backwards) for sentence in document.sentences]
+    choice = document.choose(rows)
+    assert choice.sentences == ([document.sentences[0]] if stays else [])
+    assert (document.write(rows, choice) == text) == stays
+
+
+def test_another_form_is_taken_whose_directives_stay_in_their_order() -> None:
+    document = PLAIN.read("one %s two %d three. Four %s five.")
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [
+        translated(sentence, backwards if "%" in sentence else same, str.capitalize)
+        for sentence in document.sentences
+    ]
+    choice = document.choose(rows)
+    assert choice.sentences == []
+    assert document.write(rows, choice) == "One %s Two %d Three. Five. %s Four"
+
+
+@pytest.mark.parametrize(
+    ("flag", "directive"), [("ruby", "%<name>d"), ("ruby", "%<b>-5s"), ("c", "%<PRIu64>")]
+)
+def test_directives_in_the_form_of_tags_stay(flag: str, directive: str) -> None:
+    entry = f'#, {flag}-format\nmsgid "one {directive} <b>two</b> three"\nmsgstr ""\n'
+    assert there_and_back(entry, "po").endswith(f'msgstr "ONE {directive} <b>TWO</b> THREE"\n')
+    for order in (backwards, shuffled):
+        file = read_file(entry, "po", Markup())
+        made = file.write([translate(text.text, text.markup, order) for text in file.texts])
+        assert made.count(directive) == 2
+        assert made.count("<b>TWO</b>") == 1
+
+
+def test_a_mark_after_a_placeholder_is_outside_of_its_element() -> None:
+    text = "<b>one</b> two <b>me@example.com</b>. three"
+    assert translate(text, HTML, same, lambda word: word if "@" in word else word.upper()) == (
+        "<b>ONE</b> TWO <b>me@example.com</b>. THREE"
+    )
+
+
 # ---- files --------------------------------------------------------------------------------------
 
 
@@ -294,7 +347,8 @@ MARKDOWN = (
      "PRESS <kbd>Ctrl</kbd> AND <code>x y</code> NOW"),
     ('a <span translate="no">b c</span> d', 'A <span translate="no">b c</span> D'),
     ("a <i class='x notranslate'>b</i> d", "A <i class='x notranslate'>b</i> D"),
-    ('!!! note "A title"\n    one\n\ntwo', '!!! note "A title"\n    ONE\n\nTWO'),
+    ('!!! note "A title"\n    one\n\ntwo', '!!! note "A TITLE"\n    ONE\n\nTWO'),
+    ('=== "One"\n\n    two\n', '=== "ONE"\n\n    TWO\n'),
     ("??? tip\n    one", "??? tip\n    ONE"),
     ("one two\n{: .a #b}\n", "ONE TWO\n{: .a #b}\n"),
     ("# One {#id .c}\n", "# ONE {#id .c}\n"),
@@ -469,10 +523,212 @@ def test_a_catalog_that_names_too_many_forms_is_read() -> None:
     assert 'msgstr[0] "A BOOK"' in made
 
 
-def test_what_an_admonition_has_besides_is_named() -> None:
-    content = 'one\n\n!!! note "A title"\n\n    a body\n\ntwo\n\n    code\n'
+def test_the_title_and_the_body_of_an_admonition_are_texts() -> None:
+    content = (
+        'one\n\n!!! note "A title"\n    two\n\n    - three `a`\n\n        four\n\n    ```\n'
+        "    code\n    ```\n\nfive\n\n    code\n"
+    )
     file = read_file(content, "markdown", Markup())
-    assert [text.text for text in file.texts] == ["one", "two"]
-    assert [(each.line, each.text) for each in file.kept] == [
-        (3, '!!! note "A title"'), (5, "a body"),
+    assert [(text.line, text.text.strip()) for text in file.texts] == [
+        (1, "one"), (3, "A title"), (4, "two"), (6, "three `a`"), (8, "four"), (14, "five"),
     ]  # fmt: skip
+    assert file.kept == []
+    made = file.write(['"1"' if "title" in text.text else text.text.upper() for text in file.texts])
+    for old, new in (("one", "ONE"), ('"A title"', "\"'1'\""), ("two", "TWO"), ("four", "FOUR"),
+                     ("three `a`", "THREE `A`"), ("five", "FIVE")):  # fmt: skip
+        content = content.replace(old, new)
+    assert made == content
+
+
+@pytest.mark.parametrize("between", ["```\nb\n```", "---", "<hr>", "a b", "# a"])
+def test_what_ends_an_admonition_is_before_code(between: str) -> None:
+    content = f"!!! note\n    one\n\n{between}\n\n    code two\n\n!!! note\n\n        code three\n"
+    texts = [text.text for text in read_file(content, "markdown", Markup()).texts]
+    assert not any("code" in text for text in texts)
+
+
+def test_admonitions_in_one_another_are_bounded() -> None:
+    lines = [f"{'    ' * level}!!! note\n\n" for level in range(400)]
+    file = read_file("".join(lines) + "    " * 400 + "one\n", "markdown", Markup())
+    (kept,) = file.kept
+    assert (kept.line, kept.text.endswith("one")) == (43, True)
+
+
+def test_the_title_of_a_callout_is_a_text() -> None:
+    content = "> one\n> [!tip] two\n> three\n"
+    assert there_and_back(content, "markdown") == content.upper().replace("TIP", "tip")
+
+
+def test_html_in_other_blocks_is_named() -> None:
+    file = read_file("- one\n\n  <div>two</div>\n\n- <hr>\n", "markdown", Markup())
+    assert [(each.line, each.text) for each in file.kept] == [(3, "<div>two</div>")]
+
+
+DIALECT_LINES = {
+    "!!! note": "mkdocs", "one ++ctrl+c++": "mkdocs", "[TOC]": "mkdocs kramdown",
+    "one [[a page]]": "obsidian", "%% one %%": "obsidian", "import A from 'b'": "mdx",
+    "{/* one */}": "mdx", ":::note one": "mdx", "one :tada:": "gfm mkdocs kramdown mdx",
+    "one[^a]": "gfm mkdocs kramdown mdx obsidian", "one {: .a}": "mkdocs kramdown mdx",
+    "> [!NOTE]\n> one": "gfm obsidian", "- [x] one": "gfm mkdocs mdx obsidian",
+    "one $a + b$": "gfm mkdocs kramdown mdx obsidian", "*[one]: two": "mkdocs kramdown",
+    "{% one %}": "gfm mkdocs kramdown mdx obsidian",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DIALECT_LINES)
+def test_a_dialect_has_its_own_constructs(line: str) -> None:
+    """Fails if a file of one dialect loses words, since they look as signs of another."""
+
+    def made(dialect: Dialect | None) -> tuple[str, list[str]]:
+        file = read_file(line, "markdown", Markup(dialect=dialect))
+        words = [text.markup.words(text.text) for text in file.texts]
+        return file.write([translate(text.text, text.markup) for text in file.texts]), words
+
+    every = made(None)
+    assert [one for one in DIALECTS if made(one) == every] == [
+        one for one in DIALECTS if one in DIALECT_LINES[line].split()
+    ]
+
+
+ACCELERATORS = {
+    "&Datei": "&DATEI", "Da&tei öffnen": "&DATEI ÖFFNEN", "Save &As…": "SAVE &AS…",
+    "_Datei": "_DATEI", "E_xit": "_EXIT", "Save _As": "SAVE _AS", "one &two %s": "ONE &TWO %s",
+}  # fmt: skip
+NO_ACCELERATORS = (
+    "Q&A for AT&T", "R & D", "&one &two", "my user_name", "snake_case_name one", "one && two",
+)  # fmt: skip
+
+
+def po_message(text: str, word: Callable[[str], str], flags: str = "") -> str:
+    entry = f'{flags}msgid "{text}"\nmsgstr ""\n'
+    file = read_file(entry, "po", Markup())
+    made = file.write([translate(one.text, one.markup, same, word) for one in file.texts])
+    return made.split('msgstr "')[1].removesuffix('"\n')
+
+
+@pytest.mark.parametrize(("text", "made"), ACCELERATORS.items())
+def test_the_sign_of_an_accelerator_stays(text: str, made: str) -> None:
+    """Fails if the model sees it: this one does not write it."""
+    assert po_message(text, lambda each: each.upper().strip("&_")) == made
+
+
+@pytest.mark.parametrize("text", NO_ACCELERATORS)
+def test_other_signs_are_no_accelerators(text: str) -> None:
+    assert po_message(text, str.upper) == text.upper()
+
+
+def test_formats_of_qt_have_one_accelerator() -> None:
+    assert po_message("_one &two", str.upper, "#, qt-format\n") == "_ONE &TWO"
+    assert po_message("_one two", str.upper, "#, qt-format\n") == "_ONE TWO"
+
+
+def test_the_sign_of_an_accelerator_goes_with_its_word() -> None:
+    file = read_file('msgid "one t&wo three"\nmsgstr ""\n', "po", Markup())
+    made = [translate(one.text, one.markup, backwards) for one in file.texts]
+    assert 'msgstr "THREE &TWO ONE"' in file.write(made)
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("{n, plural, one {# Tag} other {# Tage}}", True), ("{d, date, short}", False),
+        ("{g, select, male {er} other {sie}}", True), ("{n, plural, =0 {#} other {#}}", False),
+        ("{n, plural, other{{x}}}", False), ("{n, choice, 0#no|1#one}", True),
+    ],
+)  # fmt: skip
+def test_messages_of_icu_with_words_are_named(message: str, named: bool) -> None:
+    assert PLAIN.read(f"one {message} two").messages == ([message] if named else [])
+
+
+FUZZY = """msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\\n"
+
+# note
+#: a.c:1
+#, c-format
+msgctxt "x"
+msgid "one %s"
+msgstr ""
+
+#. for you
+msgid ""
+"two"
+msgstr ""
+
+msgid "three"
+msgstr "drei"
+
+msgid "four"
+msgstr ""
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_translations_may_be_marked_as_drafts(newline: str) -> None:
+    content = FUZZY.replace("\n", newline)
+    file = read_file(content, "po", Markup(), FileOptions(fuzzy=True))
+    made = file.write(["ONE %s", "TWO", None])
+    wanted = FUZZY.replace("#, c-format", "#, fuzzy, c-format")
+    wanted = wanted.replace('one %s"\nmsgstr ""', 'one %s"\nmsgstr "ONE %s"')
+    wanted = wanted.replace('msgid ""\n"two"\nmsgstr ""', '#, fuzzy\nmsgid ""\n"two"\nmsgstr "TWO"')
+    assert made == wanted.replace("\n", newline)
+
+
+CHOICES = (
+    ("one|two three", "ONE|TWO THREE", 2), ("one | two", "ONE | TWO", 1),
+    ("{0} one|{1} two|[2,*] three", "{0} ONE|{1} TWO|[2,*] THREE", 3),
+    ("{{ a|title }} one", "{{ a|title }} ONE", 1), ("{0} one", "{0} ONE", 1),
+    ("one {% if a|b %}two", "ONE {% if a|b %}TWO", 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "made", "count"), CHOICES)
+def test_what_laravel_chooses_from_is_several_texts(text: str, made: str, count: int) -> None:
+    assert json.loads(there_and_back(json.dumps([text]), "json-strings")) == [made]
+    assert len(PLAIN.read(text).segments) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        (r"It\'s one", r"IT\'S ONE"), (r"one\ntwo", r"ONE\nTWO"), (r"a \"b\"", r"A \"B\""),
+        ('"  one two "', '"  ONE TWO "'), ("one &amp; two", "ONE &amp; TWO"),
+    ],
+)  # fmt: skip
+def test_texts_of_android_keep_their_escapes(text: str, made: str) -> None:
+    content = '<resources><string name="a">{}</string></resources>'
+    assert there_and_back(content.format(text), "xml") == content.format(made)
+    document = Markup("xml").read(content.format("one two"))
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [translated(document.sentences[0], same, lambda word: "it's" if word == "one" else word)]
+    assert r">it\'s two<" in document.write(rows, document.choose(rows))
+
+
+def test_classes_of_webvtt_are_no_other_elements() -> None:
+    cue = "WEBVTT\n\n00:01.000 --> 00:02.000\none <c.loud.red>two</c> <v.first Tom>three</v>\n"
+    (text,) = read_file(cue, "vtt", Markup()).texts
+    assert len(text.markup.read(text.text).segments) == 1
+    made = there_and_back(json.dumps(["one <A.B>two</A.B> three"]), "json-strings")
+    assert made == json.dumps(["ONE <A.B>TWO</A.B> THREE"])
+
+
+TEMPLATE_BLOCKS = {
+    "{% raw %}one {{ x }}{% endraw %} two": "{% raw %}one {{ x }}{% endraw %} TWO",
+    "{% highlight r %}\none\n\ntwo\n{% endhighlight %}\n\nthree":
+        "{% highlight r %}\none\n\ntwo\n{% endhighlight %}\n\nTHREE",
+    "{{-- one --}}\n\ntwo": "{{-- one --}}\n\nTWO",
+    "{% raw %}\none": "{% raw %}\nONE",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "text"])
+@pytest.mark.parametrize(("text", "made"), TEMPLATE_BLOCKS.items())
+def test_blocks_of_templates_are_no_texts(kind: FileFormat, text: str, made: str) -> None:
+    assert there_and_back(text, kind) == made
+
+
+def test_asides_of_obsidian_are_words_in_other_dialects() -> None:
+    file = read_file("one %%two%% three", "markdown", Markup(dialect="obsidian"))
+    assert translate(file.texts[0].text, file.texts[0].markup) == "ONE %%two%%THREE"
+    assert there_and_back("one %%two%% three", "markdown") == "ONE %%TWO%% THREE"

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.markup.stubs import Order, backwards, same, shuffled, translate, upper
+from tests.markup.stubs import Order, backwards, same, shuffled, translate, translated, upper
 from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
 from tfexport.errors import InputError
 from tfexport.markup.document import Markup
 from tfexport.markup.files import read_file
 from tfexport.markup.markdown_reader import Place, read_inline, write_inline
+from tfexport.runtime.text.sentences import SplitText
 
 PAGES = [
     path.relative_to(REPOSITORY)
@@ -285,6 +286,38 @@ def test_pages_are_translated(page: Path, order: Order) -> None:
     made = there_and_back(text, order)
     assert made.count("```") == text.count("```")
     assert made != text
+
+
+def test_emphasis_without_words_is_written_as_elements() -> None:
+    """Fails if signs that touch are read as one element in another."""
+    file = read_file("~~a~~ *b* ~~c~~", "markdown", Markup())
+    document = file.texts[0].markup.read(file.texts[0].text)
+    document.cut(lambda text: SplitText([text], ["", ""]))
+    rows = [translated(document.sentences[0], lambda count, rng: [1])]
+    made = file.write([document.write(rows, document.choose(rows))])
+    assert made == "<s></s><em>B</em><s></s>"
+    text = "a ~~b ~~[c](d) e~~~~"  # "~~~~" begins a block of code
+    assert there_and_back(text, lambda count, rng: [2, 3]) == "<s><s>[C](d) E</s></s>"
+
+
+def test_what_is_not_translated_keeps_its_lines() -> None:
+    text = "> 1 `a`\n> *2*\n\n> one\n> two\n"
+    assert there_and_back(text) == "> 1 `a`\n> *2*\n\n> ONE TWO\n"
+    assert there_and_back(text, same, str) == text
+
+
+@pytest.mark.parametrize("start", ["[^a] ", ":tada: ", "![a](b) ", "~~[^a]~~ "])
+def test_signs_at_the_start_stay_there_with_one_space(start: str) -> None:
+    """Two spaces more make a list of one in it another block."""
+    text = f"# {start}one\n\n- {start}two\n  - three\n\n| a |\n|---|\n| {start}b |\n"
+    for order in (same, backwards):
+        made = there_and_back(text, order)
+        assert made.lower() == text
+
+
+def test_a_footnote_may_be_one_word() -> None:
+    file = read_file("a[^1] b\n\n[^1]: one two\n\nc\n", "markdown", Markup())
+    assert file.write([None, "one", None]) == "a[^1] b\n\n[^1]: one\n\nc\n"
 
 
 def test_characters_for_private_use_are_refused() -> None:

@@ -125,6 +125,10 @@ PAGES = {
     "a formula": ("the H<sub>2</sub>O is", "THE H<sub>2</sub>O IS", "IS H<sub>2</sub>O THE"),
     "links that touch": ("<a href=x>a b</a><a href=y>c d</a>", "<a href=x>A B</a><a href=y>C D</a>",
                          "<a href=x>B A</a><a href=y>D C</a>"),
+    "links that touch after a full stop": (
+        "<a href=x>A b.</a><a href=y>C d?</a><a href=z>e</a>",
+        "<a href=x>A B.</a><a href=y>C D?</a><a href=z>E</a>",
+        "<a href=x>B. A</a><a href=y>D? C</a><a href=z>E</a>"),
     "elements that touch in a script without spaces": ("<b>東京</b><i>大学</i>",
                                                        "<b>東京</b><i>大学</i>", None),
     "marks around an element": ("“<i>a b</i>” (<b>c</b>)", "“<i>A B</i>” (<b>C</b>)", None),

@@ -12,7 +12,8 @@ import pytest
 from tests.serve.servers import Server, serving
 from tests.support.combinations import few_of
 from tests.support.paths import REPOSITORY
-from tfexport.markup.document import Markup, escape
+from tfexport.markup.document import Markup
+from tfexport.markup.tokens import escape
 from tfexport.runtime import Translator
 from tfexport.serve.failures import RequestError
 from tfexport.serve.rows import Asked, Made, Translated, _documents

@@ -29,12 +29,13 @@ _OF_LINES = (
 _SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml", ".md": "markdown",
     ".markdown": "markdown", ".srt": "srt", ".vtt": "vtt", ".po": "po", ".pot": "po",
-    ".json": "json-strings",
+    ".json": "json-strings", ".arb": "json-strings", ".xlf": "xml", ".xliff": "xml",
 }  # fmt: skip
 _MOST_LISTED = 20  # sentences
 MOST_BYTES = 64 << 20  # of a file, which is read as a whole
 _OF_FORMATS: tuple[str, ...] = (
-    "placeholders", "placeholder_pattern", "ignore_tags", "report", "strict",
+    "placeholders", "placeholder_pattern", "ignore_tags", "markdown_dialect", "fuzzy", "report",
+    "strict",
 )  # fmt: skip
 _OF_RESULTS = (
     "return_attention", "return_token_scores", "return_end_token", "num_hypotheses",
@@ -54,6 +55,9 @@ def check_document_call(call: Any) -> None:
     else:
         names, reason = _OF_LINES, f"applies to lines, not to {kind}"
     found = [f"{_flag(name)} {reason}" for name in names if getattr(call, name)]
+    for name, of in (("fuzzy", "po"), ("markdown_dialect", "markdown")):
+        if getattr(call, name) and call.format not in (None, of):
+            found.append(f"{_flag(name)} applies to --format {of}, not to {kind}")
     if call.format is not None:
         added = [name for name in _OF_RESULTS if call.decoding.get(name)]
         found += [f"{_flag(name)} adds to lines, not to {kind}" for name in added]
@@ -94,7 +98,7 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     """
     with needs("markup"):
         from tfexport.markup.document import Markup
-        from tfexport.markup.files import read_file
+        from tfexport.markup.files import FileOptions, read_file
         from tfexport.markup.placeholders import USUAL, Placeholders
         from tfexport.markup.tokens import KeptPart, TagRules
         from tfexport.markup.translate import translate_texts
@@ -104,19 +108,23 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     )
     placeholders = Placeholders(kinds, call.placeholder_pattern)
     ignored = (name.strip() for name in (call.ignore_tags or "").split(","))
-    markup = Markup(placeholders=placeholders, rules=TagRules(frozenset(filter(None, ignored))))
+    rules = TagRules(frozenset(filter(None, ignored)))
+    markup = Markup(placeholders=placeholders, rules=rules, dialect=call.markdown_dialect)
     name = "stdin" if call.file == "-" else call.file
     content, mark = _content(call.file)
     keywords = given(call.decoding)
     keywords["return_scores"] = False
     language_pair = LanguagePair(call.source_language, call.target_language)
     try:
-        file = read_file(content, call.format, markup)
+        file = read_file(content, call.format, markup, FileOptions(fuzzy=call.fuzzy))
         found = translate_texts(engine, file.texts, keywords, language_pair, terms)
         # A text of a file is translated as a whole; a file that is one text, a sentence at a time.
+        # A message of ICU alone has no translation: it stays empty in a catalog.
         written = file.write([
-            None if lost and text.line is not None else made
-            for text, made, lost in zip(file.texts, found.texts, found.lost, strict=True)
+            None if text.line is not None and (lost or (whole and made == text.text)) else made
+            for text, made, lost, whole in zip(
+                file.texts, found.texts, found.lost, found.whole, strict=True
+            )
         ])  # fmt: skip
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
@@ -124,6 +132,10 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
         KeptPart(text.line, sentence, "no translation has its placeholders")
         for text, sentences in zip(file.texts, found.lost, strict=True)
         for sentence in sentences
+    ), *(
+        KeptPart(text.line, message, "a message of ICU is kept as a whole: translate its forms")
+        for text, messages in zip(file.texts, found.whole, strict=True)
+        for message in messages
     )]  # fmt: skip
     kept.sort(key=lambda each: each.line or 0)
     _write(call, mark + written)

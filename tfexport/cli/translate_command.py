@@ -32,6 +32,7 @@ from tfexport.runtime.files.input_lines import read_numbers
 from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
+    from tfexport.markup.dialects import Dialect
     from tfexport.markup.files import FileFormat
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.line_stream import LineResult, LineTask
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 # The formats of files that tfexport.markup.files reads, which needs an extra.
+MARKDOWN_DIALECTS = ("commonmark", "gfm", "mkdocs", "kramdown", "mdx", "obsidian")
 FORMATS = ("text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings")
 
 
@@ -65,6 +67,8 @@ class _Call:
     terms: str | None
     languages: str | None
     ignore_tags: str | None
+    markdown_dialect: "Dialect | None"
+    fuzzy: bool
     report: str | None
     strict: bool
     target_prefix: str | None
@@ -128,6 +132,11 @@ class _Call:
 @terms_options
 @click.option("--ignore-tags", metavar="NAME,...",
               help="With --format: elements of HTML and XML whose content stays.")  # fmt: skip
+@click.option("--markdown-dialect", type=click.Choice(MARKDOWN_DIALECTS),
+              help="With --format markdown: what the file has besides CommonMark.  "
+              "[default: what any dialect has]")  # fmt: skip
+@click.option("--fuzzy", is_flag=True,
+              help="With --format po: mark the translations as drafts (fuzzy).")  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False), metavar="FILE",
               help="With --format: write what stays as it is and why, as lines of JSON, or as a "
               "page if FILE ends in .html.")  # fmt: skip

@@ -100,7 +100,11 @@ def is_mark(character: str) -> bool:
 
 
 def align(
-    source: str, target: str, tokens: Tokens, fixed: Sequence[tuple[int, int]] = ()
+    source: str,
+    target: str,
+    tokens: Tokens,
+    fixed: Sequence[tuple[int, int]] = (),
+    whole: Sequence[tuple[int, int]] = (),
 ) -> list[Unit]:
     """Find the words of a translation and where each comes from.
 
@@ -112,10 +116,11 @@ def align(
         target: its translation.
         tokens: of the translation.
         fixed: see ``split_words``; these parts have no source yet.
+        whole: the same for the sentence.
     """
     source_spans = _surface_spans(source, tokens.surfaces)
     target_spans = _target_spans(target, tokens)
-    words = split_words(source, (), [start for start, end in source_spans if end > start])
+    words = split_words(source, whole, [start for start, end in source_spans if end > start])
     found = split_words(target, fixed, [start for start, _ in target_spans])
     weights = _weights(source, words, source_spans, target_spans, tokens.attention, found)
     attended = [int(row.argmax()) if row.any() else None for row in weights]

@@ -5,6 +5,7 @@ Programming Languages", and for each the manual of the language's own formatting
 """
 
 import re
+from collections.abc import Sequence
 
 _WIDTH = r"(?:\d{1,4}|\*(?:\d{1,2}\$)?)?"
 _SIZE = rf"{_WIDTH}(?:\.{_WIDTH})?"
@@ -71,6 +72,27 @@ DIRECTIVES[PROGRAM] = re.compile(
     r"(?<![^\s(\"'])[:@][a-z_]\w{0,79}(?![\w:@.-]\S)|\[\[[a-z_][\w.]{0,79}\]\]"
     r"|(?<!\w)__(?:[a-z][a-z0-9_]{1,76}|[A-Z][A-Z0-9_]{1,76})__(?!\w)"
 )
+
+
+# The sign before the letter of a menu's item that a key chooses: of Qt, KDE and Windows, of GTK.
+_ACCELERATORS = {
+    "&": re.compile(r"(?<![\w&])&(?=[^\W_])|(?<=[a-z])&(?=[a-z])"),
+    "_": re.compile(r"(?<![\w_])_(?=[^\W\d_]+(?![\w_]))|(?<=\A[A-Z])_(?=[a-z]+\b)"
+                    r"|(?<=\A[A-Z][a-z])_(?=[a-z]+\b)|(?<=\A[A-Z][a-z][a-z])_(?=[a-z]+\b)"),
+}  # fmt: skip
+_OF_QT = frozenset({"qt", "qt-plural", "kde", "kde-kuit"})
+
+
+def accelerator(text: str, formats: Sequence[str]) -> int | None:
+    """Where the sign is that is before the letter of an accelerator; None if there is no such sign.
+
+    Args:
+        text: of the message.
+        formats: of its flags; those of Qt and KDE have ``&`` alone.
+    """
+    signs = "&" if _OF_QT & {*formats} else "&_"
+    places = [found.start() for sign in signs for found in _ACCELERATORS[sign].finditer(text)]
+    return places[0] if len(places) == 1 else None
 
 
 def formats_of(flags: list[str]) -> tuple[str, ...]:

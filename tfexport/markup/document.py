@@ -1,19 +1,29 @@
 """A text with markup: the sentences that a model translates, and the text of their translations."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
+from tfexport.markup.dialects import Dialect
 from tfexport.markup.html_reader import read_html
 from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
-from tfexport.markup.placeholders import Placeholders, occurrences, occurs
+from tfexport.markup.placeholders import Placeholders, has_forms, listed, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
-from tfexport.markup.tokens import NO_RULES, STATEMENT, WHITE, Kind, TagRules, Token, split_runs
-from tfexport.markup.xml_reader import read_xml
+from tfexport.markup.tokens import (
+    NO_RULES,
+    STATEMENT,
+    WHITE,
+    TagRules,
+    Token,
+    escape,
+    split_runs,
+)
+from tfexport.markup.xml_reader import escape_android, is_android, read_xml, unescape_android
 from tfexport.runtime.results import Term, TranslationResult
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import WORD_MARKS, TextCodec
@@ -21,8 +31,15 @@ from tfexport.runtime.text.sentences import SplitText
 
 Format = Literal["text", "html", "xml"]
 FORMATS: tuple[Format, ...] = ("text", "html", "xml")
+# What Laravel and Symfony choose from: "{0} none|{1} one|[2,*] many", "one|many".
+_CHOICE = (
+    r"\A(?:\{\d+\}|\[\d+,(?:\d+|\*)\])\s?(?=[^|]*\|)|\s?\|\s?(?:\{\d+\}|\[\d+,(?:\d+|\*)\])\s?"
+    r"|(?<=[^\s|])\|(?=[^\s|])"
+)
 _LINE_OR_STATEMENT = re.compile(
-    rf"((?:[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]|{STATEMENT.pattern.replace('(', '(?:', 1)})+)"
+    rf"((?:[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]|{_CHOICE}"
+    rf"|{STATEMENT.pattern.replace('(', '(?:', 1)})+)",
+    re.DOTALL,
 )
 
 
@@ -36,12 +53,16 @@ class Markup:
             text.
         rules: for elements.
         references: the labels of links of Markdown, as ``read_file`` finds them.
+        dialect: of Markdown; None for what all dialects have.
+        accelerator: in plain text, where the sign before the letter of an accelerator is.
     """
 
     format: Format | Literal["markdown"] = "text"
     placeholders: Placeholders | None = None
     rules: TagRules = NO_RULES
     references: References = field(default_factory=dict, hash=False)
+    accelerator: int | None = None
+    dialect: Dialect | None = None
 
     def __bool__(self) -> bool:
         return self.format != "text" or self.placeholders is not None
@@ -60,10 +81,14 @@ class Markup:
         found = Placeholders() if self.placeholders is None else self.placeholders
         if self.format == "text":
             tokens = _plain_tokens(text, found)
+            if self.accelerator is not None:
+                tokens = _with_accelerator(tokens, self.accelerator)
             write: Callable[[str], str] = str
         else:
             tokens = self.tokens(text)
             write = escape_markdown if self.format == "markdown" else escape
+            if self.format == "xml" and is_android(text):
+                tokens, write = unescape_android(tokens), escape_android
         parts = [
             part if isinstance(part, str) else make_segment(part, found, write)
             for part in split_runs(tokens)
@@ -81,7 +106,7 @@ class Markup:
     def tokens(self, text: str) -> list[Token]:
         """The tokens of markup; see ``read``."""
         if self.format == "markdown":
-            return read_inline(text, self.references, self.rules)
+            return read_inline(text, self.references, self.rules, self.dialect)
         reader = read_html if self.format == "html" else read_xml
         return reader(text, self.rules)
 
@@ -91,28 +116,53 @@ def _plain_tokens(text: str, placeholders: Placeholders) -> list[Token]:
     tokens, begin = list[Token](), 0
     messages = [span for span in placeholders.messages(text) if "\n" in text[slice(*span)]]
 
-    def add_lines(part: str) -> None:
-        for place, line in enumerate(_LINE_OR_STATEMENT.split(part)):
-            kind: Kind = "empty" if place % 2 else "text"
-            tokens.append(Token(kind, line, "block" if place % 2 else "inline",
-                                text="" if place % 2 else line))  # fmt: skip
+    spans = placeholders.find(text) if "|" in text else []
+    ends = [end for _, end in spans]
+
+    def add_lines(first: int, last: int) -> None:
+        place = first
+        for found in _LINE_OR_STATEMENT.finditer(text, first, last):
+            if "|" in found[0] and not found[0].startswith(("{%", "{{", "<%")):
+                number = bisect_right(ends, found.start())
+                if number < len(spans) and spans[number][0] < found.start():
+                    continue  # of a placeholder, such as {{ name|title }}
+            line = text[place : found.start()]
+            tokens.append(Token("text", line, text=line))
+            tokens.append(Token("empty", found[0], "block"))
+            place = found.end()
+        tokens.append(Token("text", text[place:last], text=text[place:last]))
 
     for start, end in messages:
         if start >= begin:
-            add_lines(text[begin:start])
+            add_lines(begin, start)
             message = text[start:end]
             tokens.append(Token("kept", message, text=WHITE.sub(" ", message)))
             begin = end
-    add_lines(text[begin:])
+    add_lines(begin, len(text))
     return tokens
 
 
+def _with_accelerator(tokens: Sequence[Token], place: int) -> list[Token]:
+    """Make a tag of the sign of an accelerator, which goes with the word that it is in."""
+    made, begin = list[Token](), 0
+    for token in tokens:
+        at = place - begin
+        if token.kind == "text" and 0 <= at < len(token.raw):
+            start = re.search(r"\w*\Z", token.raw[:at]).start()  # type: ignore[union-attr]
+            word = token.raw[start:at] + token.raw[at + 1 :]
+            made += [
+                Token("text", token.raw[:start], text=token.raw[:start]),
+                Token("empty", token.raw[at], "hidden"),
+                Token("text", word, text=word),
+            ]
+        else:
+            made.append(token)
+        begin += len(token.raw)
+    return made
+
+
 PLAIN = Markup()
-
-
-def escape(text: str) -> str:
-    """Text as HTML and XML write it between tags."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+_MOST_TRIALS = 40  # of rows of a paragraph, each of which is written for it
 
 
 @dataclass(frozen=True)
@@ -175,6 +225,12 @@ class Document:
         """Whether translations have to be aligned."""
         return any(segment.aligned for segment in self.segments)
 
+    @property
+    def messages(self) -> list[str]:
+        """The messages of ICU with words in their forms, which are kept as a whole."""
+        kept = (segment.text[slice(*span)] for segment in self.segments for span in segment.kept)
+        return [literal for literal in kept if has_forms(literal)]
+
     def cut(self, split: Callable[[str], SplitText]) -> None:
         """Find the sentences of all words."""
         for segment in self.segments:
@@ -206,19 +262,24 @@ class Document:
             rows: the translations of ``sentences``; optional ones that are kept are left out.
         """
         numbers, lost, place = list[int](), dict[int, Variant](), 0
-        for variants in self._variants():
-            here = zip(variants, rows[place : place + len(variants)], strict=True)
-            whole = (
-                number
-                for number, (variant, row) in enumerate(here, place)
-                if not (variant.optional and row.kept) and self._is_whole(variant, row)
-            )
-            number = next(whole, None)
-            if number is None:
-                number = place
-                lost[place] = variants[0]
-            numbers.append(number)
-            place += len(variants)
+        forms = [variant for variants in self._variants() for variant in variants]
+        for segment in self.segments:
+            firsts, whole = list[int](), list[list[int]]()  # of each sentence
+            for variants in segment.variants:
+                here = zip(variants, rows[place : place + len(variants)], strict=True)
+                firsts.append(place)
+                whole.append([
+                    number
+                    for number, (variant, row) in enumerate(here, place)
+                    if not (variant.optional and row.kept) and self._is_whole(variant, row)
+                ])  # fmt: skip
+                place += len(variants)
+            chosen = [found[0] if found else None for found in whole]
+            if not _keeps_turns(segment, _pairs(forms, rows, _choice(forms, firsts, chosen))):
+                chosen = _with_turns(segment, forms, rows, firsts, whole)
+            made = _choice(forms, firsts, chosen)
+            numbers += made.numbers
+            lost |= made.lost
         return Choice(numbers, lost)
 
     def write(self, rows: Sequence[Row], choice: "Choice") -> str:
@@ -231,10 +292,8 @@ class Document:
         Raises:
             InputError: a translation that has to be aligned has no attention.
         """
-        variants = [variant for variants in self._variants() for variant in variants]
-        pairs = iter([
-            (variants[number], choice.kept(number) or rows[number]) for number in choice.numbers
-        ])  # fmt: skip
+        forms = [variant for variants in self._variants() for variant in variants]
+        pairs = _pairs(forms, rows, choice)
         return "".join(
             part if isinstance(part, str) else _translated(part, pairs) for part in self.parts
         )
@@ -257,6 +316,69 @@ class Document:
         return not self.foreign.find(other) and not any(
             occurs(other, literal) for literal in variant.left_out
         )
+
+
+def _pairs(
+    forms: Sequence[Variant], rows: Sequence[Row], choice: Choice
+) -> Iterator[tuple[Variant, Row]]:
+    """The form of each sentence of a choice, and its row."""
+    for number in choice.numbers:
+        yield forms[number], choice.kept(number) or rows[number]
+
+
+def _choice(
+    forms: Sequence[Variant], firsts: Sequence[int], chosen: Sequence[int | None]
+) -> Choice:
+    """The choice of a row for each sentence; None for one that stays as it is."""
+    pairs = list(zip(firsts, chosen, strict=True))
+    lost = {first: forms[first] for first, number in pairs if number is None}
+    return Choice([first if number is None else number for first, number in pairs], lost)
+
+
+def _with_turns(
+    segment: Segment,
+    forms: Sequence[Variant],
+    rows: Sequence[Row],
+    firsts: Sequence[int],
+    whole: Sequence[Sequence[int]],
+) -> list[int | None]:
+    """For each sentence of a segment the first row that keeps its directives in their order.
+
+    Args:
+        segment: of which directives without a number or a name would change places.
+        forms: of all sentences.
+        rows: of all sentences.
+        firsts: the number of the first form of each sentence of the segment.
+        whole: the rows of each that have its placeholders.
+    """
+    chosen, trials = list[int | None](), 0
+    for place, (first, found) in enumerate(zip(firsts, whole, strict=True)):
+        if not segment.takes_turns(forms[first]):
+            chosen.append(found[0] if found else None)
+            continue
+        kept: int | None = None
+        for number in found if trials < _MOST_TRIALS else ():
+            trials += 1
+            alone = [number if other == place else None for other in range(len(firsts))]
+            if _keeps_turns(segment, _pairs(forms, rows, _choice(forms, firsts, alone))):
+                kept = number
+                break
+        chosen.append(kept)
+    # Words of one sentence may draw the placeholder of another to their place.
+    if _keeps_turns(segment, _pairs(forms, rows, _choice(forms, firsts, chosen))):
+        return chosen
+    return [
+        None if segment.takes_turns(forms[first]) else number
+        for first, number in zip(firsts, chosen, strict=True)
+    ]
+
+
+def _keeps_turns(segment: Segment, pairs: Iterator[tuple[Variant, Row]]) -> bool:
+    """Whether the directives of a segment that have no number or name stay in their order."""
+    literals = segment.in_turn
+    if len(literals) < 2:
+        return True
+    return listed(_translated(segment, pairs), literals) == listed(segment.raw, literals)
 
 
 def _places(variant: Variant, row: Row) -> list[tuple[int, int]]:
@@ -297,7 +419,8 @@ def _units(variant: Variant, row: Row) -> list[Unit]:
     elif row.tokens is None:
         raise InputError("a translation without attention cannot be aligned with its markup")
     else:
-        words = align(variant.text, row.text, row.tokens, sorted(places))
+        whole = sorted(variant.places())
+        words = align(variant.text, row.text, row.tokens, sorted(places), whole)
     numbers = dict(zip(places, variant.literals, strict=True))
     return [_placed(variant, unit, numbers) for unit in words]
 

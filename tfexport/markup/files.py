@@ -4,16 +4,18 @@ import codecs
 import gettext
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.directives import PROGRAM, doubtful, formats_of
+from tfexport.markup.bilingual import Kind, find_units, kind_of, markup_of
+from tfexport.markup.directives import PROGRAM, accelerator, doubtful, formats_of
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
 from tfexport.markup.placeholders import Placeholders
+from tfexport.markup.speeches import Speech, find_speakers, join_speeches, split_speeches
 from tfexport.markup.tokens import KeptPart
 
 FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings"]
@@ -29,13 +31,9 @@ _DECLARED: dict[str, re.Pattern[str]] = {
     ),
     "po": re.compile(r'^"Content-Type:[^"\n]{0,100}\bcharset=([\w.:-]{1,40})', re.MULTILINE),
 }
-_STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?', re.DOTALL)
+_STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\],]', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
 _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
-# How subtitles begin: where they are shown, and the dash of a speaker.
-_POSITION = re.compile(r"\s*(?:\{\\[^{}]*\}\s*)*")
-_DASH = re.compile(r"\s*(?:\{\\[^{}]*\}\s*|<[^<>]*>\s*)*[-–—]\s*(?=\S)")
-_HEARD = re.compile(r"\s*(?:\[[^\[\]]*\]|\([^()]*\))\s*")
 # The lines of times that srt and webvtt-py read; after them there may be where a cue is shown.
 _LINE_END = r"[^\r\n]*(?:\r\n?|\n|\Z)"
 _SRT_TIME = r"\d+[,.:，．。：]\d+[,.:，．。：]\d+[,.:，．。：]?\d*"
@@ -50,7 +48,20 @@ _VTT_TIMES = re.compile(
 _OF_FILE = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|\Z)")  # blocks that are no cues
 _NO_NUMBER = "it holds a line of times: what is above that line is no number of a cue"
 _NO_CUE = "it is no cue: it has no times in the form that the format asks for"
-_ENDS = ".!?…\"'”»)]>♪"
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How files of some formats are read and written.
+
+    Attributes:
+        fuzzy: whether the translations of a catalog are marked as drafts (``fuzzy``).
+    """
+
+    fuzzy: bool = False
+
+
+USUAL_OPTIONS = FileOptions()
 
 
 @dataclass(frozen=True)
@@ -84,20 +95,25 @@ class TextFile:
     kept: list[KeptPart] = field(default_factory=list)
 
 
-def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
+def read_file(
+    content: str, kind: FileFormat, markup: Markup, options: FileOptions = USUAL_OPTIONS
+) -> TextFile:
     """Find the texts of a file.
 
     Args:
         content: of the file, without a byte order mark.
         kind: its format.
         markup: its placeholders, and rules for its elements.
+        options: of its format.
 
     Raises:
         InputError: it is malformed.
         MissingDependencyError: its parser is not installed.
     """
     _check_encoding(content, kind)
-    if kind in ("text", "html", "xml"):
+    if kind == "xml" and (bilingual := kind_of(content)):
+        file = _bilingual(content, bilingual, markup)
+    elif kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
         file = TextFile([Text(content, whole)], lambda made: made[0] or content)
     else:
@@ -108,7 +124,7 @@ def read_file(content: str, kind: FileFormat, markup: Markup) -> TextFile:
             "po": _po,
             "json-strings": _json,
         }
-        file = readers[kind](content, markup)
+        file = readers[kind](content, markup, options)
 
     def write(made: Sequence[str | None]) -> str:
         written = file.write(made)
@@ -138,10 +154,10 @@ def _check_encoding(content: str, kind: FileFormat) -> None:
         )
 
 
-def _markdown(content: str, markup: Markup) -> TextFile:
+def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
     newline = "\r\n" if "\r\n" in content else "\n"
     content = content.replace("\r\n", "\n")
-    places, references, unread = find_texts(content)
+    places, references, unread = find_texts(content, markup.dialect)
 
     def write(made: Sequence[str | None]) -> str:
         written, begin = list[str](), 0
@@ -154,7 +170,12 @@ def _markdown(content: str, markup: Markup) -> TextFile:
                 written += [content[begin : place.start], text]
                 begin = place.end
                 continue
-            lines = iter(write_inline(text, place, references).split("\n"))
+            again = write_inline(text, place, references)
+            if again.split() == place.text.split():  # nothing was translated
+                written.append(content[begin : place.end])
+                begin = place.end
+                continue
+            lines = iter(again.split("\n"))
             # Line breaks that are left are those of the source.
             joined = next(lines)
             for line, between in zip(lines, _kept_breaks(place, text), strict=True):
@@ -180,29 +201,56 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
     return [between for between, found in zip(place.breaks, hard, strict=True) if found[1]]
 
 
+def _bilingual(content: str, kind: Kind, markup: Markup) -> TextFile:
+    """The texts of a file with translations, of which those that are there stay."""
+    units, kept = find_units(content, kind, markup)
+    if kind == "xliff":
+        inside = markup_of(markup)
+        texts = [Text(unit.text, inside, unit.line) for unit in units]
+    else:
+        texts = [_of_catalog(unit.text, markup, ("qt",), unit.line) for unit in units]
+
+    def write(made: Sequence[str | None]) -> str:
+        written, place = list[str](), 0
+        for unit, text in zip(units, made, strict=True):
+            now = content[unit.begin : unit.end] if text is None else unit.write(text)
+            written += [content[place : unit.begin], now]
+            place = unit.end
+        return "".join(written) + content[place:]
+
+    return TextFile(texts, write, kept)
+
+
+def _of_catalog(text: str, markup: Markup, formats: Sequence[str], line: int) -> Text:
+    """A message of a catalog, of which the sign of an accelerator stays."""
+    made = _message(text, _of_program(markup, formats), line)
+    if made.markup.format == "text" and (place := accelerator(text, formats)) is not None:
+        return replace(made, markup=replace(made.markup, accelerator=place))
+    return made
+
+
 def _message(text: str, markup: Markup, line: int) -> Text:
     """A text of a program: HTML if it has tags, comments or entities, else plain."""
-    if not _has_tags(text, markup):
-        return Text(text, replace(markup, format="text"), line)
-    return Text(text, _with_tags(markup), line)
-
-
-def _has_tags(text: str, markup: Markup) -> bool:
-    """Whether a text has tags, comments or entities outside of its placeholders."""
+    plain = Text(text, replace(markup, format="text"), line)
     if not _TAG.search(text):
-        return False
-    known = markup.placeholders or Placeholders()
-    for start, end in reversed(known.find(text)):  # Ruby's %<name>d is no tag
-        text = text[:start] + text[end:]
-    return _TAG.search(text) is not None
+        return plain
+    spans = (markup.placeholders or Placeholders()).find(text)
+    rest = text
+    for start, end in reversed(spans):  # Ruby's %<name>d is no tag
+        rest = rest[:start] + rest[end:]
+    if not _TAG.search(rest):
+        return plain
+    literals = tuple(one for span in spans if "<" in (one := text[slice(*span)]))
+    return Text(text, _with_tags(markup, literals), line)
 
 
-def _with_tags(markup: Markup) -> Markup:
-    """The markup of messages and subtitles."""
-    return replace(markup, format="html", rules=replace(markup.rules, program=True))
+def _with_tags(markup: Markup, literals: tuple[str, ...] = ()) -> Markup:
+    """The markup of messages and subtitles; ``literals`` are in the form of tags, and none."""
+    rules = replace(markup.rules, program=True, literals=literals)
+    return replace(markup, format="html", rules=rules)
 
 
-def _srt(content: str, markup: Markup) -> TextFile:
+def _srt(content: str, markup: Markup, options: FileOptions) -> TextFile:
     try:
         import srt
     except ImportError:
@@ -241,7 +289,7 @@ def _srt(content: str, markup: Markup) -> TextFile:
     return replace(file, kept=[KeptPart(first, above.strip(), _NO_CUE), *rest])
 
 
-def _vtt(content: str, markup: Markup) -> TextFile:
+def _vtt(content: str, markup: Markup, options: FileOptions) -> TextFile:
     try:
         import webvtt
     except ImportError:
@@ -270,7 +318,7 @@ def _subtitles(
     pieces, texts, place = list[str](), list[Text](), 0
     line, before, start_at = 1, 0, 0
     kept = list[KeptPart]()
-    shapes = list[list[tuple[str, int]]]()  # the start and the number of lines of each speech
+    said, speakers = list[list[Speech]](), find_speakers(cues)
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
         above = times.search(content, start_at)
@@ -283,25 +331,23 @@ def _subtitles(
             continue
         pieces.append(content[place:begin])
         place = begin + len(written)
-        speeches = _speeches(cue)
-        shapes.append([(start, text.count("\n") + 1) for start, text in speeches])
+        said.append(split_speeches(cue, speakers))
         line += content.count("\n", before, begin)
         before = begin
         of_speech = line
-        for _, text in speeches:
-            texts.append(Text(text, _with_tags(markup), of_speech))
-            of_speech += text.count("\n") + 1
+        for speech in said[-1]:
+            of_speech -= speech.joined
+            texts.append(Text(speech.text, _with_tags(markup), of_speech))
+            of_speech += speech.text.count("\n") + 1
 
     def write(made: Sequence[str | None]) -> str:
         found, written = iter(zip(texts, made, strict=True)), list[str]()
-        for piece, shape in zip(pieces, shapes, strict=True):
-            lines = list[str]()
-            for start, count in shape:
-                source, translation = next(found)
-                text = source.text if translation is None else translation
-                first, *others = _wrapped(text, count)
-                lines += [start + first, *others]
-            written += [piece, newline.join(lines)]
+        for piece, speeches in zip(pieces, said, strict=True):
+            now = [
+                source.text if translation is None else translation
+                for source, translation in islice(found, len(speeches))
+            ]
+            written += [piece, newline.join(join_speeches(speeches, now))]
         return "".join(written) + content[place:]
 
     if not kept:
@@ -336,63 +382,7 @@ def _is_cue_without_text(block: str, times: re.Pattern[str]) -> bool:
     return match is not None and not block[match.end() :].strip()
 
 
-def _speeches(cue: str) -> list[tuple[str, str]]:
-    """The speeches of a cue, each with the dash and the tags before it, which are kept.
-
-    A speech begins with a dash after another one, or after the end of a sentence; a line in
-    brackets, which says what is heard, is on its own.
-    """
-    speeches, heard = list[tuple[str, str]](), False
-    lines = cue.split("\n")
-    dashes = sum(map(bool, map(_DASH.match, lines)))
-    for line in lines:
-        dash, before = _DASH.match(line), speeches[-1][1] if speeches else "."
-        begins = dash and (dashes > 1 or before.rstrip()[-1:] in _ENDS)
-        was_heard, heard = heard, _HEARD.fullmatch(line) is not None
-        if not speeches or begins or heard or was_heard:
-            start = (dash if begins else _POSITION.match(line)) or None
-            length = start.end() if start else 0
-            speeches.append((line[:length], line[length:]))
-        else:
-            start_of, text = speeches[-1]
-            speeches[-1] = (start_of, f"{text}\n{line}")
-    return speeches
-
-
-def _wrapped(text: str, lines: int) -> list[str]:
-    """Divide a text into lines: those that it has, and the longest of them at spaces."""
-    made = text.split("\n")
-    while len(made) < lines:
-        place = max(range(len(made)), key=lambda number: len(_shown(made[number])))
-        again = _divided(made[place], 1 + lines - len(made) if len(made) == 1 else 2)
-        if len(again) == 1:
-            break
-        made[place : place + 1] = again
-    return made
-
-
-def _shown(line: str) -> str:
-    return re.sub(r"<[^<>]*>", "", line)
-
-
-def _divided(text: str, lines: int) -> list[str]:
-    """Divide a text into lines of about the same length, at spaces outside of tags."""
-    shown = re.sub(r"<[^<>]*>", lambda tag: "\0" * len(tag[0]), text)
-    seen = [0, *accumulate(character != "\0" for character in shown)]  # before each place
-    spaces = [found.start() for found in re.finditer(" ", shown)]
-    made, begin = list[str](), 0
-    for line in range(1, lines):
-        wanted = seen[begin] + (seen[-1] - seen[begin]) / (lines - line + 1)
-        after = [place for place in spaces if place > begin]
-        if not after:
-            break
-        cut = min(after, key=lambda place: abs(seen[place] - wanted))
-        made.append(text[begin:cut])
-        begin = cut + 1
-    return [*made, text[begin:]]
-
-
-def _po(content: str, markup: Markup) -> TextFile:
+def _po(content: str, markup: Markup, options: FileOptions) -> TextFile:
     try:
         import polib
     except ImportError:
@@ -427,7 +417,10 @@ def _po(content: str, markup: Markup) -> TextFile:
             begin, end = _translation_lines(lines, max(place, entry.linenum - 1))
             newline = "\r\n" if lines[begin].endswith("\r\n") else "\n"
             made_lines = [line for n, text in forms.items() for line in _po_lines(n, text or "")]
-            written += ["".join(lines[place:begin]), *(f"{line}{newline}" for line in made_lines)]
+            above = lines[place:begin]
+            if options.fuzzy:
+                _mark_fuzzy(above, newline)
+            written += ["".join(above), *(f"{line}{newline}" for line in made_lines)]
             place = end
         whole = "".join(written) + "".join(lines[place:])
         if [entry.msgid for entry in polib.pofile(whole)] != [entry.msgid for entry in catalog]:
@@ -451,8 +444,8 @@ def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[
             kept.append(KeptPart(max(1, entry.linenum), entry.msgid, reason))
             continue
         entries.append(entry)
-        of_message = _of_program(markup, formats)
-        texts += [_message(one, of_message, max(1, entry.linenum)) for one in sources]
+        for one in sources:
+            texts.append(_of_catalog(one, markup, formats, max(1, entry.linenum)))
     return entries, texts, kept
 
 
@@ -523,6 +516,20 @@ def _translation_lines(lines: Sequence[str], start: int) -> tuple[int, int]:
     return begin, end
 
 
+def _mark_fuzzy(lines: list[str], newline: str) -> None:
+    """Mark a message as a draft; ``lines`` are those above its translation."""
+    first = len(lines)
+    while first and lines[first - 1].lstrip().startswith(('"', "msg", "#|")):
+        first -= 1
+    flags = first
+    while flags and lines[flags - 1][:1] == "#" and lines[flags - 1][:2] != "#,":
+        flags -= 1
+    if flags and lines[flags - 1].startswith("#,"):
+        lines[flags - 1] = f"#, fuzzy,{lines[flags - 1][2:]}"
+    else:
+        lines.insert(first, f"#, fuzzy{newline}")
+
+
 def _po_lines(number: int | None, text: str) -> list[str]:
     """A translation as a catalog writes it; ``number`` is that of a form of the plural."""
     import polib
@@ -534,13 +541,13 @@ def _po_lines(number: int | None, text: str) -> list[str]:
     return lines[next(n for n, line in enumerate(lines) if line.startswith("msgstr")) :]
 
 
-def _json(content: str, markup: Markup) -> TextFile:
+def _json(content: str, markup: Markup, options: FileOptions) -> TextFile:
     """The texts of values, without the names of objects, in their places in the file."""
     try:
         json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {str(error)[:200]}") from None
-    spans = [found.span(1) for found in _STRING.finditer(content) if not found[2]]
+    spans = list(_json_texts(content))
     texts = [json.loads(content[slice(*span)], strict=False) for span in spans]
     for text in texts:
         if any("\ud800" <= character <= "\udfff" for character in text):
@@ -560,6 +567,25 @@ def _json(content: str, markup: Markup) -> TextFile:
     return TextFile(
         [_message(text, of_message, line) for text, line in zip(texts, lines, strict=True)], write
     )
+
+
+def _json_texts(content: str) -> Iterator[tuple[int, int]]:
+    """Where the texts of JSON are, without names, and without what names with ``@`` have.
+
+    These are about other values, as ``@@locale`` and ``@title`` of ARB, or ``@type`` of JSON-LD.
+    """
+    depth, kept = 0, -1  # the depth at which a value is kept
+    for found in _STRING.finditer(content):
+        sign = found[0]
+        if found[1] is None:
+            depth += (sign in "{[") - (sign in "}]")
+            if depth < kept or (depth == kept and sign == ","):
+                kept = -1
+        elif found[2]:
+            if kept < 0 and sign.startswith('"@'):
+                kept = depth
+        elif kept < 0:
+            yield found.span(1)
 
 
 def _line_numbers(content: str, places: Sequence[int]) -> list[int]:

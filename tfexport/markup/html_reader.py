@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from tfexport.errors import missing_dependency
 from tfexport.markup.tokens import (
+    BLADE,
     MOST_TAGS,
     NO_RULES,
     ONE_LINE,
@@ -54,7 +55,7 @@ _ENDED_BY = {
     "option": frozenset({"option", "optgroup"}), "optgroup": frozenset({"optgroup"}),
 }  # fmt: skip
 _LINE = re.compile(r"\r\n|\r|\n")
-_NUMBERED = re.compile(r"(</?\d{1,4}>|<\d{1,4} ?/>|<(?:\d{2,}:)?\d{2}:\d{2}\.\d{3}>)")
+_NUMBERED = re.compile(r"</?\d{1,4}>|<\d{1,4} ?/>|<(?:\d{2,}:)?\d{2}:\d{2}\.\d{3}>")
 # Line breaks of texts of programs that end a sentence; _AFTER_END: of a text after the end of one.
 _EMPTY_LINE = r"[ \t]*(?:\r\n|\r|\n)(?:[ \t]*(?:\r\n|\r|\n))+|(?<=[.!?:…])(?:\r\n|\r|\n)"
 _LATER = re.compile(f"({_EMPTY_LINE})")
@@ -103,7 +104,7 @@ def _apart(tokens: Sequence[Token]) -> list[Token]:
             ended, place, last = False, 0, token.text[-1]
         elif token.kind in ("open", "close") and token.flow == "inline":
             if token.kind == "close":
-                ended, place = _is_spaced(last), 0
+                ended, place = _is_spaced(last) or last in _ENDS, 0
             elif ended and not place:
                 place = len(made)
         elif token.flow != "hidden":
@@ -149,19 +150,23 @@ def _is_note(inside: Sequence[Token], following: Sequence[Token]) -> bool:
 def _of_programs(text: str, rules: TagRules) -> Iterator[Token]:
     """Tokens of a text of a program; see ``TagRules.program``."""
     last = ""
-    for place, part in enumerate(_NUMBERED.split(text)):
-        if place % 2:
+    longest_first = sorted({*rules.literals}, key=lambda each: (-len(each), each))
+    literals = "".join(f"{re.escape(each)}|" for each in longest_first)
+    for place, part in enumerate(re.split(rf"({literals}{_NUMBERED.pattern})", text)):
+        if place % 2 and part in rules.literals:
+            yield Token("text", part, text=part)
+        elif place % 2:
             name = part.strip("</>")
             whole = part.endswith("/>") or ":" in part
             kind: Kind = "empty" if whole else "close" if part.startswith("</") else "open"
             yield Token(kind, part, "hidden" if ":" in part else "inline", name)
-            continue
-        for token in _tokens(part, rules):
-            if token.kind == "text" and token.text:
-                yield from split_lines(token, _AFTER_END if last in _ENDS else _LATER)
-                last = token.text[-1]
-            else:
-                yield token
+        else:
+            for token in _tokens(part, rules):
+                if token.kind == "text" and token.text:
+                    yield from split_lines(token, _AFTER_END if last in _ENDS else _LATER)
+                    last = token.text[-1]
+                else:
+                    yield token
 
 
 def _tokens(text: str, rules: TagRules) -> Iterator[Token]:
@@ -184,9 +189,18 @@ def _read_tokens(text: str, rules: TagRules) -> Iterator[Token]:
         elif pre > 0 and token.kind == "text" and "\n" in token.text:
             yield from split_lines(token, ONE_LINE)
         elif token.kind == "text" and ("%" in token.text or "{{" in token.text):
-            yield from split_lines(token, STATEMENT)
+            for part in split_lines(token, STATEMENT):
+                yield from _lines_of_blade(part)
         else:
-            yield token
+            yield from _lines_of_blade(token)
+
+
+def _lines_of_blade(token: Token) -> Iterator[Token]:
+    """A text without the lines that are directives of Blade, such as ``@if ($a > 1)``."""
+    if token.kind == "text" and "@" in token.text:
+        yield from split_lines(token, BLADE)
+    else:
+        yield token
 
 
 def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
@@ -211,9 +225,9 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
         if found.type is TokenType.TEXT:
             last = Token("text", "", text=found.data or "")
         elif found.type is TokenType.START_TAG:
-            last = _start(found.tag or "", dict(found.attrs or ()), rules)
+            last = _start(_name(found.tag, rules), dict(found.attrs or ()), rules)
         elif found.type is TokenType.END_TAG:
-            name = found.tag or ""
+            name = _name(found.tag, rules)
             last = Token("close", "", _flow(name, rules), name)
         elif found.type is TokenType.DOCTYPE:
             last = Token("empty", "", "block")
@@ -232,6 +246,11 @@ def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
         yield Token("empty", rest, "block")
         return
     yield last
+
+
+def _name(tag: str | None, rules: TagRules) -> str:
+    """The name of an element, without the classes that WebVTT writes after it: ``<c.loud>``."""
+    return (tag or "").partition("." if rules.program else " ")[0]
 
 
 def _hide_php(text: str) -> str:

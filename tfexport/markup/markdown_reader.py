@@ -10,9 +10,23 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import InputError, missing_dependency
+from tfexport.markup.dialects import (
+    ADMONITION,
+    AROUND,
+    FRONT,
+    OWN_BLOCK,
+    OWN_LINE,
+    OWN_START,
+    PARTS,
+    PROGRAM,
+    PROGRAM_END,
+    TASK,
+    Dialect,
+    constructs,
+    is_known,
+)
 from tfexport.markup.tokens import (
     NO_RULES,
-    STATEMENT,
     Flow,
     KeptPart,
     TagRules,
@@ -27,10 +41,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token as Found
 
 References = Mapping[str, Any]
-_FRONT = re.compile(
-    r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)|\+{3}[ \t]*\n.*?\n\+{3}[ \t]*(?:\n|\Z)",
-    re.DOTALL,
-)
 _ENTITY = re.compile(r"&(?:#\w{1,8}|\w{1,31});")
 _SPECIAL = re.compile(r"[\\`*\[\]<~]|\{(?=:?\s?[#.:])|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)")
 _STARTS = re.compile(r"(?:!!!|\?\?\?)|(\d{1,9})([.)])(?=\s|$)|[-+#>=](?=\s|$|[-+#>=])")
@@ -45,39 +55,16 @@ _MARKS = {
     for place, (signs, element) in enumerate(zip(_DELIMITERS, _ELEMENTS, strict=True))
 }
 _ANY_MARK = re.compile(f"[{''.join(_MARKS)}]")
-# What READMEs have besides CommonMark: starts of lines that are no words, and parts of a line.
-_ADMONITION = re.compile(  # of Python-Markdown
-    r"(?:!!!|\?\?\?\+?)\s+[a-z][\w-]*(?:\s+(?:inline|end))*(?:\s+\"(?P<title>[^\"]*)\")?\s*$"
+_EMPTY = re.compile(  # without words, which signs cannot be around
+    f"[{chr(_OPENING)}-{chr(_OPENING + 4)}][{chr(_CLOSING)}-{chr(_CLOSING + 4)}]"
 )
-_BODY = "it may be the text of an admonition, and is read as code; write it without an empty line"
-_OWN_LINE = re.compile(
-    r"\[!\w+\][+-]?\s*$"  # the kind of an alert
-    rf"|{_ADMONITION.pattern}"
-    r"|\{:?\s*[#.:][^{}]*\}\s*$|\{:[^{}]*\}\s*$"  # attributes of kramdown or Python-Markdown
-    r"|\*\[[^\]]+\]:"  # an abbreviation
-    r"|\[(?:TOC|\[_?TOC_?\])\]\s*$|--8<--|\^[\w-]+\s*$"  # a table of contents, a file, an anchor
-    r"|%%.*%%\s*$|\{/\*.*\*/\}\s*$"  # a comment of Obsidian, of MDX
+_FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\]):")
+_IN_BLOCK = (
+    "HTML in a list, a quotation or an admonition is not read; write it at the start of a line"
 )
-# Statements of MDX: a paragraph that begins with one and ends as one is none.
-_PROGRAM = re.compile(
-    r"import\s+(?:[\w*{].*\sfrom\s+)?[\"'][^\"']+[\"'];?\s*$|import\s*\{[^}]*$"
-    r"|export\s+(?:default\s+(?:async\s+)?(?:function|class)?\s*\w*\s*[({\[;]"
-    r"|(?:const|let|var)\s+[\w{\[]+.*=|(?:async\s+)?function\b[^(]*\(|class\s+\w+[^{.]*\{)"
-    r"|export\s*[{*]"
-)
-_PROGRAM_END = re.compile(r"[\"'})\];]\s*$")
-_OWN_START = re.compile(r"\[\^[^\]\s]+\]:\s*|:\s+(?=\S)")  # of a footnote, of a definition
-_FENCE = re.compile(r":::")  # around a block of Docusaurus, MyST or Pandoc
-_TASK = re.compile(r"\[[ xX]\]\s+")
-_PARTS = re.compile(
-    rf"(?P<statement>{STATEMENT.pattern})"
-    r"|(?P<attributes>\{:?\s?[#.][\w.#\s=\"'-]{1,200}\}|\{:[^{}\n]{1,200}\})"
-    r"|(?P<wiki>!?\[\[[^\[\]\n]{1,200}\]\])"
-    r"|(?P<keys>(?<!\S)\+\+[\w+-]{1,80}\+\+)"
-    r"|(?P<note>\[\^[^\]\s]{1,100}\])"
-    r"|(?P<sign>(?<![\w:]):(?=[0-9_+-]{0,40}[a-z])[a-z0-9_+-]{1,40}:(?![\w:]))"
-    r"|(?P<formula>(?<![\w$])\$(?=[^\s$])[^$\n]{0,300}(?<=[^\s])\$(?![\w$])|\$\$[^$\n]{1,300}\$\$)"
-)
+_IN_ADMONITIONS = "it is in too many admonitions; write it outside of some of them"
+_MOST_ADMONITIONS = 20  # in one another
+_ENDING = ("fence", "html_block", "hr")  # blocks that end an admonition
 _BREAK = re.compile(r"(?:\\| *)\n *")
 _LINES = re.compile(r" *\n *")
 _CELLS = ("td_open", "td_close", "th_open", "th_close")
@@ -97,6 +84,7 @@ class Place:
         breaks: for each line break of the text, what the document has in its place.
         cell: whether it is a cell of a table.
         html: whether it is a block of HTML.
+        quoted: whether it is in quotation marks, as the title of an admonition.
     """
 
     start: int
@@ -106,6 +94,7 @@ class Place:
     breaks: tuple[str, ...]
     cell: bool = False
     html: bool = False
+    quoted: bool = False
 
 
 @cache
@@ -117,8 +106,14 @@ def _parser() -> "MarkdownIt":
     return MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def find_texts(content: str) -> tuple[list[Place], References, list[KeptPart]]:
+def find_texts(
+    content: str, dialect: Dialect | None = None
+) -> tuple[list[Place], References, list[KeptPart]]:
     """Find the texts of a document: paragraphs, headings, cells of tables, blocks of HTML.
+
+    Args:
+        content: the document.
+        dialect: whose constructs are known; None for those of all dialects.
 
     Returns:
         The texts in order, the labels of links, which ``read_inline`` needs, and what has words,
@@ -130,66 +125,96 @@ def find_texts(content: str) -> tuple[list[Place], References, list[KeptPart]]:
     """
     if _ANY_MARK.search(content):
         raise InputError("it has characters for private use, U+E100 to U+E114")
-    front = _FRONT.match(content)
+    known = constructs(dialect)
+    front = FRONT.match(content) if "front" in known else None
     skipped = content[: front.end()] if front else ""
     # The front is made a comment of as many lines, which the parser keeps out.
     hidden = "\n" * skipped.count("\n")
-    finder = _Finder(content, (hidden + content[len(skipped) :]).split("\n"))
+    finder = _Finder(content, (hidden + content[len(skipped) :]).split("\n"), known)
     env: dict[str, Any] = {}
     for token in _parser().parse("\n".join(finder.lines), env):
         finder.add(token)
     references = env.get("references", {})
     # A footnote of one word looks as the address of a link.
     labels = {name: one for name, one in references.items() if name[:1] != "^"}
-    return finder.places, labels, finder.unread
+    return sorted(finder.places, key=lambda place: place.start), labels, finder.unread
 
 
 class _Finder:
     """Collects the texts of a document with their places, from the parser's tokens in order."""
 
-    def __init__(self, content: str, lines: Sequence[str]) -> None:
+    def __init__(self, content: str, lines: Sequence[str], known: frozenset[str]) -> None:
         self.lines = lines
         self.places, self.unread = list[Place](), list[KeptPart]()
-        self._content, self._cursor = content, 0
-        self._in_admonition = False
+        self._content, self._cursor, self._known = content, 0, known
+        self._in_admonition, self._depth = False, 0
+        self._own = _own_lines("\n".join(lines), known)
         self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
         self._cell = self._item = False  # whether a cell, or a list's item, has just begun
 
-    def add(self, token: "Found") -> None:
+    def add(self, token: "Found", first: int = 0) -> None:
+        """Take the texts of a token.
+
+        Args:
+            token: of the parser.
+            first: the line with which the text begins that the parser has read.
+        """
         if token.type in _CELLS:
             self._cell = token.nesting > 0
         if token.map is not None and token.content.strip():
-            if token.type == "html_block" and token.level == 0:
-                self._add_html(token.content.rstrip("\n"), token.map[0])
+            line = token.map[0] + first
+            if token.type == "html_block":
+                self._add_html(token.content.rstrip("\n"), line)
             elif token.type == "inline":
-                self._add_titles(token.content.split("\n"), token.map[0])
-                self._add_lines(token.content.split("\n"), token.map[0])
+                self._add_titles(token.content.split("\n"), line)
+                self._add_lines(token.content.split("\n"), line)
             elif token.type == "code_block" and self._in_admonition:
-                text = token.content.rstrip("\n")
-                self.unread.append(KeptPart(token.map[0] + 1, text, _BODY))
+                self._add_body(token.content, line)
+        if token.type in _ENDING:
+            self._in_admonition = False
         if token.type != "paragraph_open":
             self._item = token.type == "list_item_open"
 
+    def _add_body(self, text: str, first: int) -> None:
+        """Take the body of an admonition, which is no code to Python-Markdown."""
+        if self._depth == _MOST_ADMONITIONS:
+            self.unread.append(KeptPart(first + 1, text.rstrip("\n"), _IN_ADMONITIONS))
+            return
+        self._depth += 1
+        self._in_admonition = False
+        for token in _parser().parse(text):
+            self.add(token, first)
+        self._depth -= 1
+        self._in_admonition = True
+
     def _add_titles(self, lines: Sequence[str], first: int) -> None:
-        for number, line in enumerate(lines, first + 1):
-            found = _ADMONITION.match(line)
-            if found is not None and found["title"]:
-                self.unread.append(KeptPart(number, line, "the title of an admonition is kept"))
-        self._in_admonition = _ADMONITION.match(lines[-1]) is not None
+        found = [ADMONITION.match(line) if "admonition" in self._known else None for line in lines]
+        self._in_admonition = any(found)
+        for number, title in enumerate(found, first):
+            if title is not None and title["title"]:
+                text = title["title"]
+                start = self._content.find(f'"{text}"', self._offsets[number]) + 1
+                if not start:
+                    continue  # the parser has replaced characters of it
+                place = Place(start, start + len(text), number + 1, text, (), quoted=True)
+                self.places.append(place)
 
     def _add_html(self, text: str, first: int) -> None:
         start = self._offsets[first]
-        if not self._content.startswith(text, start):
-            return  # the parser has replaced characters of it
+        if not self._content.startswith(text, start):  # it has the signs of a block before it
+            if any(map(str.isalpha, re.sub(r"<[^<>]*>", "", text))):
+                self.unread.append(KeptPart(first + 1, text, _IN_BLOCK))
+            return
         self._cursor = start + len(text)
         self.places.append(Place(start, self._cursor, first + 1, text, (), html=True))
 
     def _add_lines(self, parts: Sequence[str], first: int) -> None:
         spans = [self._span(part, number) for number, part in enumerate(parts, first)]
-        for begin, end in _groups(parts):
-            pattern = _TASK if self._item and begin == 0 else _OWN_START
+        own = [number in self._own for number in range(first, first + len(parts))]
+        for begin, end in _groups(parts, own, self._known):
+            pattern = TASK if self._item and begin == 0 else OWN_START
             found = pattern.match(parts[begin])
-            length = found.end() if found else 0
+            length = found.end() if found and is_known(found, self._known) else 0
             text = "\n".join(parts[begin:end])[length:]
             breaks = [
                 self._content[one:other] for (_, one), (other, _) in pairwise(spans[begin:end])
@@ -211,41 +236,64 @@ class _Finder:
         return start, self._cursor
 
 
-def _groups(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+def _own_lines(content: str, known: frozenset[str]) -> set[int]:
+    """The lines of blocks that are no words, from 0."""
+    own, line, before = set[int](), 0, 0
+    for found in OWN_BLOCK.finditer(content):
+        line += content.count("\n", before, found.start())
+        before = found.start()
+        if is_known(found, known):
+            own |= {*range(line, line + found[0].count("\n") + 1)}
+    return own
+
+
+def _groups(
+    lines: Sequence[str], own: Sequence[bool], known: frozenset[str]
+) -> Iterator[tuple[int, int]]:
     """The lines of a paragraph that are a text: a footnote, a definition, or what is between these.
 
     Fences and formulas of several lines are no texts.
     """
     begin, formula = 0, False
-    if lines and _PROGRAM.match(lines[0]) and _PROGRAM_END.search(lines[-1]):
+    if "program" in known and PROGRAM.match(lines[0]) and PROGRAM_END.search(lines[-1]):
         return
     for number, line in enumerate(lines):
         signs = line.count("$$") if formula or line.lstrip().startswith("$$") else 0
-        kept = _OWN_LINE.match(line) or _FENCE.match(line)
+        signs = signs if "formula" in known else 0
+        kept = own[number] or is_known(OWN_LINE.match(line), known)
+        start = OWN_START.match(line)
         if kept or formula or signs == 1:
             if number > begin:
                 yield begin, number
             begin = number + 1
             formula = formula != (signs % 2 == 1)
-        elif number > begin and _OWN_START.match(line):
+        elif start and start["alert"] and "alert" in known:  # its title is one line
+            if number > begin:
+                yield begin, number
+            yield number, number + 1
+            begin = number + 1
+        elif number > begin and is_known(start, known):
             yield begin, number
             begin = number
     if begin < len(lines):
         yield begin, len(lines)
 
 
-def read_inline(text: str, references: References, rules: TagRules = NO_RULES) -> list[Token]:
+def read_inline(
+    text: str, references: References, rules: TagRules = NO_RULES, dialect: Dialect | None = None
+) -> list[Token]:
     """The tokens of inline Markdown; delimiters are characters for private use.
 
     Args:
         text: of a paragraph.
         references: the labels of links.
         rules: for elements of HTML, besides its own.
+        dialect: see ``find_texts``.
 
     Raises:
         InputError: its markup was not found in it.
     """
-    tokens = _Walk(text, references, rules).tokens
+    tokens = _Walk(text, references, rules, constructs(dialect)).tokens
     for token in tokens:
         if not _BREAK.fullmatch(token.raw):  # in code, a tag or an address it is white space
             token.raw = _LINES.sub(" ", token.raw)
@@ -272,6 +320,8 @@ def write_inline(made: str, place: Place, references: References) -> str:
         InputError: it is not read with the same markup again.
     """
     written = _written(made, place, references)
+    if place.quoted:
+        return written.replace('"', "'")
     return _BAR.sub(r"\\|", written) if place.cell else written
 
 
@@ -283,7 +333,8 @@ def _written(made: str, place: Place, references: References) -> str:
         at = start.end(1) if start[1] else 0
         made = f"{made[:at]}\\{made[at:]}"
     signs = _ANY_MARK.sub(lambda found: _MARKS[found[0]][0], made)
-    if _kinds(signs, references) == wanted:
+    touching = _EMPTY.search(made) or "~~~" in signs  # which may begin a block of code
+    if not touching and _kinds(signs, references) == wanted:
         return signs
     elements = _ANY_MARK.sub(lambda found: _MARKS[found[0]][1], made)
     count = len(_ANY_MARK.findall(made))
@@ -302,11 +353,10 @@ def same_blocks(content: str, made: str) -> bool:
 
 
 def _blocks(content: str) -> list[tuple[str, int]]:
-    front = _FRONT.match(content)
-    return [
-        (token.type, token.level)
-        for token in _parser().parse(content[front.end() :] if front else content)
-    ]
+    front = FRONT.match(content)
+    # A footnote of one word is a paragraph too, not the address of a link.
+    body = _FOOTNOTE.sub(r"\1 :", content[front.end() :] if front else content)
+    return [(token.type, token.level) for token in _parser().parse(body)]
 
 
 def _kinds(text: str, references: References) -> Counter[str]:
@@ -322,8 +372,10 @@ def _inline(text: str, references: References) -> Sequence["Found"]:
 class _Walk:
     """Goes through a text with the tokens that the parser found, for the characters of each."""
 
-    def __init__(self, text: str, references: References, rules: TagRules) -> None:
-        self._text, self._place, self._rules = text, 0, rules
+    def __init__(
+        self, text: str, references: References, rules: TagRules, known: frozenset[str]
+    ) -> None:
+        self._text, self._place, self._rules, self._known = text, 0, rules, known
         self.tokens = list[Token]()
         self._opened = list[int]()  # where the texts of links start
         for found in _inline(text, references):
@@ -347,7 +399,7 @@ class _Walk:
     def _token(self, found: "Found") -> Iterator[Token]:
         kind, _, end = found.type.rpartition("_")
         if found.type in ("text", "text_special"):
-            yield from self._parts(found.content)
+            yield from self._around(found.content)
         elif found.type in ("softbreak", "hardbreak"):
             match = _BREAK.match(self._text, self._place)
             if match is None:
@@ -395,10 +447,30 @@ class _Walk:
         target = self._expect("]") + self._target()
         return f"][{label}]" if target in ("]", "][]") else target
 
+    def _around(self, content: str) -> Iterator[Token]:
+        """A text, with elements of signs that the parser does not know."""
+        place = 0
+        for found in AROUND.finditer(content):
+            here = self._place + found.start() - place
+            if not is_known(found, self._known) or not self._text.startswith(found[0], here):
+                continue  # some of it is escaped
+            yield from self._parts(content[place : found.start()])
+            begin, words, end = (
+                ("[", found["label"], found["target"]) if found["label"] else
+                ("==", found["words"], "==")
+            )  # fmt: skip
+            yield Token("open", self._expect(begin), "inline", begin)
+            yield from self._parts(words)
+            yield Token("close", self._expect(end), "inline", begin)
+            place = found.end()
+        yield from self._parts(content[place:])
+
     def _parts(self, content: str) -> Iterator[Token]:
         """A text, with notes, formulas and names of signs as they are."""
         place = 0
-        for part in _PARTS.finditer(content):
+        for part in PARTS.finditer(content):
+            if not is_known(part, self._known):
+                continue
             if not self._text.startswith(part[0], self._place + part.start() - place):
                 continue  # some of it is escaped
             if part.start() > place:
@@ -408,8 +480,9 @@ class _Walk:
                 if part["statement"]:
                     yield Token("empty", raw, "block")
                 else:
-                    seen = part["formula"] or part["wiki"] or part["keys"] or ""
-                    flow: Flow = "hidden" if part["attributes"] else "inline"
+                    seen = part["formula"] or part["wiki"] or part["keys"] or part["hashtag"] or ""
+                    hidden = ("attributes", "comment", "aside", "anchor")
+                    flow: Flow = "hidden" if any(part[name] for name in hidden) else "inline"
                     yield Token("kept", raw, flow, "sup", seen)
                 place = part.end()
             else:

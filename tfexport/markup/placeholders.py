@@ -46,6 +46,7 @@ USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu", "emoji")
 _ICU = re.compile(
     r"\{\s*[\w.]{1,80}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice)\b"
 )
+_FORMS = re.compile(r"\{\s*[\w.]{1,80}\s*,\s*(plural|select|selectordinal|choice)\b")
 # What is a part of the placeholder that it touches: a sign before it, what follows it, and what is
 # between two of them. Models pull these apart.
 _BEFORE = re.compile(r"(?<![^\s(\[\"'])[-+\u2212#@~$\u20ac\u00a3\u00a5]\Z")
@@ -172,6 +173,16 @@ def _icu(text: str) -> list[tuple[int, int]]:
     return [(start, ends[start]) for start in starts if start in ends]
 
 
+def has_forms(literal: str) -> bool:
+    """Whether a placeholder is a message of ICU with words for numbers or other choices."""
+    found, depth = _FORMS.match(literal), 0
+    for character in literal if found else "":
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth > 0 and depth % 2 == 0 and character.isalpha():  # else it is of a name
+            return True
+    return found is not None and found[1] == "choice"
+
+
 def occurrences(text: str, literals: Iterable[str]) -> list[tuple[int, int]] | None:
     """Where each of some texts occurs; None unless each occurs as often as it is listed.
 
@@ -193,6 +204,12 @@ def occurrences(text: str, literals: Iterable[str]) -> list[tuple[int, int]] | N
     return [places[literal].pop(0) for literal in listed]
 
 
+def listed(text: str, literals: Iterable[str]) -> list[str]:
+    """The literals that a text has, as often and in the order that it has them."""
+    longest_first = sorted({*literals}, key=lambda literal: (-len(literal), literal))
+    return re.findall("|".join(map(_bounded, longest_first)), text)
+
+
 def occurs(text: str, literal: str) -> bool:
     """Whether a literal occurs in a text, not as a part of a longer word."""
     return re.search(_bounded(literal), text) is not None
@@ -208,6 +225,18 @@ def _bounded(literal: str) -> str:
 def is_picture(literal: str) -> bool:
     """Whether a placeholder is an emoji or a sign, in whose place no name would be said."""
     return re.fullmatch(PATTERNS["emoji"], literal) is not None
+
+
+# Directives that take the arguments of their call in turn, so that their order is a part of them.
+_IN_TURN = re.compile(
+    r"%[-+#0,' ]*(?:\d{1,3}|\*)?(?:\.(?:\d{1,3}|\*)?)?(?:hh|h|ll|l|L|q|j|z|t)?"
+    r"(?:<PRI\w{1,20}>|(?![nlL])[A-Za-z@])|\{(?::[^{}]*)?\}"
+)
+
+
+def is_in_turn(literal: str) -> bool:
+    """Whether a placeholder has no number or name, so that it has to stay in its order."""
+    return _IN_TURN.search(literal.replace("%%", "")) is not None
 
 
 def stand_ins(text: str, count: int) -> list[str] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tfexport.errors import InputError
-from tfexport.markup.placeholders import Placeholders, is_picture, stand_ins
+from tfexport.markup.placeholders import Placeholders, is_in_turn, is_picture, stand_ins
 from tfexport.markup.placement import Node
 from tfexport.markup.tokens import WHITE, Run, Token
 from tfexport.runtime.text.sentences import SplitText
@@ -16,6 +16,7 @@ _SPACES = " \t\n\r\f"
 _LEADING = re.compile(r"[ \t\n\r\f]*")
 _SIGNS = re.compile(r"[%{}$@]")  # of what programs fill in, not of <code>a</code>
 _MARK = re.compile(r"[.,;:!?…]")
+_IN_TAG = re.compile(r"(?<!\d)%[sd@]")  # <a href="%s">
 MOST_NODES = 2000  # of a paragraph
 MOST_LEVELS = 100  # of inline elements in one another
 
@@ -93,6 +94,19 @@ class Segment:
     def aligned(self) -> bool:
         """Whether its translation has to be aligned."""
         return bool(self.nodes)
+
+    @property
+    def in_turn(self) -> list[str]:
+        """Its directives that have to stay in their order, those in tags too."""
+        directives = [one for span in self.kept if is_in_turn(one := self.text[slice(*span)])]
+        for node in _all(self.nodes):
+            if node.kept is None:
+                directives += _IN_TAG.findall(node.opening)
+        return directives
+
+    def takes_turns(self, variant: Variant) -> bool:
+        """Whether a sentence, by the form of it that is as it is, has any of ``in_turn``."""
+        return any(map(is_in_turn, variant.literals.values()))
 
     def cut(self, split: SplitText) -> None:
         """Take the sentences of its text; a placeholder is never divided."""
@@ -223,7 +237,9 @@ def _is_empty(token: Token) -> bool:
 def _is_edge(token: Token) -> bool:
     if token.kind == "text":
         return not WHITE.sub("", token.text)
-    return token.kind == "empty" or (token.kind == "kept" and token.flow == "hidden")
+    return token.kind == "empty" or (
+        token.kind == "kept" and (token.flow == "hidden" or not token.text)
+    )
 
 
 class _Builder:

@@ -12,11 +12,23 @@ Flow = Literal["inline", "block", "hidden"]
 MOST_TAGS = 500_000  # of a text; each takes some 200 bytes
 WHITE = re.compile(r"[ \t\n\r\f]+")
 ONE_LINE = re.compile(r"(\r\n|\r|\n)")
-# What programs read in a page: its branches are texts of their own.
+# What programs read in a page: its branches are texts of their own. A block of code or a comment is
+# kept whole; the text of one has no start of another one, so that it is looked through once.
+_BLOCK_START = r"\{%-?\s*(?:highlight|raw|verbatim|comment)\b[^{}]{0,100}%\}"
+CODE_BLOCK = (
+    rf"{_BLOCK_START}(?:(?!{_BLOCK_START})(?:.|\n)){{0,5000}}?"
+    r"\{%-?\s*end(?:highlight|raw|verbatim|comment)\s*-?%\}"
+)
 STATEMENT = re.compile(
-    r"((?<!\{)\{%[^{}]{1,300}%\}(?!\})|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
+    rf"({CODE_BLOCK}|\{{\{{--(?:(?!\{{\{{--)(?:.|\n)){{0,2000}}?--\}}\}}"
+    r"|(?<!\{)\{%[^{}]{1,300}%\}(?!\})|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
     r"|\{\{[-~]?\s?(?:[%<#/^!>]|(?:if|else|end|range|with|block|define|template)(?=\s|[-~]?\}\}))"
     r"[^{}]{0,300}\}\})"
+)
+# A line of Blade: a directive with what it is about, whose parentheses may have some in them.
+_IN_BRACKETS = r"(?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*"
+BLADE = re.compile(
+    rf"((?:(?<=\n)|\A)[ \t]*@[a-z][A-Za-z]{{1,30}}(?:[ \t]*\({_IN_BRACKETS}\))?[ \t]*(?=\n|\Z))"
 )
 # Elements whose content is kept: programs and what computers write.
 _KEPT = frozenset((
@@ -37,6 +49,7 @@ class TagRules:
         program: whether the text is of a program or a subtitle: ``<1>``, ``</1>``, ``<1/>`` and the
             times ``<00:01.500>`` are tags, and an empty line and a line break after the end of a
             sentence end one.
+        literals: placeholders that have the form of tags, such as Ruby's ``%<name>d``.
     """
 
     ignored: frozenset[str] = frozenset()
@@ -44,6 +57,7 @@ class TagRules:
     inline: frozenset[str] = frozenset()
     outline: bool = True
     program: bool = False
+    literals: tuple[str, ...] = ()
 
 
 NO_RULES = TagRules()
@@ -102,6 +116,11 @@ class KeptPart:
     line: int | None
     text: str
     reason: str
+
+
+def escape(text: str) -> str:
+    """Text as HTML and XML write it between tags."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def too_many_tags() -> InputError:

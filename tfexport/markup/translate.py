@@ -41,6 +41,7 @@ class Translation:
         unmet: sentences whose translations do not meet terms, with these.
         lost: for each text the sentences that stay as they are, since no translation has their
             placeholders.
+        whole: for each text the messages of ICU with words, which are kept as a whole.
     """
 
     texts: list[str]
@@ -49,6 +50,7 @@ class Translation:
     unknown: tuple[int, int] = (0, 0)
     unmet: list[tuple[str, tuple[Term, ...]]] = field(default_factory=list)
     lost: list[list[str]] = field(default_factory=list)
+    whole: list[list[str]] = field(default_factory=list)
 
 
 @naming_options(TranslationKeywords)
@@ -68,7 +70,7 @@ def translate_markup(
         markup: what they are made of.
         terms: of all texts; see ``Translator.translate``. A warning names those that are not met.
             Another one names sentences that stay as they are, since no translation of theirs has
-            their placeholders.
+            their placeholders, and one messages of ICU, which are kept as a whole.
         **keywords: ``source_language``, ``target_language`` and the options of
             ``DecodingOptions``; not ``num_hypotheses``, of which the best is taken.
 
@@ -93,6 +95,9 @@ def translate_markup(
         warnings.warn(TfexportWarning(text), stacklevel=3)
     if lost := [repr(sentence) for sentences in found.lost for sentence in sentences]:
         text = f"no translation has the placeholders of what stays as it is: {join_some(lost)}"
+        warnings.warn(TfexportWarning(text), stacklevel=3)
+    if whole := [repr(message) for messages in found.whole for message in messages]:
+        text = f"messages of ICU are kept as a whole, their words too: {join_some(whole)}"
         warnings.warn(TfexportWarning(text), stacklevel=3)
     return found.texts
 
@@ -228,4 +233,5 @@ def _translated(
         unfinished += sum(cut[number] for number in chosen)
         counts += [unknown[number] for number in chosen if not rows[number].kept]
     several = sum(count > 0 for count in counts)
-    return Translation(made, len(counts), unfinished, (sum(counts), several), unmet, lost)
+    whole = [document.messages for document in documents]
+    return Translation(made, len(counts), unfinished, (sum(counts), several), unmet, lost, whole)

@@ -12,6 +12,7 @@ from tfexport.markup.tokens import (
     STATEMENT,
     TagRules,
     Token,
+    escape,
     fold_kept,
     match_tags,
     split_lines,
@@ -24,6 +25,35 @@ _MOST_LEVELS = 10_000
 _LINES = "#lines"  # the name of a text whose line breaks count, until it is divided
 # Of HTML 5, of ITS 2.0 (https://www.w3.org/TR/its20/), and of Android's resources.
 _NOT_TRANSLATED = (("translate", "no"), ("its:translate", "no"), ("translatable", "false"))
+
+
+_ANDROID = re.compile(r"\s*(?:<\?xml[^<>]*\?>|<!--.*?-->|\s)*<resources[\s>]", re.DOTALL)
+_ANDROID_LINE = re.compile(r"(\\n|(?<!\\)\")")  # a quotation mark is of the text with a backslash
+_ANDROID_ESCAPE = re.compile(r"\\([\"'@?])")
+
+
+def is_android(text: str) -> bool:
+    """Whether a document is Android's resources, whose texts have escapes of their own.
+
+    Source: https://developer.android.com/guide/topics/resources/string-resource#escaping_quotes.
+    """
+    return _ANDROID.match(text) is not None
+
+
+def unescape_android(tokens: Sequence[Token]) -> list[Token]:
+    """Tokens whose texts are without escapes, and divided at line breaks that are written."""
+    made = list[Token]()
+    for token in tokens:
+        parts = split_lines(token, _ANDROID_LINE) if token.kind == "text" else (token,)
+        for part in parts:
+            part.text = _ANDROID_ESCAPE.sub(r"\1", part.text)
+            made.append(part)
+    return made
+
+
+def escape_android(text: str) -> str:
+    """Text as Android's resources write it."""
+    return re.sub(r"([\"'])", r"\\\1", escape(text))
 
 
 def read_xml(text: str, rules: TagRules) -> list[Token]:
