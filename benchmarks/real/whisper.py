@@ -4,7 +4,6 @@ They are written as the folder that transformers reads, so a user writes nothing
 the right places is judged by the transcripts: a word error rate beyond ``MOST_ERRORS`` is an error.
 """
 
-import re
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from benchmarks.real.published import BEAM, Published, Way
 from benchmarks.real.speech import RATE, speaker
 from benchmarks.real.whisper_folders import MODELS, folder, transformers_library
+from tfexport.export.quantization.word_errors import edit_rows, words_of
 from tfexport.module_rows import Array
 
 MODEL = "tiny.en"
@@ -21,22 +21,6 @@ MODEL = "tiny.en"
 LENGTH = 64  # tokens of a row, the start token too
 MOST_ERRORS = 0.3
 END, START, NO_TIMESTAMPS = 50256, 50257, 50362
-
-
-def words(text: str) -> list[str]:
-    """Words as they are compared: small letters, without punctuation."""
-    return re.findall(r"[a-z']+", text.lower())
-
-
-def word_errors(spoken: list[str], found: list[str]) -> int:
-    """The fewest words to insert, delete or replace."""
-    costs = list(range(len(found) + 1))
-    for i, word in enumerate(spoken, 1):
-        before, costs = costs, [i]
-        for j, other in enumerate(found, 1):
-            changed = before[j - 1] + (word != other)
-            costs.append(min(changed, before[j] + 1, costs[j - 1] + 1))
-    return costs[-1]
 
 
 def published() -> Published:
@@ -64,8 +48,8 @@ def published() -> Published:
 
     def own(text: str) -> list[int]:
         tokens = generate(text, 1)
-        spoken, found = words(text), words(tokenizer.decode(tokens))
-        errors[text] = word_errors(spoken, found), len(spoken)
+        spoken, found = words_of(text), words_of(tokenizer.decode(tokens))
+        errors[text] = edit_rows(spoken, found)[-1], len(spoken)
         return tokens
 
     def logits(text: str, tokens: list[int]) -> Any:

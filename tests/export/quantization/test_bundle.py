@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from tests.conftest import SETTINGS
 from tests.export.conftest import make_wide
@@ -21,7 +23,8 @@ from tests.support.links import LINKS
 from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
-from tfexport.export import quantize, verify
+from tfexport.export import Input, export, quantize, verify
+from tfexport.export.ir_tools.nodes import Role, read_role, write_role
 from tfexport.export.ir_tools.quantization import (
     BLOCK,
     quantize_blockwise,
@@ -29,7 +32,7 @@ from tfexport.export.ir_tools.quantization import (
     quantize_per_row,
     round_to_bfloat16,
 )
-from tfexport.export.quantization.graphs import SMALLEST
+from tfexport.export.quantization.graphs import SMALLEST, find_weight_uses, quantize_graphs
 from tfexport.runtime import Translator
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 from tfexport.weight_table import read_weight_table
@@ -273,3 +276,69 @@ def test_a_bundle_of_links_is_quantised_as_any_other(
 ) -> None:
     made = quantize(make(wide_bundle, tmp_path), tmp_path / "linked.bundle")
     assert made.manifest.files == quantize(wide_bundle, tmp_path / "q.bundle").manifest.files
+
+
+class _Tied(nn.Module):
+    """A model of a user, whose table of embeddings is its projection too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(100, 32)
+        self.encoder = nn.GRU(32, 32, batch_first=True)
+        self.decoder = nn.GRU(32, 32, batch_first=True)
+
+    def forward(self, input_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        """Logits (B,T,100) of ids (B,S) and (B,T)."""
+        _, memory = self.encoder(self.table(input_ids))
+        states, _ = self.decoder(self.table(decoder_input_ids), memory)
+        return nn.functional.linear(states, self.table.weight)
+
+
+@pytest.fixture(scope="module", name="tied_module")
+def _tied_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("tied") / "tied.bundle"
+    export(
+        _Tied().eval(), path, pad_id=0, bos_id=1, eos_id=2, max_length=8, verify=False,
+        inputs=[Input("input_ids", "int64", ("batch", "length"))],
+    )  # fmt: skip
+    return path
+
+
+def _tables(folder: Path) -> dict[str, set[str]]:
+    """The types of the table in each graph that has it."""
+    types = dict[str, set[str]]()
+    for role, file in read_manifest(folder).graphs.items():
+        for graph in ir.load(folder / file).graphs():
+            for value in graph.initializers.values():
+                if value.const_value is not None and value.const_value.size == 100 * 32:
+                    types.setdefault(role, set()).add(value.const_value.dtype.name)
+    return types
+
+
+def test_table_of_a_module_that_is_its_projection_is_int8_in_all_graphs(
+    tied_module: Path, tmp_path: Path
+) -> None:
+    """Gathered rows stood in float32 beside the projection in int8, and nothing said so."""
+    assert {"FLOAT"} in _tables(tied_module).values()
+    quantize(tied_module, tmp_path / "q.bundle", "int8")
+    types = _tables(tmp_path / "q.bundle")
+    assert types
+    assert all(each == {"INT8"} for each in types.values()), types
+
+
+def test_what_is_kept_is_kept_in_all_graphs_by_any_name(tied_module: Path) -> None:
+    graphs = read_manifest(tied_module).graphs
+    models = {role: ir.load(tied_module / file) for role, file in graphs.items()}
+    (uses,) = find_weight_uses([models["decoder"]])
+    name, key = uses[0].role.parameter, uses[0].key
+    for graph in models["generate"].graphs():  # there it has another name
+        for value in graph.initializers.values():
+            role = read_role(value)
+            if role is not None and role.parameter == name:
+                write_role(value, Role("another", role.kind))
+    quantize_graphs([*models.values()], "int8", keep=[name])
+    uses_left = dict(zip(models, find_weight_uses([*models.values()]), strict=True))
+    keys = {role: {use.key for use in uses} for role, uses in uses_left.items()}
+    assert keys["decoder"] == keys["generate"] == {key}
+    assert all(each <= {key} for each in keys.values())

@@ -4,7 +4,7 @@ import io
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,13 @@ from tests.support.picture_bundle import make_picture_bundle
 from tests.support.spoken_bundle import RATE, SpokenTable, use_table, write_spoken_bundle
 from tests.support.table_model import TableModel, TableState
 from tfexport.errors import ConfigError, InputError, MissingDependencyError
-from tfexport.export.quantization.quality import QualityCheck, open_quality_check, read_samples
+from tfexport.export.quantization.quality import (
+    MOST_WORD_LOSS,
+    QualityCheck,
+    open_quality_check,
+    read_samples,
+)
+from tfexport.export.quantization.word_errors import word_error_rate, words_of
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
 
@@ -118,12 +124,15 @@ def test_samples_of_a_bundle_that_reads_pictures_are_files(tmp_path: Path, once:
 
     judge = check(*lines[:4], "", *map(str, files[4:]))
     quality = judge.judge(bundle, translator.manifest)
-    assert (quality.samples, quality.agreement, quality.bleu_loss) == (6, 1, 0)
+    assert (quality.samples, quality.agreement, quality.word_loss) == (6, 1, 0)
     assert quality.tokens > 30
     other = tmp_path / "other.bundle"  # one that reads pictures otherwise
     shutil.copytree(bundle, other)
     rewrite(other, lambda manifest: manifest["preprocessing"]["steps"][2].update(mean=[0.1] * 3))
-    assert (judge.judge(other, translator.manifest).bleu_loss or 0) > 1
+    changed = judge.judge(other, translator.manifest)
+    assert (changed.word_loss or 0) > MOST_WORD_LOSS
+    assert not replace(changed, agreement=1).passed
+    assert "points)" in str(changed)
     (tmp_path / "text.png").write_text("no picture")
     for line, problem in (
         (tmp_path / "none.png", "No such file"),
@@ -160,5 +169,21 @@ def test_samples_of_a_whisper_model_are_transcribed(
     quality = open_quality_check(translator, path, None, None).judge(
         translator.path, translator.manifest
     )
-    assert (quality.samples, quality.agreement, quality.bleu_loss) == (3, 1, 0)
-    assert quality.bleu == pytest.approx(100)
+    assert (quality.samples, quality.agreement, quality.word_loss) == (3, 1, 0)
+    assert quality.word_errors == 0
+    lines = [f"{file}\t{text} and more\n" for file, text in zip(files, texts, strict=True)]
+    path.write_text("".join(lines))
+    quality = open_quality_check(translator, path, None, None).judge(
+        translator.path, translator.manifest
+    )
+    words = sum(len(words_of(text)) + 2 for text in texts)
+    assert (quality.word_loss, quality.word_errors) == (0, 6 / words)
+
+
+@pytest.mark.no_model
+def test_word_errors_are_counted_as_by_hand() -> None:
+    assert words_of("It's 3.5, ÉTÉ!") == ["it's", "3", "5", "été"]
+    assert words_of("今日は。สวัสดี") == [*"今日は", *"สวัสดี"]
+    assert word_error_rate(["a b c", ""], ["A, b. c", "d"]) == 1 / 4  # one is missing
+    assert word_error_rate(["a x c c"], ["a b c"]) == 2 / 3  # one is another, one too many
+    assert word_error_rate(["a"], [""]) == 1

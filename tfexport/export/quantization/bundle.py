@@ -35,6 +35,7 @@ from tfexport.export.quantization.graphs import KINDS, find_weight_uses, quantiz
 from tfexport.export.quantization.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
+    MOST_WORD_LOSS,
     Quality,
     QualityCheck,
     open_quality_check,
@@ -189,11 +190,8 @@ class _Original:
         """
         files = {role: self.manifest.graphs[role] for role in ("encoder", "decoder")}
         manifest = dataclasses.replace(self.manifest, graphs=files)
-        names = {
-            use.role.parameter
-            for file in files.values()
-            for use in find_weight_uses(self._graph(file))
-        }
+        graphs = [self._graph(file) for file in files.values()]
+        names = {use.role.parameter for uses in find_weight_uses(graphs) for use in uses}
         found: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -253,8 +251,9 @@ def _quantise_until_accepted(
         if len(keep) == MOST_KEPT or not worst:
             raise QualityError(
                 f"{original.path}: {original.weights} weights change too much: {quality}; at "
-                f"least {LEAST_AGREEMENT:.0%} and a loss of at most {MOST_BLEU_LOSS} were "
-                f"expected, with {', '.join(keep) or 'nothing'} kept in float32. "
+                f"least {LEAST_AGREEMENT:.0%} and a loss of at most {MOST_BLEU_LOSS} BLEU, or "
+                f"{100 * MOST_WORD_LOSS} points of words, were expected, with "
+                f"{', '.join(keep) or 'nothing'} kept in float32. "
                 + ("Try int8." if original.weights == "int4" else "Ship the float32 bundle.")
             )
         keep.append(worst[0])

@@ -67,17 +67,29 @@ class WeightUse:
         return (self.node.op_type == "MatMul") == self.transposed
 
 
-def find_weight_uses(model: ir.Model) -> Iterator[WeightUse]:
-    """Every use of a weight by a MatMul, and of an embedding or projection by other nodes."""
+def find_weight_uses(models: Sequence[ir.Model]) -> list[list[WeightUse]]:
+    """For each graph, every use of a weight by a MatMul, and of a table of tokens by other nodes.
+
+    Tables are embeddings and projections, and matrices of which a graph gathers rows and one of
+    the graphs multiplies: those of a module have no role of their own.
+    """
+    every = [list(_uses(model)) for model in models]
+    multiplied = {use.key for uses in every for use in uses if use.node.op_type == "MatMul"}
+    return [
+        [use for use in uses if use.role.kind in _OF_VOCABULARY or use.key in multiplied]
+        for uses in every
+    ]
+
+
+def _uses(model: ir.Model) -> Iterator[WeightUse]:
+    """Every use of a matrix that has a role."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         index = 0 if reads_table(node) else _WEIGHT_INPUTS.get(node.op_type)
         if node.domain or index is None:
             continue
         value, transposed = _through_transposes(node.inputs[index])
         role = read_role(value) if value is not None and _is_matrix(value) else None
-        if value is None or role is None:
-            continue
-        if node.op_type == "MatMul" or role.kind in _OF_VOCABULARY:
+        if value is not None and role is not None:
             yield WeightUse(role, value_key(value), node, value, transposed)
 
 
@@ -108,19 +120,18 @@ def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str]
     Args:
         models: the graphs of a bundle, their weights readable.
         kind: "int8", "int4" or "bf16".
-        keep: names of parameters that stay float32.
+        keep: names of parameters that stay float32, in all graphs: one may have the same values
+            by another name.
 
     Returns:
         The names of those that were quantised.
     """
     if kind == "bf16":
         return _round_graphs(models, keep)
+    kept = _keys_of(models, keep)
     for model in models:
-        remove_preselection(model, keeps=lambda table: _is_kept(table, keep))
-    found = [
-        [use for use in find_weight_uses(model) if use.role.parameter not in keep]
-        for model in models
-    ]
+        remove_preselection(model, keeps=lambda table: value_key(table) in kept)
+    found = [[use for use in uses if use.key not in kept] for uses in find_weight_uses(models)]
     every = [use for uses in found for use in uses]
     # A table is quantised per row for all uses of it.
     tables = {use.key for use in every if use.is_table}
@@ -142,7 +153,9 @@ def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str]
 
 def _round_graphs(models: Sequence[ir.Model], keep: Collection[str]) -> set[str]:
     """Round the weights of graphs in place; see ``quantize_graphs``."""
-    names = {use.role.parameter for model in models for use in find_weight_uses(model)} - {*keep}
+    kept = _keys_of(models, keep)
+    every = [use for uses in find_weight_uses(models) for use in uses]
+    names = {use.role.parameter for use in every if use.key not in kept}
     for model in models:
         for graph in model.graphs():
             for value in graph.initializers.values():
@@ -154,9 +167,14 @@ def _round_graphs(models: Sequence[ir.Model], keep: Collection[str]) -> set[str]
     return names
 
 
-def _is_kept(table: ir.Value, keep: Collection[str]) -> bool:
-    role = read_role(table)
-    return role is not None and role.parameter in keep
+def _keys_of(models: Sequence[ir.Model], parameters: Collection[str]) -> set[str]:
+    """The keys of the values of parameters."""
+    return {
+        use.key
+        for uses in (find_weight_uses(models) if parameters else ())
+        for use in uses
+        if use.role.parameter in parameters
+    }
 
 
 def _remove_unused_weights(model: ir.Model) -> None:

@@ -1,7 +1,7 @@
 """The quality check: the comparison of a quantised bundle with its original on samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +19,7 @@ from tfexport.errors import (
     join_problems,
     missing_dependency,
 )
+from tfexport.export.quantization.word_errors import word_error_rate
 from tfexport.runtime import Translator
 from tfexport.runtime.files.array_rows import read_array_rows
 from tfexport.runtime.files.input_lines import read_line, read_numbers
@@ -29,6 +30,7 @@ from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 
 LEAST_AGREEMENT = 0.97
 MOST_BLEU_LOSS = 0.3
+MOST_WORD_LOSS = 0.005  # more words that are wrong, for each word of the references
 BATCH = 32
 LIMIT = 256  # tokens of a sample at most
 FEW_FILES, MOST_FILES = 4, 256  # for each parameter; in all, since their inputs are kept
@@ -62,8 +64,11 @@ class Quality:
         tokens: number of positions that were compared.
         agreement: share of positions at which the quantised model, given the original's tokens so
             far, predicts the original's next token; the end token counts as one.
-        bleu: BLEU of the quantised bundle's translations; None without references.
+        bleu: BLEU of the quantised bundle's translations of texts; None without references.
         bleu_loss: the original's BLEU minus ``bleu``; None without references.
+        word_errors: of the quantised bundle's texts of sounds or pictures, for each word of the
+            references; None without references.
+        word_loss: ``word_errors`` minus those of the original; None without references.
     """
 
     samples: int
@@ -71,18 +76,25 @@ class Quality:
     agreement: float
     bleu: float | None = None
     bleu_loss: float | None = None
+    word_errors: float | None = None
+    word_loss: float | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether agreement and BLEU loss are within the limits."""
-        loss = self.bleu_loss or 0.0
-        return self.agreement >= LEAST_AGREEMENT and loss <= MOST_BLEU_LOSS
+        """Whether agreement, BLEU loss and lost words are within the limits."""
+        return (
+            self.agreement >= LEAST_AGREEMENT
+            and (self.bleu_loss or 0.0) <= MOST_BLEU_LOSS
+            and (self.word_loss or 0.0) <= MOST_WORD_LOSS
+        )
 
     def __str__(self) -> str:
-        """Agreement and BLEU, as one line."""
+        """Agreement, and BLEU or word errors, as one line."""
         text = f"{self.agreement:.2%} of {self.tokens} tokens agree"
         if self.bleu_loss is not None:
             text += f", BLEU {self.bleu:.2f} (loss {self.bleu_loss:+.2f})"
+        if self.word_loss is not None:
+            text += f", {self.word_errors:.1%} word errors ({100 * self.word_loss:+.1f} points)"
         return text
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +106,7 @@ class QualityCheck:
     """Compares quantised models with the original's output on samples.
 
     Raises:
-        MissingDependencyError: there are references, and sacrebleu is not installed.
+        MissingDependencyError: there are references of texts, and sacrebleu is not installed.
     """
 
     def __init__(
@@ -106,7 +118,7 @@ class QualityCheck:
         self._original, self._language_pair = original, language_pair
         self.samples = [sample for sample in samples if sample.ids or sample.inputs]
         self._referenced = [each for each in self.samples if each.reference is not None]
-        if self._referenced:
+        if self._referenced and original.manifest.media is None:
             _sacrebleu()  # raises early if it is missing
         limit = self._original.manifest.limits.max_target_length
         length = LIMIT if limit is None else min(LIMIT, limit - 1)
@@ -167,12 +179,16 @@ class QualityCheck:
         return BATCH if self._original.manifest.media is None else FEW_FILES
 
     @cached_property
-    def _original_bleu(self) -> float:
-        return self._bleu(self._original)
+    def _original_score(self) -> float:
+        return self._score(self._original)
 
-    def _bleu(self, translator: Translator) -> float:
-        references = [sample.reference for sample in self._referenced]
-        score: float = _sacrebleu().corpus_bleu(self._texts(translator), [references]).score
+    def _score(self, translator: Translator) -> float:
+        """BLEU of a bundle's texts, or their word errors if it reads sound or pictures."""
+        references = [sample.reference or "" for sample in self._referenced]
+        texts = self._texts(translator)
+        if translator.manifest.media is not None:
+            return word_error_rate(texts, references)
+        score: float = _sacrebleu().corpus_bleu(texts, [references]).score
         return score
 
     def _texts(self, translator: Translator) -> list[str]:
@@ -217,8 +233,12 @@ class QualityCheck:
         agreement, tokens = self.agreement(folder, manifest)
         if not self._referenced:
             return Quality(len(self.samples), tokens, agreement)
-        bleu = self._bleu(Translator(folder))
-        return Quality(len(self.samples), tokens, agreement, bleu, self._original_bleu - bleu)
+        score = self._score(Translator(folder))
+        quality = Quality(len(self.samples), tokens, agreement)
+        if manifest.media is not None:
+            loss = score - self._original_score
+            return replace(quality, word_errors=score, word_loss=loss)
+        return replace(quality, bleu=score, bleu_loss=self._original_score - score)
 
 
 def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
