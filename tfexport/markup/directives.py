@@ -90,6 +90,8 @@ def accelerator(text: str, formats: Sequence[str]) -> int | None:
         text: of the message.
         formats: of its flags; those of Qt and KDE have ``&`` alone.
     """
+    if "&" not in text and "_" not in text:
+        return None
     signs = "&" if _OF_QT & {*formats} else "&_"
     places = [found.start() for sign in signs for found in _ACCELERATORS[sign].finditer(text)]
     return places[0] if len(places) == 1 else None

@@ -275,9 +275,9 @@ class Document:
                 ])  # fmt: skip
                 place += len(variants)
             chosen = [found[0] if found else None for found in whole]
-            if not _keeps_turns(segment, _pairs(forms, rows, _choice(forms, firsts, chosen))):
-                chosen = _with_turns(segment, forms, rows, firsts, whole)
             made = _choice(forms, firsts, chosen)
+            if len(segment.in_turn) > 1 and not _keeps_turns(segment, _pairs(forms, rows, made)):
+                made = _choice(forms, firsts, _with_turns(segment, forms, rows, firsts, whole))
             numbers += made.numbers
             lost |= made.lost
         return Choice(numbers, lost)
@@ -376,8 +376,6 @@ def _with_turns(
 def _keeps_turns(segment: Segment, pairs: Iterator[tuple[Variant, Row]]) -> bool:
     """Whether the directives of a segment that have no number or name stay in their order."""
     literals = segment.in_turn
-    if len(literals) < 2:
-        return True
     return listed(_translated(segment, pairs), literals) == listed(segment.raw, literals)
 
 

@@ -208,7 +208,9 @@ def _bilingual(content: str, kind: Kind, markup: Markup) -> TextFile:
         inside = markup_of(markup)
         texts = [Text(unit.text, inside, unit.line) for unit in units]
     else:
-        texts = [_of_catalog(unit.text, markup, ("qt",), unit.line) for unit in units]
+        formats = ("qt",)
+        inside = _of_program(markup, formats)
+        texts = [_of_catalog(unit.text, inside, formats, unit.line) for unit in units]
 
     def write(made: Sequence[str | None]) -> str:
         written, place = list[str](), 0
@@ -222,8 +224,15 @@ def _bilingual(content: str, kind: Kind, markup: Markup) -> TextFile:
 
 
 def _of_catalog(text: str, markup: Markup, formats: Sequence[str], line: int) -> Text:
-    """A message of a catalog, of which the sign of an accelerator stays."""
-    made = _message(text, _of_program(markup, formats), line)
+    """A message of a catalog, of which the sign of an accelerator stays.
+
+    Args:
+        text: of the message.
+        markup: of the program's messages, with directives of the formats.
+        formats: of the message's flags.
+        line: of the message.
+    """
+    made = _message(text, markup, line)
     if made.markup.format == "text" and (place := accelerator(text, formats)) is not None:
         return replace(made, markup=replace(made.markup, accelerator=place))
     return made
@@ -433,6 +442,7 @@ def _po(content: str, markup: Markup, options: FileOptions) -> TextFile:
 def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[KeptPart]]:
     """The messages of a catalog that are translated, their texts, and those that are not."""
     entries, texts, kept = list[Any](), list[Text](), list[KeptPart]()
+    markups = dict[tuple[str, ...], Markup]()  # by the formats of messages
     for entry in catalog:
         if entry.obsolete or not _is_empty(entry):
             continue
@@ -444,8 +454,10 @@ def _entries(catalog: Any, markup: Markup) -> tuple[list[Any], list[Text], list[
             kept.append(KeptPart(max(1, entry.linenum), entry.msgid, reason))
             continue
         entries.append(entry)
+        if formats not in markups:
+            markups[formats] = _of_program(markup, formats)
         for one in sources:
-            texts.append(_of_catalog(one, markup, formats, max(1, entry.linenum)))
+            texts.append(_of_catalog(one, markups[formats], formats, max(1, entry.linenum)))
     return entries, texts, kept
 
 

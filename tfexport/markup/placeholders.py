@@ -42,6 +42,14 @@ PATTERNS: dict[Kind, str] = {
     "number": r"(?<![\w.,:/+-])[-+]?\d+(?:[.,:/-]\d+)*%?(?![\w])",
 }
 KINDS: tuple[Kind, ...] = tuple(PATTERNS)
+# Parts of which each match of a kind has one: most texts have none, and are not searched.
+_SIGNS: dict[Kind, tuple[str, ...]] = {
+    "url": ("://", "www."),
+    "email": ("@",),
+    "printf": ("%",),
+    "braces": ("{", "[%", "$t(", "<%"),
+    "icu": ("{",),
+}
 USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu", "emoji")
 _ICU = re.compile(
     r"\{\s*[\w.]{1,80}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice)\b"
@@ -67,11 +75,13 @@ class Placeholders:
         kinds: names of ``KINDS``.
         patterns: further regular expressions, such as ``@[a-z]+@``.
         directives: formats whose directives they may be too, names of ``DIRECTIVES``.
+        signs: parts of which each match of ``patterns`` has one; empty if that is not known.
     """
 
     kinds: Sequence[Kind] = USUAL
     patterns: Sequence[str] = ()
     directives: Sequence[str] = ()
+    signs: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         problems = [
@@ -93,14 +103,18 @@ class Placeholders:
         """
         found = list[tuple[int, int]]()
         for kind in self.kinds:
+            if kind in _SIGNS and not _has_any(text, _SIGNS[kind]):
+                continue
             if kind == "icu":
                 found += _icu(text)
-            else:
+            elif kind != "emoji" or not text.isascii():
                 found += [one.span() for one in re.finditer(PATTERNS[kind], text)]
         for name in self.directives:
             found += [one.span() for one in DIRECTIVES[name].finditer(text)]
-        for pattern in self.patterns:
+        for pattern in self.patterns if not self.signs or _has_any(text, self.signs) else ():
             found += [one.span() for one in re.finditer(pattern, text)]
+        if not found:
+            return []
         kept, last = list[tuple[int, int]](), 0
         for start, end in sorted(found, key=lambda span: (span[0], -span[1])):
             if start >= last and end > start:
@@ -117,6 +131,13 @@ class Placeholders:
     def messages(self, text: str) -> list[tuple[int, int]]:
         """The start and end of every message of ICU, of one line or several."""
         return _icu(text) if "icu" in self.kinds else []
+
+
+def _has_any(text: str, signs: Sequence[str]) -> bool:
+    for sign in signs:  # faster than any(…), and of every text
+        if sign in text:
+            return True
+    return False
 
 
 def _joined(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -158,7 +179,8 @@ CERTAIN = Placeholders(
 )
 
 
-_FOREIGN, _NONE = Placeholders((), (*CERTAIN.patterns, _DIRECTIVE)), Placeholders(())
+_FOREIGN = Placeholders((), (*CERTAIN.patterns, _DIRECTIVE), signs=("%", "{"))
+_NONE = Placeholders(())
 
 
 def _icu(text: str) -> list[tuple[int, int]]:
