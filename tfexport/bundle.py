@@ -115,7 +115,7 @@ class BundlePart(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the file is, as a phrase."""
+        """A phrase that names the kind of the file."""
         return "a file" if self.graph is None else f"the graph {self.graph!r}"
 
 

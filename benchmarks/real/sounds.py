@@ -1,6 +1,7 @@
 """Thirty sounds of English speech: of several voices and speeds, with noise and silence.
 
-They last from 1 s to 3 minutes. The same ones are made every time.
+They last from 1 s to 3 minutes. The same ones are made every time, but those of the voices ``+f2``
+and ``+f3``, which eSpeak NG makes anew in each process: compare systems on the sounds of one.
 """
 
 from collections.abc import Iterator, Sequence

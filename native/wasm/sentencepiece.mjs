@@ -64,6 +64,7 @@ export class SentencePieceTokenizer {
     Object.assign(this, { processor, size: pieces.length });
     this.ids = new Map(pieces.map(({ text }, id) => [text, id]));
     this.unknown = pieces.findIndex(({ type }) => type === UNKNOWN);
+    this.unknownPiece = pieces[this.unknown]?.text;
     this.unknownText = this.#decode([this.unknown]);
   }
 
@@ -87,10 +88,10 @@ export class SentencePieceTokenizer {
   join(pieces) {
     const ids = pieces.map((piece) => this.ids.get(piece) ?? this.unknown);
     const foreign = pieces.filter((piece, i) => ids[i] === this.unknown);
-    const own = [...this.ids.keys()][this.unknown];
     const [first, ...others] = this.#decode(ids).split(this.unknownText);
     return others.reduce(
-      (text, part, i) => text + (foreign[i] === own ? this.unknownText : foreign[i]) + part,
+      (text, part, i) =>
+        text + (foreign[i] === this.unknownPiece ? this.unknownText : foreign[i]) + part,
       first,
     );
   }

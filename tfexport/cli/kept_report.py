@@ -39,4 +39,5 @@ def _table(parts: Sequence[KeptPart]) -> list[str]:
         f"<td>{html.escape(part.reason)}</td></tr>"
         for part in parts
     ]
-    return [f'<div class="map"><table><thead><tr>{heads}</tr></thead>', *rows, "</table></div>"]
+    head = f'<div class="map"><table class="texts"><thead><tr>{heads}</tr></thead>'
+    return [head, *rows, "</table></div>"]

@@ -219,6 +219,8 @@ body { margin: 2rem auto; padding: 0 1rem; max-width: 80rem; background: var(--g
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; border: 1px solid var(--line); text-align: right;
          white-space: nowrap; }
+.texts td, .texts th { text-align: left; vertical-align: top; }
+.texts td { white-space: pre-wrap; }
 caption { caption-side: bottom; padding-top: .5rem; text-align: left; }
 [style] { background: color-mix(in srgb, var(--hot) calc(var(--heat) * 60%), transparent); }
 .wrong { color: var(--wrong); font-weight: bold; outline: 2px solid var(--wrong); }

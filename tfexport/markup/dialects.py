@@ -85,7 +85,7 @@ AROUND = re.compile(
 
 
 def constructs(dialect: Dialect | None) -> frozenset[str]:
-    """What a dialect has besides CommonMark; None for all dialects."""
+    """The names of a dialect's constructs besides CommonMark; of all dialects for None."""
     return _EVERY if dialect is None else frozenset(_CONSTRUCTS[dialect].split())
 
 

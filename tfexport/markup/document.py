@@ -275,11 +275,11 @@ class Document:
                 ])  # fmt: skip
                 place += len(variants)
             chosen = [found[0] if found else None for found in whole]
-            made = _choice(forms, firsts, chosen)
-            if len(segment.in_turn) > 1 and not _keeps_turns(segment, _pairs(forms, rows, made)):
-                made = _choice(forms, firsts, _with_turns(segment, forms, rows, firsts, whole))
-            numbers += made.numbers
-            lost |= made.lost
+            choice = _choice(forms, firsts, chosen)
+            if len(segment.in_turn) > 1 and not _keeps_turns(segment, _pairs(forms, rows, choice)):
+                choice = _choice(forms, firsts, _with_turns(segment, forms, rows, firsts, whole))
+            numbers += choice.numbers
+            lost |= choice.lost
         return Choice(numbers, lost)
 
     def write(self, rows: Sequence[Row], choice: "Choice") -> str:

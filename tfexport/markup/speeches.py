@@ -104,7 +104,7 @@ def _label(line: str, place: int, speakers: frozenset[str]) -> str:
 
 
 def _parts(line: str) -> Iterator[Speech]:
-    """What is heard at the start and the end of a line, and what is said between."""
+    """The speeches of a line: sounds in brackets at its ends, and the words between them."""
     if alone := _HEARD_ALONE.fullmatch(line):
         yield _heard(alone)
         return

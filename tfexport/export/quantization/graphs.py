@@ -131,11 +131,11 @@ def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str]
     kept = _keys_of(models, keep)
     for model in models:
         remove_preselection(model, keeps=lambda table: value_key(table) in kept)
-    found = [[use for use in uses if use.key not in kept] for uses in find_weight_uses(models)]
-    every = [use for uses in found for use in uses]
+    by_model = [[use for use in uses if use.key not in kept] for uses in find_weight_uses(models)]
+    every = [use for uses in by_model for use in uses]
     # A table is quantised per row for all uses of it.
     tables = {use.key for use in every if use.is_table}
-    for model, uses in zip(models, found, strict=True):
+    for model, uses in zip(models, by_model, strict=True):
         store = _Store(model.graph)
         for use in uses:
             if use.key in tables:

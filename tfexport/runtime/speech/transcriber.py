@@ -95,7 +95,7 @@ class Sound:
 
 
 def _other_verb(media: str | None) -> str:
-    """What a bundle reads that is not decoded as Whisper is, and what takes it."""
+    """The end of a message that refuses a bundle of another model, with the verb that takes it."""
     takes = "transcribe takes bundles of Whisper models"
     if media != AUDIO:
         reads = "no sound" if media is None else "pictures, not sound"

@@ -29,12 +29,12 @@ def model_file(folder: ModelFolder) -> Path | None:
     return next((folder.path / name for name in MODEL_FILES if folder.has(name)), None)
 
 
-def warn_of_ignored_rules(folder: ModelFolder, tokenizer: Any) -> None:
+def warn_of_ignored_rules(folder: ModelFolder, content: str) -> None:
     """Say which rules of a folder's model a tokenizer of the library does not have.
 
     Args:
         folder: of the model.
-        tokenizer: that stands for it.
+        content: the tokenizer that stands for it, as JSON.
     """
     path = model_file(folder)
     if path is None:
@@ -43,7 +43,7 @@ def warn_of_ignored_rules(folder: ModelFolder, tokenizer: Any) -> None:
         pieces = read_pieces(path)
     except MissingDependencyError:
         return  # a tokenizer.json needs no such library
-    ignored = [*_ignored_rules(pieces, json.loads(tokenizer.to_str()))]
+    ignored = [*_ignored_rules(pieces, json.loads(content))]
     if ignored:
         warnings.warn(
             TfexportWarning(Message(

@@ -340,8 +340,9 @@ def _made(
         built = built_by_model(folder, path, tokenizer)
         paths = tuple(dict.fromkeys((path, *parts.paths)))
         return ModelTokenizers(folder.path, built, built, paths, languages)
-    warn_of_ignored_rules(folder, tokenizer)
-    built = BuiltTokenizer("tokenizers", _JSON, {_JSON: tokenizer.to_str().encode()})
+    content = tokenizer.to_str()
+    warn_of_ignored_rules(folder, content)
+    built = BuiltTokenizer("tokenizers", _JSON, {_JSON: content.encode()})
     return ModelTokenizers(folder.path, built, built, parts.paths, languages)
 
 
