@@ -65,6 +65,7 @@ _PHP = re.compile(r"<\?(?:php\b|=).*?(?:\?>|\Z)", re.DOTALL)
 _PHP_BEGIN, _PHP_INSIDE, _PHP_END = "\ue200", "\ue201", "\ue202"
 _HIDDEN_PHP = re.compile(f"({_PHP.pattern}|{_PHP_BEGIN}[^{_PHP_END}]*{_PHP_END})", re.DOTALL)
 _ENDS = frozenset(".!?:…")
+_ANY_MARKUP = re.compile(r"[<&\r\0]")  # of which a parser makes something else
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
 
 
@@ -204,6 +205,9 @@ def _lines_of_blade(token: Token) -> Iterator[Token]:
 
 
 def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
+    if text and not _ANY_MARKUP.search(text):
+        yield Token("text", text, text=text)
+        return
     try:
         from turbohtml import TokenType, tokenize
     except ImportError:

@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from tfexport.markup.document import (
 from tfexport.markup.files import Text
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import TranslationKeywords, naming_options
+from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Term
 from tfexport.runtime.search import Request, ResolvedOptions
@@ -139,8 +140,8 @@ def translate_texts(
     languages = ModelLanguages.of(engine.path.stem, engine.manifest.languages, None)
     source = language_pair.source or languages.default_source or _only(languages.sources)
     target = language_pair.target or _only(languages.targets)
-    _cut(engine, documents, resolved, source, target)
-    return _translated(engine, documents, resolved, terms)
+    split = _splitter(engine, resolved, source, target)
+    return _translated(engine, documents, resolved, terms, split)
 
 
 def _only(codes: Sequence[str]) -> str:
@@ -155,14 +156,10 @@ def _read(text: Text, number: int) -> Document:
         raise InputError(f"text {number}: {error}") from None
 
 
-def _cut(
-    engine: Engine,
-    documents: Sequence[Document],
-    options: ResolvedOptions,
-    source: str,
-    target: str,
-) -> None:
-    """Find the sentences of documents; those that are too long for the model are divided."""
+def _splitter(
+    engine: Engine, options: ResolvedOptions, source: str, target: str
+) -> Callable[[str], SplitText]:
+    """How words are divided into sentences; those that are too long for the model are divided."""
     split: Split = "none" if engine.manifest.reads == "texts" else "punctuation"
     join = join_of(target)
 
@@ -178,8 +175,58 @@ def _cut(
     def sentences(text: str) -> SplitText:
         return split_text(text, source, split, join).divided(fits)
 
+    return sentences
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A sentence of a document to decode.
+
+    Attributes:
+        request: None if it stays as it is.
+        sentence: None behind the last one of the document.
+    """
+
+    request: Request | None
+    sentence: str | None
+
+
+def _jobs(
+    engine: Engine,
+    documents: Sequence[Document],
+    options: ResolvedOptions,
+    terms: Terms | None,
+    split: Callable[[str], SplitText],
+) -> Iterator[_Job]:
+    """The sentences of all documents in order, found while those before them are decoded."""
+    texts, number = engine.texts, 0
+    wordless = frozenset({*engine.manifest.hidden_ids, engine.manifest.special_ids.unk})
     for document in documents:
-        document.cut(sentences)
+        document.cut(split)
+        flags = zip(document.sentences, document.worded, document.optional, strict=True)
+        for sentence, worded, optional in flags:
+            request = None
+            if worded:
+                with contextlib.suppress(*((TooLongError,) if optional else ())):
+                    request = engine.request(
+                        sentence, number, (), options, as_ids=False,
+                        required=engine.required(sentence, terms, options),
+                    )  # fmt: skip
+            if request and not has_words(sentence, request.ids, wordless, texts):
+                request = None
+            yield _Job(request, sentence)
+            number += 1
+        yield _Job(None, None)
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    """A sentence of a document that was decoded, or stays as it is."""
+
+    row: Row
+    finished: bool = True
+    unknown: int = 0
+    unmet: tuple[Term, ...] = ()
 
 
 def _translated(
@@ -187,51 +234,33 @@ def _translated(
     documents: Sequence[Document],
     options: ResolvedOptions,
     terms: Terms | None,
+    split: Callable[[str], SplitText],
 ) -> Translation:
-    manifest, texts = engine.manifest, engine.texts
-    wordless = frozenset({*manifest.hidden_ids, manifest.special_ids.unk})
-    requests = list[Request | None]()
-    for document in documents:
-        flags = zip(document.sentences, document.worded, document.optional, strict=True)
-        for sentence, worded, optional in flags:
-            request = None
-            if worded:
-                with contextlib.suppress(*((TooLongError,) if optional else ())):
-                    request = engine.request(
-                        sentence, len(requests), (), options, as_ids=False,
-                        required=engine.required(sentence, terms, options),
-                    )  # fmt: skip
-            if request and not has_words(sentence, request.ids, wordless, texts):
-                request = None
-            requests.append(request)
-    found = iter(zip(requests, engine.decode(requests, options), strict=True))
-    made, unfinished, counts = list[str](), 0, list[int]()
+    jobs = _jobs(engine, documents, options, terms, split)
+    texts, unfinished, counts = list[str](), 0, list[int]()
     unmet, lost = list[tuple[str, tuple[Term, ...]]](), list[list[str]]()
-    for document in documents:
-        rows, cut, unknown = list[Row](), list[bool](), list[int]()
-        missing = list[tuple[Term, ...]]()
-        for sentence in document.sentences:
-            request, hypotheses = next(found)
-            if request is None:
-                rows.append(Row(sentence, kept=True))
-                cut.append(False)
-                unknown.append(0)
-                missing.append(unmet_as_it_is(terms, sentence))
-                continue
-            result = engine.result(sentence, request.ids, hypotheses, options, terms=terms)
-            missing.append(result.unmet_terms)
-            rows.append(read_row(texts, result, sentence, 0, options.replace_unknowns))
-            cut.append(not hypotheses[0].finished)
-            unknown.append(result.unknown_tokens)
-        choice = document.choose(rows)
-        made.append(document.write(rows, choice))
-        lost.append(choice.sentences)
-        chosen = choice.numbers
-        unmet += [
-            (document.sentences[number], missing[number]) for number in chosen if missing[number]
-        ]
-        unfinished += sum(cut[number] for number in chosen)
-        counts += [unknown[number] for number in chosen if not rows[number].kept]
+    decoded, waiting = list[_Decoded](), iter(documents)
+    for job, hypotheses in engine.decode_stream(jobs, options, rows_ahead(options)):
+        if job.sentence is None:
+            document, rows = next(waiting), [one.row for one in decoded]
+            choice = document.choose(rows)
+            texts.append(document.write(rows, choice))
+            lost.append(choice.sentences)
+            sentences = document.sentences
+            chosen = [(sentences[number], decoded[number]) for number in choice.numbers]
+            unmet += [(sentence, one.unmet) for sentence, one in chosen if one.unmet]
+            unfinished += sum(not one.finished for _, one in chosen)
+            counts += [one.unknown for _, one in chosen if not one.row.kept]
+            decoded.clear()
+        elif job.request is None:
+            row = Row(job.sentence, kept=True)
+            decoded.append(_Decoded(row, unmet=unmet_as_it_is(terms, job.sentence)))
+        else:
+            ids = job.request.ids
+            result = engine.result(job.sentence, ids, hypotheses, options, terms=terms)
+            row = read_row(engine.texts, result, job.sentence, 0, options.replace_unknowns)
+            finished, unknown = hypotheses[0].finished, result.unknown_tokens
+            decoded.append(_Decoded(row, finished, unknown, result.unmet_terms))
     several = sum(count > 0 for count in counts)
     whole = [document.messages for document in documents]
-    return Translation(made, len(counts), unfinished, (sum(counts), several), unmet, lost, whole)
+    return Translation(texts, len(counts), unfinished, (sum(counts), several), unmet, lost, whole)
