@@ -44,6 +44,11 @@ class Sound:
         return len(self.samples) / RATE
 
 
+def texts_of_sounds() -> list[str]:
+    """The sentences that are said."""
+    return _TEXTS.read_text(encoding="utf-8").splitlines()
+
+
 def make_sounds(count: int = len(_SECONDS)) -> Iterator[Sound]:
     """The first sounds by length."""
     return make_sounds_of(_SECONDS[:count])
@@ -51,7 +56,7 @@ def make_sounds(count: int = len(_SECONDS)) -> Iterator[Sound]:
 
 def make_sounds_of(lengths: Sequence[float]) -> Iterator[Sound]:
     """Sounds of these seconds; every third one has noise, every fourth one silence."""
-    texts = _TEXTS.read_text(encoding="utf-8").splitlines()
+    texts = texts_of_sounds()
     draw, place = np.random.default_rng(0), 0
     for number, seconds in enumerate(lengths):
         voice, speed = _VOICES[number % len(_VOICES)], _SPEEDS[number % len(_SPEEDS)]

@@ -693,6 +693,11 @@ def _weights(quantization: Any) -> str:
         if gate != "not gated":
             share = f"{gate['agreement']:.2%} of {gate['tokens']} tokens"
             agreement = f"{share} are those of float32"
+            agreement += " (built-in samples)" if gate.get("built_in") else ""
+            if gate.get("built_in"):
+                agreement += " (built-in samples)"
+            if not gate.get("passed", True):
+                agreement += ", too few, but --accept-loss was given"
         return f"{quantization.get('weights')}, {agreement}; left in float32: {kept}"
     except (AttributeError, TypeError, ValueError, LookupError):
         return f"unknown format: {shown(quantization)}"

@@ -45,10 +45,10 @@ STEPS_OPTION = click.option(
 # Options of ``tfexport onnx`` that apply to modules, too.
 _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
-    "samples", "expect", "portable", "opset", "reads", "steps",
+    "accept_loss", "samples", "expect", "portable", "opset", "reads", "steps",
 )  # fmt: skip
 _NEEDED = ("model", *DECLARE_INPUTS[:1], *NEEDED)
-_OF_EXPORT = ("graph", "quantize", "verify", "force", "pack", "progress")
+_OF_EXPORT = ("graph", "quantize", "accept_loss", "verify", "force", "pack", "progress")
 # Arguments from a factory that are dropped for outputs that do not use them.
 _OF_TEXT = (*TOKENIZERS, *SPLITS, *FRAMING, "reads")
 

@@ -16,7 +16,7 @@ from tfexport.cli.console import (
 )
 from tfexport.cli.decoding_options import language_options
 from tfexport.cli.module_option import MODULE, STEPS_OPTION, check_sources, export_named_module
-from tfexport.cli.quantize_command import print_export
+from tfexport.cli.quantize_command import accept_loss_option, print_export
 
 if TYPE_CHECKING:
     from tfexport.export import ExportResult
@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     type=click.Choice(["int8", "int4", "bf16"]),
     help="Quantise the weights after the comparison with eager PyTorch; see quantize.",
 )
+@accept_loss_option
 @click.option(
     "--portable",
     is_flag=True,

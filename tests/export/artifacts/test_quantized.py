@@ -128,6 +128,14 @@ def test_failing_the_gate_leaves_nothing(
         export(wide, tmp_path / "q.onnx", graph="generate", quantize="int8", samples=samples,
                                config=SETTINGS)  # fmt: skip
     assert list(tmp_path.iterdir()) == [samples]
+    for name, graph in (("q.onnx", "generate"), ("q.bundle", None)):
+        made = export(
+            wide, tmp_path / name, graph=graph, quantize="int8", samples=samples, accept_loss=True,
+            config=SETTINGS,
+        )  # fmt: skip
+        assert made.quality is not None
+        assert not made.quality.passed
+        assert len(made.kept) == 1
 
 
 def test_what_cannot_be_quantised_is_refused(tmp_path: Path, wide: tutorial.TutorialModel) -> None:
@@ -135,6 +143,8 @@ def test_what_cannot_be_quantised_is_refused(tmp_path: Path, wide: tutorial.Tuto
         export(wide, tmp_path / "q.onnx", graph="generate", quantize="int3", config=SETTINGS)
     with pytest.raises(ConfigError, match="quantize requires a bundle or graph='generate'"):
         export(wide, tmp_path / "q.onnx", graph="forward", quantize="int8", config=SETTINGS)
+    with pytest.raises(ConfigError, match="accept_loss requires quantize"):
+        export(wide, tmp_path / "q.bundle", accept_loss=True, config=SETTINGS)
     with pytest.raises(ConfigError, match="own operators; omit portable"):
         export(
             wide,

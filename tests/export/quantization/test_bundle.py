@@ -1,5 +1,6 @@
 """Quantised weights: the arithmetic, the graphs, the quality gate."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -201,6 +202,15 @@ def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
     ):
         quantize(wide_bundle, tmp_path / "q.bundle", "int4", samples=samples)
     assert not list(tmp_path.iterdir())
+    accepted = quantize(wide_bundle, tmp_path / "q.bundle", samples=samples, accept_loss=True)
+    assert accepted.quality is not None
+    assert not accepted.quality.passed
+    assert len(accepted.kept) == 2
+    assert accepted.manifest.quantization is not None
+    assert not accepted.manifest.quantization["gate"]["passed"]
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "q.bundle")]).stdout
+    assert "too few, but --accept-loss was given" in " ".join(shown.split())
+    shutil.rmtree(tmp_path / "q.bundle")
     # With a bar that only a model without its worst parameter quantised takes, that one is kept.
     judged: list[int] = []
 

@@ -18,17 +18,28 @@ from tests.support.picture_bundle import make_picture_bundle
 from tests.support.spoken_bundle import RATE, SpokenTable, use_table, write_spoken_bundle
 from tests.support.table_model import TableModel, TableState
 from tfexport.errors import ConfigError, InputError, MissingDependencyError
+from tfexport.export.quantization import samples as samples_module
+from tfexport.export.quantization.built_in import built_in_sounds
 from tfexport.export.quantization.quality import (
     MOST_WORD_LOSS,
     QualityCheck,
-    open_quality_check,
-    read_samples,
 )
+from tfexport.export.quantization.quality import open_quality_check as open_any_check
+from tfexport.export.quantization.samples import built_in_samples, read_samples
 from tfexport.export.quantization.word_errors import word_error_rate, words_of
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 
 LINES = ["w12 w4", "w5 w6 w7"]
+
+
+def open_quality_check(
+    translator: Translator, path: Path | None, language_pair: LanguagePair = NO_LANGUAGES
+) -> QualityCheck:
+    check = open_any_check(translator, path, language_pair)
+    assert check is not None
+    return check
 
 
 def gate(folder: Path, lines: list[str]) -> QualityCheck:
@@ -87,7 +98,7 @@ def test_samples_are_in_the_languages_that_are_named(
     source = "de" if languages.source_place else None
     texts = translator.translate(LINES, source_language=source, target_language="en")
     path.write_text("".join(f"{a}\t{b.text}\n" for a, b in zip(LINES, texts, strict=True)))
-    judge = open_quality_check(translator, path, source, "en")
+    judge = open_quality_check(translator, path, LanguagePair(source, "en"))
     plain = Translator(VERSION_1, threads=1).encode(LINES[0])
     assert judge.samples[0].ids == [*frame, *plain]
     quality = judge.judge(folder, translator.manifest)
@@ -96,9 +107,9 @@ def test_samples_are_in_the_languages_that_are_named(
     assert {judge._start} == starts
     assert judge._forced == (languages.target_place == "first")  # which is no agreement
     with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
-        open_quality_check(translator, path, source, "fr")
+        open_quality_check(translator, path, LanguagePair(source, "fr"))
     with pytest.raises((ConfigError, InputError), match="the model needs a target"):
-        open_quality_check(translator, path, source, None)
+        open_quality_check(translator, path, LanguagePair(source, None))
 
 
 def png(seed: int) -> bytes:
@@ -120,7 +131,7 @@ def test_samples_of_a_bundle_that_reads_pictures_are_files(tmp_path: Path, once:
 
     def check(*given: str) -> QualityCheck:
         path.write_text("\n".join(given))
-        return open_quality_check(translator, path, None, None)
+        return open_quality_check(translator, path)
 
     judge = check(*lines[:4], "", *map(str, files[4:]))
     quality = judge.judge(bundle, translator.manifest)
@@ -166,18 +177,61 @@ def test_samples_of_a_whisper_model_are_transcribed(
     texts = [found.text.strip() for found in translator.transcribe(files)]
     path = tmp_path / "samples.tsv"
     path.write_text("".join(f"{file}\t{text}\n" for file, text in zip(files, texts, strict=True)))
-    quality = open_quality_check(translator, path, None, None).judge(
-        translator.path, translator.manifest
-    )
+    quality = open_quality_check(translator, path).judge(translator.path, translator.manifest)
     assert (quality.samples, quality.agreement, quality.word_loss) == (3, 1, 0)
     assert quality.word_errors == 0
     lines = [f"{file}\t{text} and more\n" for file, text in zip(files, texts, strict=True)]
     path.write_text("".join(lines))
-    quality = open_quality_check(translator, path, None, None).judge(
-        translator.path, translator.manifest
-    )
+    quality = open_quality_check(translator, path).judge(translator.path, translator.manifest)
     words = sum(len(words_of(text)) + 2 for text in texts)
     assert (quality.word_loss, quality.word_errors) == (0, 6 / words)
+
+
+def test_a_bundle_that_reads_sound_has_samples_built_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_table(monkeypatch)
+    quality_module = "tfexport.export.quantization.quality"
+    monkeypatch.setattr(f"{quality_module}.open_model", lambda *_: SpokenTable())
+    monkeypatch.setattr(SpokenTable, "encode", encode)
+    translator = Translator(write_spoken_bundle(tmp_path / "spoken.bundle"), threads=1)
+    assert not built_in_samples(translator)  # of 3 s and more: the model's window has 0.24
+    sounds = [(sound, text) for (sound, _), text in built_in_sounds()]
+    shorter = [((sound[RATE : RATE + 3_000], RATE), text) for sound, text in sounds]
+    monkeypatch.setitem(samples_module._BUILT_IN, "audio", lambda: shorter)
+    samples = built_in_samples(translator)
+    assert len(samples) == 16
+    assert all(sample.reference and sample.inputs for sample in samples)
+    assert len({sample.inputs["input_features"].tobytes() for sample in samples}) == 16  # type: ignore[index]
+    quality = open_quality_check(translator, None).judge(translator.path, translator.manifest)
+    # The table does not know what is said: its words are not counted.
+    assert (quality.samples, quality.agreement, quality.word_loss) == (16, 1, None)
+    assert quality.passed
+    assert quality.built_in
+    assert str(quality).endswith("of built-in samples")
+    # With words that it says, they are, with four words that may change by chance.
+    texts = [found.text for found in translator.transcribe([one.file for one in samples])]
+    said = [replace(one, reference=text) for one, text in zip(samples, texts, strict=True)]
+    heard = QualityCheck(translator, said, built_in=True)
+    quality = heard.judge(translator.path, translator.manifest)
+    assert (quality.word_errors, quality.word_loss) == (0, 0)
+    assert replace(quality, word_loss=0.019, agreement=0.9).passed
+    assert not replace(quality, word_loss=0.021).passed
+    assert not replace(quality, agreement=0.89).passed
+    assert not replace(quality, word_loss=0.019, built_in=False).passed
+
+
+def test_a_bundle_of_texts_has_no_samples_built_in() -> None:
+    assert open_any_check(Translator(VERSION_1, threads=1), None) is None
+
+
+def test_built_in_pictures_are_compared_by_tokens_alone(once: Once) -> None:
+    bundle = once("pictures", make_picture_bundle) / "pictures.bundle"
+    translator = Translator(bundle, threads=1)
+    quality = open_quality_check(translator, None).judge(bundle, translator.manifest)
+    assert (quality.samples, quality.agreement, quality.word_loss) == (8, 1, None)
+    rows = [array for one in built_in_samples(translator) for array in (one.inputs or {}).values()]
+    assert all(array.std() > 0.1 for array in rows)  # there is something to see
 
 
 @pytest.mark.no_model

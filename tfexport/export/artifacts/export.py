@@ -100,7 +100,8 @@ def export(
         check_weights(quantize, "quantize")
     level = read_level(verify)
     kind = check_export(output, graph, {**options, "quantize": quantize}, force)
-    out = Output(Path(output), kind, quantize, level, force, progress or silent)
+    accept_loss = options.get("accept_loss", False)
+    out = Output(Path(output), kind, quantize, level, accept_loss, force, progress or silent)
     with users_code(model, options.get("forward"), options.get("reference")):
         made = _export(model, out, options)
     if pack and kind == BUNDLE:

@@ -98,6 +98,8 @@ class ExportKeywords(VerifyKeywords, total=False):
         log_probs: for "forward": add an output, the log-softmax of the logits.
         text: for "generate": text in and text out, through operators of onnxruntime-extensions;
             only with a tokenizer that these reproduce exactly.
+        accept_loss: with ``quantize``: write the weights even if their quality is not good enough,
+            as measured by ``samples`` or, of a model that reads sound or pictures, built-in ones.
         opset: the opset version of the standard operators, 18 to 25; by default 22, and 20 if
             ``portable``.
         portable: use only standard operators, for runtimes other than onnxruntime. Of custom
@@ -124,6 +126,7 @@ class ExportKeywords(VerifyKeywords, total=False):
     attention_biases: bool
     log_probs: bool
     text: bool
+    accept_loss: bool
     opset: int | None
     portable: bool
     pad_id: int

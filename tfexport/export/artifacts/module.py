@@ -174,8 +174,8 @@ def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs)
         path = Path(folder) / output.path.name
         exact = _write_bundle(contents, path, False, (rows, expect), output.progress)
         made = quantize_bundle(
-            exact.path, output.path, output.weights, samples=samples, force=output.force,
-            progress=output.progress,
+            exact.path, output.path, output.weights, samples=samples,
+            accept_loss=output.accept_loss, force=output.force, progress=output.progress,
         )  # fmt: skip
     return quantized_result(exact, made, output)
 

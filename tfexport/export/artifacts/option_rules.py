@@ -65,6 +65,7 @@ class Output:
         kind: ``BUNDLE``, the name of a graph form, ``TORCHSCRIPT`` or ``TORCH_EXPORT``.
         weights: "int8", "int4" or "bf16"; None for float32.
         level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
+        accept_loss: write quantised weights even if their quality is not good enough.
         force: replace what exists.
         progress: called at every step.
     """
@@ -73,6 +74,7 @@ class Output:
     kind: str
     weights: str | None
     level: str
+    accept_loss: bool
     force: bool
     progress: Progress
 
@@ -125,6 +127,8 @@ def check_export(
     if given.get("quantize") and given.get("portable"):
         own = " uses onnxruntime's own operators; omit "
         problems.append(Message(Option("quantize"), own, Option("portable"), "."))
+    if given.get("accept_loss") and not given.get("quantize"):
+        problems.append(Message(Option("accept_loss"), " requires ", Option("quantize"), "."))
     if len(problems) == 1:
         raise ConfigError(problems[0])
     if problems:

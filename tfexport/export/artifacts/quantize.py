@@ -4,6 +4,7 @@ from tfexport.export.artifacts.option_rules import BUNDLE
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.quantization.bundle import quantize_bundle
 from tfexport.runtime.model.native_engine import pack_new
+from tfexport.runtime.text.codec import LanguagePair
 from tfexport.typing import PathLike, Progress
 
 
@@ -15,6 +16,7 @@ def quantize(  # noqa: PLR0913 - one keyword for each option of the command
     samples: PathLike | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
+    accept_loss: bool = False,
     force: bool = False,
     pack: bool = True,
     progress: Progress | None = None,
@@ -29,11 +31,13 @@ def quantize(  # noqa: PLR0913 - one keyword for each option of the command
             reference translation if there is one; ids if the bundle holds no tokenizer; of a bundle
             that reads sound or pictures, the name of a file in the text's place. The quantised
             bundle must predict the original's next token at 97 % of the positions, and lose no more
-            than 0.3 BLEU against the references. Up to eight parameters stay float32 to reach that,
-            those that change the predictions most first. Without samples nothing
-            is measured, which the manifest records.
+            than 0.3 BLEU against the references (of sound or pictures with references: 90 % and 0.5
+            points of word errors). Up to eight parameters stay float32 to reach that, those that
+            change the predictions most first. Without samples a bundle that reads sound or pictures
+            is measured by built-in ones; of others nothing is measured, which the manifest records.
         source_language: of the samples, for a model that needs it.
         target_language: of the references, for a model that needs it.
+        accept_loss: write it even if its quality is not good enough; the manifest records it.
         force: replace a bundle that exists.
         pack: next to the bundle, write what lets it open fast on this machine; see ``export``.
         progress: called with the progress of each step; see ``tfexport.typing``.
@@ -49,8 +53,9 @@ def quantize(  # noqa: PLR0913 - one keyword for each option of the command
         OutputExistsError: the output exists.
     """
     made = quantize_bundle(
-        artifact, output, weights, samples=samples, source_language=source_language,
-        target_language=target_language, force=force, progress=progress,
+        artifact, output, weights, samples=samples,
+        language_pair=LanguagePair(source_language, target_language), accept_loss=accept_loss,
+        force=force, progress=progress,
     )  # fmt: skip
     if pack:
         pack_new(made.path)

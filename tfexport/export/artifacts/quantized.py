@@ -25,7 +25,7 @@ from tfexport.export.quantization.bundle import QuantizedBundle, quantize_bundle
 from tfexport.export.quantization.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.runtime.text.codec import NO_LANGUAGES
-from tfexport.typing import PathLike, Progress
+from tfexport.typing import PathLike
 
 
 def export_quantized_bundle(
@@ -48,9 +48,8 @@ def write_quantized(contents: BundleContents, output: Output) -> ExportResult:
         exported = write_bundle(contents, exact, force=False, progress=output.progress)
         language_pair = NO_LANGUAGES if samples is None else contents.language_pair
         made = quantize_bundle(
-            exact, output.path, output.weights, samples=samples,
-            source_language=language_pair.source, target_language=language_pair.target,
-            force=output.force, progress=output.progress,
+            exact, output.path, output.weights, samples=samples, language_pair=language_pair,
+            accept_loss=output.accept_loss, force=output.force, progress=output.progress,
         )  # fmt: skip
     return quantized_result(exported, made, output)
 
@@ -102,7 +101,7 @@ def export_quantized_graph(
         judged = None
         record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
         if judged_bundle is not None and samples is not None:
-            judged = _judge(judged_bundle, weights, samples, progress)
+            judged = _judge(judged_bundle, samples, output)
             record = judged.manifest.quantization or record
         progress("quantising", 0, 1)
         quantize_graphs([quantized], weights, record["kept"])
@@ -116,16 +115,14 @@ def export_quantized_graph(
     )
 
 
-def _judge(
-    contents: BundleContents, weights: str, samples: PathLike, progress: Progress
-) -> QuantizedBundle:
+def _judge(contents: BundleContents, samples: PathLike, output: Output) -> QuantizedBundle:
     """Measure the quality with a temporary bundle; it decides which parameters stay float32."""
+    assert output.weights is not None
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / "exact.bundle"
-        write_bundle(contents, exact, force=False, progress=progress)
-        quantized = Path(folder) / "judged.bundle"
-        language_pair = contents.language_pair
+        write_bundle(contents, exact, force=False, progress=output.progress)
         return quantize_bundle(
-            exact, quantized, weights, samples=samples, source_language=language_pair.source,
-            target_language=language_pair.target, progress=progress,
+            exact, Path(folder) / "judged.bundle", output.weights, samples=samples,
+            language_pair=contents.language_pair, accept_loss=output.accept_loss,
+            progress=output.progress,
         )  # fmt: skip

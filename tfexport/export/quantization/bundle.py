@@ -25,6 +25,7 @@ from tfexport.errors import (
     BundleError,
     ConfigError,
     Message,
+    Option,
     Problem,
     QualityError,
     shown,
@@ -33,15 +34,13 @@ from tfexport.export.ir_tools.nodes import read_role
 from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.export.quantization.graphs import KINDS, find_weight_uses, quantize_graphs
 from tfexport.export.quantization.quality import (
-    LEAST_AGREEMENT,
-    MOST_BLEU_LOSS,
-    MOST_WORD_LOSS,
     Quality,
     QualityCheck,
     open_quality_check,
     require_samples,
 )
 from tfexport.runtime import Translator
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 from tfexport.typing import PathLike, Progress, silent
 from tfexport.weight_table import read_weight_table
 
@@ -71,8 +70,8 @@ def quantize_bundle(
     weights: str = "int8",
     *,
     samples: PathLike | None = None,
-    source_language: str | None = None,
-    target_language: str | None = None,
+    language_pair: LanguagePair = NO_LANGUAGES,
+    accept_loss: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> QuantizedBundle:
@@ -80,24 +79,26 @@ def quantize_bundle(
     progress = progress or silent
     check_weights(weights)
     if samples is None:
-        given = {"source_language": source_language, "target_language": target_language}
-        require_samples("quantize", given)
+        languages = {
+            "source_language": language_pair.source, "target_language": language_pair.target,
+        }  # fmt: skip
+        require_samples("quantize", languages)
     check_output(output, force)
     path, manifest = Path(bundle), open_bundle(bundle)
     with without_links(path, manifest.files) as files:
         original = _Original(path, files, manifest, weights)
         original.check()
         check = None
-        if samples is not None:
+        if samples is not None or manifest.media is not None:
             progress("reading samples", 0, 1)
-            translator = Translator(path)
-            check = open_quality_check(translator, Path(samples), source_language, target_language)
+            file = None if samples is None else Path(samples)
+            check = open_quality_check(Translator(path), file, language_pair)
         with new_bundle(output, force) as folder:
             if check is None:
                 progress("quantising", 0, 1)
                 made = _Quantized(original.write(folder))
             else:
-                made = _quantise_until_accepted(original, check, folder, progress)
+                made = _quantise_until_accepted(original, check, folder, accept_loss, progress)
             final = write_manifest(
                 folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
             )
@@ -234,9 +235,12 @@ class _Quantized:
 
 
 def _quantise_until_accepted(
-    original: _Original, check: QualityCheck, folder: Path, progress: Progress
+    original: _Original, check: QualityCheck, folder: Path, accept_loss: bool, progress: Progress
 ) -> _Quantized:
-    """Quantise; keep more of the most sensitive weights in float32 until the check passes."""
+    """Quantise; keep more of the most sensitive weights in float32 until the check passes.
+
+    Built-in samples pass without a measurement of each parameter, which takes long.
+    """
     keep: list[str] = []
     ranking: dict[str, float] = {}
     while True:
@@ -244,16 +248,18 @@ def _quantise_until_accepted(
         made = original.write(folder, keep)
         progress("comparing", 0, 1)
         quality = check.judge(folder, made)
-        ranking = ranking or original.sensitivities(check, progress)
-        if quality.passed:
-            return _Quantized(made, quality, tuple(keep), ranking)
+        if not ranking and not (quality.built_in and quality.passed):
+            ranking = original.sensitivities(check, progress)
         worst = [name for name in ranking if name not in keep]
-        if len(keep) == MOST_KEPT or not worst:
-            raise QualityError(
-                f"{original.path}: {original.weights} weights change too much: {quality}; at "
-                f"least {LEAST_AGREEMENT:.0%} and a loss of at most {MOST_BLEU_LOSS} BLEU, or "
-                f"{100 * MOST_WORD_LOSS} points of words, were expected, with "
-                f"{', '.join(keep) or 'nothing'} kept in float32. "
-                + ("Try int8." if original.weights == "int4" else "Ship the float32 bundle.")
-            )
+        last = len(keep) == MOST_KEPT or not worst
+        if quality.passed or (last and accept_loss):
+            return _Quantized(made, quality, tuple(keep), ranking)
+        if last:
+            other = "int8" if original.weights == "int4" else "the float32 bundle"
+            own = ", give samples of your own" if quality.built_in else ""
+            raise QualityError(Message(
+                f"{original.path}: {original.weights} weights change too much: {quality}; expected "
+                f"{quality.limits}, with {', '.join(keep) or 'nothing'} kept in float32. "
+                f"Take {other}{own}, or write it nevertheless with ", Option("accept_loss"), ".",
+            ))  # fmt: skip
         keep.append(worst[0])
