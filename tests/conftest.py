@@ -180,10 +180,10 @@ def no_step_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leave_out_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
     """Let bundles of Transformers have no graphs of these names."""
-    from tfexport.export import graph_forms
+    from tfexport.export import checkpoint_subject
 
-    forms = tuple(form for form in graph_forms.BUNDLE_FORMS if form.name not in names)
-    patch.setattr(graph_forms, "BUNDLE_FORMS", forms)
+    forms = tuple(form for form in checkpoint_subject.BUNDLE_FORMS if form.name not in names)
+    patch.setattr(checkpoint_subject, "BUNDLE_FORMS", forms)
 
 
 def leave_out_beam_graph(patch: pytest.MonkeyPatch) -> None:
@@ -193,11 +193,11 @@ def leave_out_beam_graph(patch: pytest.MonkeyPatch) -> None:
 
 def leave_out_module_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
     """Let bundles of modules have no graphs of these names."""
-    from tfexport.export import module_forms
+    from tfexport.export import module_subject
     from tfexport.export.artifacts import module
 
-    forms = [form for form in module_forms.MODULE_FORMS if form.name not in names]
-    patch.setattr(module_forms, "MODULE_FORMS", forms)
+    forms = [form for form in module_subject.MODULE_FORMS if form.name not in names]
+    patch.setattr(module_subject, "MODULE_FORMS", forms)
     patch.setattr(module, "MODULE_FORMS", forms)
 
 

@@ -22,7 +22,7 @@ from tests.support.combinations import few_of
 from tests.support.command import invoke
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
-from tfexport.export import graph_forms
+from tfexport.export import checkpoint_subject
 from tfexport.runtime import TranslationResult, Translator
 
 IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
@@ -40,11 +40,11 @@ import torch._dynamo
 import tfexport.cli.reports
 from tests.conftest import compare_few_shapes
 from tfexport.cli.main import main
-from tfexport.export import graph_forms
+from tfexport.export import checkpoint_subject
 folder = Path(sys.argv[1])
-graph_forms.BUNDLE_FORMS = tuple(
+checkpoint_subject.BUNDLE_FORMS = tuple(
     dataclasses.replace(form, export=lambda *_, name=form.filename: ir.load(folder / name))
-    for form in graph_forms.BUNDLE_FORMS
+    for form in checkpoint_subject.BUNDLE_FORMS
 )
 compare_few_shapes(pytest.MonkeyPatch())
 torch.set_num_threads(1)
@@ -108,9 +108,9 @@ def test_full_disk_leaves_no_bundle(
 ) -> None:
     forms = [
         dataclasses.replace(form, export=lambda *_, name=form.filename: ir.load(tiny_bundle / name))
-        for form in graph_forms.BUNDLE_FORMS
+        for form in checkpoint_subject.BUNDLE_FORMS
     ]
-    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", tuple(forms))
+    monkeypatch.setattr(checkpoint_subject, "BUNDLE_FORMS", tuple(forms))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))  # Python ignores the signal
     try:

@@ -238,10 +238,11 @@ def test_exports_are_packed_unless_it_is_not_wanted(
     output, packed = tmp_path / "a.bundle", list[Path]()
     if made_by == "export":  # without the export itself
 
-        def copies(_: object, out: Output, __: object) -> None:
+        def copies(_: object, out: Output) -> None:
             shutil.copytree(tiny_bundle, out.path, dirs_exist_ok=True)
 
-        monkeypatch.setattr("tfexport.export.artifacts.export.export_bundle", copies)
+        monkeypatch.setattr("tfexport.export.artifacts.export.read_checkpoint", lambda *_: None)
+        monkeypatch.setattr("tfexport.export.artifacts.export.write_bundle", copies)
     monkeypatch.setattr(f"tfexport.export.artifacts.{made_by}.pack_new", packed.append)
     make: Any = {"export": export, "quantize": quantize}[made_by]
     make(tiny_bundle, output, pack=False)

@@ -1,11 +1,17 @@
-"""Checkpoints for artifacts that decode tokens, which need special ids and embeddings."""
+"""Reading a checkpoint as the subject of a bundle, and its comparison with one.
+
+Artifacts that decode tokens need special ids and embeddings.
+"""
 
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from tfexport.bundle import open_bundle
 from tfexport.errors import (
+    BundleError,
     ConfigError,
     Message,
     MissingDependencyError,
@@ -13,11 +19,27 @@ from tfexport.errors import (
     TokenizerError,
     join_problems,
 )
+from tfexport.export.artifacts.bundle import check_bundle
+from tfexport.export.artifacts.info import info_of_bundle
+from tfexport.export.artifacts.keywords import (
+    ExportKeywords,
+    VerifyKeywords,
+    check_expect,
+    graph_options,
+    language_pair_of,
+    read_options,
+    reads_texts,
+    tokenizer_files,
+)
+from tfexport.export.checkpoint_subject import CheckpointSubject
+from tfexport.export.graph_options import GraphOptions
+from tfexport.export.report import ParityReport
 from tfexport.export.text.model_tokenizers import find_in_folder
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
-from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions, folder_of
 from tfexport.model_src.config import BUNDLE_IDS
+from tfexport.typing import Progress
 
 # The decoding defaults of a model that a file for greedy decoding can contain.
 
@@ -111,3 +133,52 @@ def read_for_decoding(
             )
         )
     return start_as_files_say(found)
+
+
+def read_checkpoint(
+    checkpoint: CheckpointLike, options: ExportKeywords, level: str, progress: Progress
+) -> CheckpointSubject:
+    """Read a checkpoint and choose its tokenizers; see ``export``."""
+    check_expect(options, bool(level))
+    language_pair = language_pair_of(options, "export")
+    progress("reading the checkpoint", 0, 1)
+    found = read_for_decoding(checkpoint, read_options(options, bool(level)))
+    tokenizers = tokenizer_files(options, folder_of(checkpoint))
+    tokenizers.check(found.config)
+    subject = CheckpointSubject(
+        checkpoint=found, options=graph_options(options), tokenizers=tokenizers, level=level,
+        samples=options.get("samples"), expect=options.get("expect"), language_pair=language_pair,
+        reads=reads_texts(options, found.reads_texts),
+    )  # fmt: skip
+    if (subject.samples, subject.expect) != (None, None):
+        subject.check_languages(translates=subject.expect is not None)
+    return subject
+
+
+def verify_checkpoint(
+    bundle: Path,
+    checkpoint: CheckpointLike,
+    level: str,
+    options: VerifyKeywords,
+    progress: Progress,
+) -> ParityReport:
+    """Compare a bundle with the checkpoint that it was exported from; see ``verify``."""
+    language_pair = language_pair_of(options, "verify")
+    manifest = open_bundle(bundle)
+    if manifest.module is not None:
+        raise BundleError(
+            Message(
+                f"{bundle}: was exported from a custom module; compare it with that module (",
+                Option("module"), " on the command line; in Python, pass its ", Option("inputs"),
+                ").",
+            )
+        )  # fmt: skip
+    info = info_of_bundle(manifest)
+    info.refuse_quantized(bundle)
+    found = read_for_decoding(checkpoint, read_options(options), manifest.config)
+    info.require_same_model(bundle, found.config)
+    subject = CheckpointSubject(
+        checkpoint=found, options=GraphOptions.choose(), level=level,
+        samples=options.get("samples"), expect=options.get("expect"), language_pair=language_pair,
+    )  # fmt: skip
+    return info.note_own_code(check_bundle(subject, bundle, manifest, progress))

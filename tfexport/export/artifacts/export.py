@@ -8,7 +8,8 @@ from typing import cast
 from torch import nn
 
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.export.artifacts.bundle import export_bundle, verify_bundle
+from tfexport.export.artifacts.bundle import write_bundle
+from tfexport.export.artifacts.checkpoint_source import read_checkpoint, verify_checkpoint
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords, check_keywords
 from tfexport.export.artifacts.module import export_module, verify_module
 from tfexport.export.artifacts.module_script import script_module
@@ -24,12 +25,11 @@ from tfexport.export.artifacts.option_rules import (
     declared_twice,
     is_module,
 )
-from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_file import export_torch_file, verify_torch_file
 from tfexport.export.artifacts.transformers_model import export_transformers, verify_transformers
 from tfexport.export.artifacts.transformers_source import find_transformers
-from tfexport.export.graph_forms import file_forms
+from tfexport.export.checkpoint_subject import file_forms
 from tfexport.export.modules.wrappers import unwrapped
 from tfexport.export.named_code import users_code
 from tfexport.export.parity.plan import FULL, read_level
@@ -120,9 +120,8 @@ def _export(model: CheckpointLike, out: Output, options: ExportKeywords) -> Expo
     if kind in TORCH_FILES:
         return export_torch_file(model, out, options)
     if kind == BUNDLE:
-        write_bundle = export_bundle if out.weights is None else export_quantized_bundle
-        return write_bundle(model, out, options)
-    return (export_graph if out.weights is None else export_quantized_graph)(model, out, options)
+        return write_bundle(read_checkpoint(model, options, out.level, out.progress), out)
+    return export_graph(model, out, options)
 
 
 def verify(
@@ -175,7 +174,7 @@ def _verify(
         return verify_graph(path, model, level, options, progress)
     if path.is_file():
         return verify_torch_file(path, model, level, options, progress)
-    return verify_bundle(path, model, level, options, progress)
+    return verify_checkpoint(path, model, level, options, progress)
 
 
 def _calls_module(options: VerifyKeywords) -> bool:

@@ -15,7 +15,6 @@ from tfexport.errors import ExportError
 from tfexport.export.artifacts.info import ArtifactInfo
 from tfexport.export.artifacts.keywords import ExportKeywords
 from tfexport.export.artifacts.module_source import (
-    ModuleContents,
     ModuleFacts,
     check_arguments,
     read_call,
@@ -26,6 +25,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_file import write_archive
 from tfexport.export.incremental.scripted import METHODS as STEP_METHODS
 from tfexport.export.incremental.scripted import script_steps
+from tfexport.export.module_subject import ModuleSubject
 from tfexport.export.modules.contract import ByForward, in_eval
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.parity.module import compare_module_script
@@ -47,15 +47,13 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
         # TorchScript has torch's operators alone.
         portable: ExportKeywords = {**options, "portable": True}
         call = read_call(model, options.get("inputs"), facts, portable, output.progress)
-        contents = read_module(call, output.level, portable)
-        return _script(model, output, contents)
+        return _script(model, output, read_module(call, output.level, portable))
 
 
-def _script(model: nn.Module, output: Output, contents: ModuleContents) -> ExportResult:
+def _script(model: nn.Module, output: Output, subject: ModuleSubject) -> ExportResult:
     """Script a module in eval mode."""
-    contents.refuse_limits(output.path)
-    progress, build = output.progress, contents.build
-    found = build.found
+    subject.refuse_limits(output.path)
+    progress, found = output.progress, subject.examination
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]
     progress(f"exporting to {TORCHSCRIPT}", 0, 1)
     try:
@@ -76,23 +74,23 @@ def _script(model: nn.Module, output: Output, contents: ModuleContents) -> Expor
         reason = export_failure(model, methods, error)
         raise ExportError(f"{output.path}: cannot be scripted: {reason}") from error
     config = {
-        **asdict(build.special_ids),
-        "max_length": build.max_length,
+        **asdict(subject.special_ids),
+        "max_length": subject.max_length,
         "module": found.io.to_dict(),
     }
     with new_file(output.path, output.force) as path:
         report = None
         info = ArtifactInfo(TORCHSCRIPT, config, written_with={"torch": torch.__version__})
         write_archive(made, path, info)
-        if contents.level:
+        if subject.level:
             with quiet():
                 loaded = torch.jit.load(path)
-            report = compare_module_script(contents.eager, loaded, contents.examples, progress)
+            report = compare_module_script(subject.eager, loaded, subject.examples, progress)
             report.require(str(output.path))
             summary = report.summary()
             info = ArtifactInfo(TORCHSCRIPT, config, summary, written_with=info.written_with)
             write_archive(made, path, info)
-    return ExportResult(output.path, TORCHSCRIPT, report, notes=contents.notes)
+    return ExportResult(output.path, TORCHSCRIPT, report, notes=subject.notes)
 
 
 @contextlib.contextmanager

@@ -12,16 +12,15 @@ from torch import nn
 
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
-from tfexport.errors import ConfigError, ExportError, Message, Option, join_problems, shown
+from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.artifacts.option_rules import BY_FORWARD, BY_METHODS, STEPS
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.incremental.example import declare
 from tfexport.export.incremental.find import find_program, find_steps
 from tfexport.export.incremental.forward import TARGET, OwnForward, check_target
 from tfexport.export.incremental.program import Program
-from tfexport.export.module_forms import ModuleBuild
+from tfexport.export.module_subject import ModuleSubject
 from tfexport.export.modules.contract import (
     UserModule,
     forward_problem,
@@ -29,8 +28,6 @@ from tfexport.export.modules.contract import (
 )
 from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
-from tfexport.export.parity.module import EagerModule
-from tfexport.export.parity.plan import FULL
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.generation_config import Generation
@@ -86,57 +83,6 @@ def check_arguments(function: str, model: Any, facts: ModuleFacts) -> None:
         problems.append(Message(Option("max_length"), text))
     if problems:
         raise ConfigError(join_problems(function, problems))
-
-
-@dataclass(frozen=True)
-class ModuleContents:
-    """An examined module, and the other inputs of its export.
-
-    Attributes:
-        build: the module to export.
-        options: the options of the graphs.
-        tokenizers: the tokenizers, which were checked against the vocabularies.
-        config: the config in the manifest: the special tokens around texts.
-        examples: rows of real inputs.
-        level: how much is compared: "full", "quick", or "" for nothing.
-        reads: "texts" if the model reads them as a whole; see ``Manifest``.
-        generation: the decoding defaults of the model's files.
-        preprocessing: of the model's files, see ``Manifest``; None if there is none.
-        notes: remarks for the user.
-    """
-
-    build: ModuleBuild
-    options: GraphOptions
-    tokenizers: TokenizerFiles
-    config: dict[str, Any]
-    examples: Sequence[Mapping[str, Array]]
-    level: str = FULL
-    reads: str | None = None
-    generation: Generation = field(default_factory=Generation)
-    preprocessing: dict[str, Any] | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def eager(self) -> EagerModule:
-        """The module in eager PyTorch."""
-        build = self.build
-        return EagerModule(
-            build.found, build.special_ids, build.max_length, self.level, build.rules
-        )
-
-    def refuse_limits(self, path: Path) -> None:
-        """Refuse a single file of a module whose inputs are bounded: nothing would check them.
-
-        Raises:
-            ExportError: naming the axes.
-        """
-        limits = self.build.found.io.longest.items()
-        if limits:
-            named = " and ".join(f"{axis} exceeds {most}" for axis, most in limits)
-            raise ExportError(
-                f"{path}: {self.build.found.module.name} takes another branch if {named}. A file "
-                "cannot refuse such inputs; write a bundle, which does, or use a mask."
-            )
 
 
 @dataclass(frozen=True)
@@ -210,7 +156,7 @@ def read_call(
     return ModuleCall(model, checked, own, by_methods, facts, examples, graphs, progress)
 
 
-def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> ModuleContents:
+def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> ModuleSubject:
     """Examine a module in eval mode, by the steps that are found if it has a forward alone."""
     facts, model = call.facts, call.model
     ids, max_length = facts.special, facts.max_length
@@ -221,18 +167,18 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
     module = UserModule(model, len(call.inputs), call.own if call.by_methods else None)
     call.progress("running your module at several sizes", 0, 1)
     longest = None if call.by_methods else call.program.longest
-    found = examine(module, call.inputs, call.examples, ids, max_length, longest)
-    rules = GreedyRules.of(facts.generation.defaults)
-    build = ModuleBuild(found, ids, max_length, call.graphs.opset, rules)
-    _check_ids(ids, found)
+    examination = examine(module, call.inputs, call.examples, ids, max_length, longest)
+    _check_ids(ids, examination)
     framing = framing_of(options)
-    vocabularies = _vocabularies(found, facts.special, framing)
-    tokenizers = choose_module_tokenizers(found.inputs, vocabularies, facts, options)
+    vocabularies = _vocabularies(examination, facts.special, framing)
+    tokenizers = choose_module_tokenizers(examination.inputs, vocabularies, facts, options)
     check_expect(options, bool(level))
-    reads = reads_texts(options, False)
-    return ModuleContents(
-        build, call.graphs, tokenizers, framing, call.examples, level, reads, facts.generation,
-        facts.preprocessing, _notes(call, found),
+    return ModuleSubject(
+        examination=examination, special_ids=ids, max_length=max_length, options=call.graphs,
+        tokenizers=tokenizers, framing=framing, examples=call.examples, level=level,
+        samples=options.get("samples"), expect=options.get("expect"),
+        reads=reads_texts(options, False), generation=facts.generation,
+        preprocessing=facts.preprocessing, notes=_notes(call, examination),
     )  # fmt: skip
 
 

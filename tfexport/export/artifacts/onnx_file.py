@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +21,30 @@ from tfexport.errors import (
     Option,
     Problem,
 )
+from tfexport.export.artifacts.bundle import write_bundle
 from tfexport.export.artifacts.checkpoint_source import check_greedy_file, read_for_decoding
 from tfexport.export.artifacts.info import describe_export, read_graph_info
 from tfexport.export.artifacts.keywords import (
     ExportKeywords,
     VerifyKeywords,
     graph_options,
+    language_pair_of,
     read_options,
     refuse_expected,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import Output
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
-from tfexport.export.graph_options import GraphOptions
+from tfexport.export.checkpoint_subject import CheckpointSubject, Extras, file_form
 from tfexport.export.parity import ParityReport, compare_text
 from tfexport.export.parity.plan import FULL, Plan, plan_file, read_pairs
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.weights import share_transposed
+from tfexport.export.quantization.graphs import quantize_graphs
 from tfexport.export.quiet import quiet
+from tfexport.export.subject import Form
 from tfexport.export.text.text_graphs import OLDEST_OPSET, TEXTS, add_text, check_reproduced
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
-from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.typing import Progress
 
@@ -54,38 +57,51 @@ class GraphContents:
 
     Attributes:
         form: the form of the graph.
-        checkpoint: the model.
-        options: the options of the graph.
-        extras: the optional inputs and outputs of the graph.
-        tokenizers: tokenizers to merge into the graph; None for a graph of ids.
-        samples: texts on which the tokenizers' operators are compared.
-        level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
+        subject: the model, with the tokenizers to merge into the graph; none for a graph of ids.
+        lines: texts on which the tokenizers' operators are compared.
+        folder: of the checkpoint; None if it is not of a file.
     """
 
-    form: FileForm
-    checkpoint: Checkpoint
-    options: GraphOptions
-    extras: Extras
-    tokenizers: TokenizerFiles | None = None
-    samples: tuple[str, ...] = ()
-    level: str = FULL
+    form: Form
+    subject: CheckpointSubject
+    lines: tuple[str, ...]
+    folder: Path | None
 
 
 def export_graph(
     checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> ExportResult:
-    """Export one graph, compare it with eager PyTorch, and write the file; see ``export``."""
-    contents = read_contents(checkpoint, output, options, read_lines(options))
-    model = build_graph(contents, output.progress)
-    join_weights(model, output.kind)
+    """Export one graph, compare it with eager PyTorch, and write the file; see ``export``.
+
+    Quantised weights are those of a float32 graph that passed.
+    """
+    contents = read_contents(checkpoint, output, options)
+    subject, report = contents.subject, None
+    judged_subject = None if output.weights is None else _judged(contents, options)
+    graph = build_graph(contents, output.progress)
+    quantized = None if output.weights is None else graph.clone()
+    join_weights(graph, output.kind)
     with new_file(output.path, output.force) as path:
-        report = compare_graph(contents, model, path, output) if output.level else None
-        save_graph(contents, model, path, report)
-    return result_of(contents, output, report)
+        if output.level:
+            report = compare_graph(contents, graph, path, output)
+        tokenizers = subject.tokenizers.paths
+        notes = subject.notes if contents.form.decodes else ()
+        result = ExportResult(
+            output.path, output.kind, report, layout=subject.layout, tokenizers=tokenizers,
+            notes=notes,
+        )  # fmt: skip
+        if quantized is None:
+            save_graph(contents, graph, path, report)
+            return result
+        return _save_quantized(contents, quantized, path, judged_subject, output, result)
 
 
-def read_lines(options: ExportKeywords) -> list[str]:
+def _lines(options: ExportKeywords, references: bool) -> list[str]:
     """The lines of a file of samples, on which a tokenizer is compared.
+
+    Args:
+        options: of ``export``.
+        references: whether a line may have a reference after a tab, which is left out.
 
     Raises:
         InputError: the file is not UTF-8.
@@ -94,26 +110,14 @@ def read_lines(options: ExportKeywords) -> list[str]:
     if samples is None or not options.get("text"):
         return []
     try:
-        return Path(samples).read_text(encoding="utf-8").splitlines()
+        lines = Path(samples).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise InputError(f"{samples}: not UTF-8 text.") from None
-
-
-def result_of(contents: GraphContents, output: Output, report: ParityReport | None) -> ExportResult:
-    """The result of an export to one graph."""
-    checkpoint, tokenizers = contents.checkpoint, contents.tokenizers
-    return ExportResult(
-        output.path,
-        output.kind,
-        report,
-        layout=checkpoint.layout,
-        tokenizers=() if tokenizers is None else tokenizers.paths,
-        notes=checkpoint.read_generation().notes if contents.form.decodes else (),
-    )
+    return [line.partition("\t")[0] for line in lines] if references else lines
 
 
 def read_contents(
-    checkpoint: CheckpointLike, output: Output, options: ExportKeywords, lines: Sequence[str]
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> GraphContents:
     """Read the checkpoint and, for text, compare its tokenizers with their ONNX operators.
 
@@ -121,12 +125,12 @@ def read_contents(
         checkpoint: see ``export``.
         output: the file.
         options: the options of ``export``.
-        lines: texts on which the tokenizers are compared.
     """
     form, of_graph = file_form(output.kind), graph_options(options)
     if options.get("text") and of_graph.opset < OLDEST_OPSET:
         problem = f"text needs {OLDEST_OPSET} or more, not {of_graph.opset}"
         raise ConfigError(Message(Problem("opset", problem)))
+    lines = tuple(_lines(options, output.weights is not None))
     level, progress = output.level, output.progress
     progress("reading the checkpoint", 0, 1)
     read = read_options(options, bool(level))
@@ -142,19 +146,21 @@ def read_contents(
         raise ConfigError(
             Message(Option("log_probs"), " needs a vocabulary projection, but the model has none.")
         )
-    tokenizers, samples = None, tuple(lines)
+    tokenizers = TokenizerFiles()
     if options.get("text"):
         progress("comparing the tokenizer", 0, 1)
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
-        check_reproduced(tokenizers, found.config, samples)
-    return GraphContents(form, found, of_graph, extras, tokenizers, samples, level)
+        check_reproduced(tokenizers, found.config, lines)
+    subject = CheckpointSubject(
+        options=of_graph, tokenizers=tokenizers, level=level, checkpoint=found, extras=extras
+    )
+    return GraphContents(form, subject, lines, folder_of(checkpoint))
 
 
 def build_graph(contents: GraphContents, progress: Progress) -> ir.Model:
     """Export the graph without tokenizers, with the same names of weights as in a bundle."""
-    progress(f"exporting {contents.form.name}.onnx", 0, 1)
-    build = GraphBuild(contents.checkpoint, contents.options)
-    model = contents.form.export(build, contents.extras)
+    progress(f"exporting {contents.form.filename}", 0, 1)
+    model = contents.subject.export(contents.form)
     share_transposed([model])
     return model
 
@@ -173,15 +179,17 @@ def compare_graph(
     Raises:
         ParityError: they differ.
     """
-    checkpoint, progress = contents.checkpoint, output.progress
+    subject, progress = contents.subject, output.progress
+    checkpoint, tokenizers = subject.checkpoint, subject.tokenizers
     ir.save(model, path)
-    spec = contents.form.spec(checkpoint.config, contents.extras)
-    plan = Plan(contents.level or FULL, progress=progress)
-    report = contents.form.compare(path, spec, checkpoint, plan)
+    assert contents.form.spec is not None
+    spec = contents.form.spec(checkpoint.config, subject.extras)
+    plan = Plan(subject.level or FULL, progress=progress)
+    report: ParityReport = contents.form.compare(path, spec, checkpoint, plan)
     report.require(str(output.path))
-    if contents.tokenizers is not None:
-        onnx.save_model(add_text(model, contents.tokenizers, checkpoint.config), path)
-        of_text = compare_text(path, contents.tokenizers, checkpoint, contents.samples, progress)
+    if tokenizers:
+        onnx.save_model(add_text(model, tokenizers, checkpoint.config), path)
+        of_text = compare_text(path, tokenizers, checkpoint, contents.lines, progress)
         report.comparisons.extend(of_text.comparisons)
         report.require(str(output.path))
     return report
@@ -195,20 +203,70 @@ def save_graph(
     quantization: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the final file, with its metadata."""
-    config = contents.checkpoint.config
-    if contents.tokenizers is not None:
-        proto = add_text(model, contents.tokenizers, config)
+    subject = contents.subject
+    config = subject.checkpoint.config
+    if subject.tokenizers:
+        proto = add_text(model, subject.tokenizers, config)
     else:
         proto = ir.to_proto(model)
     info = describe_export(
         contents.form.name,
         config,
         report,
-        needs={"onnxruntime": contents.options.minimum_onnxruntime},
+        needs={"onnxruntime": subject.options.minimum_onnxruntime},
         quantization=quantization,
     )
     onnx.helper.set_model_props(proto, info.to_metadata())
     onnx.save_model(proto, path)
+
+
+def _judged(contents: GraphContents, options: ExportKeywords) -> CheckpointSubject | None:
+    """The subject of a bundle that decodes the samples in the graph's place; None without samples.
+
+    Raises:
+        ConfigError: the samples need other languages.
+    """
+    language_pair, samples = language_pair_of(options, "export"), options.get("samples")
+    if samples is None:
+        return None
+    checkpoint = contents.subject.checkpoint
+    tokenizers = tokenizer_files(options, contents.folder)
+    tokenizers.check(checkpoint.config)
+    subject = CheckpointSubject(
+        options=contents.subject.options, tokenizers=tokenizers, level="", samples=samples,
+        language_pair=language_pair, checkpoint=checkpoint,
+    )  # fmt: skip
+    return subject.for_quantizing()
+
+
+def _save_quantized(
+    contents: GraphContents,
+    graph: ir.Model,
+    path: Path,
+    judged_subject: CheckpointSubject | None,
+    output: Output,
+    result: ExportResult,
+) -> ExportResult:
+    """Quantise a graph, and write it; a temporary bundle decides which parameters stay float32."""
+    weights = output.weights
+    assert weights is not None
+    judged = None
+    record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
+    if judged_subject is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = replace(output, path=Path(folder) / "judged.bundle", force=False)
+            judged = write_bundle(judged_subject, bundle)
+        record = judged.manifest.quantization or record
+    output.progress("quantising", 0, 1)
+    quantize_graphs([graph], weights, record["kept"])
+    join_weights(graph, output.kind)
+    save_graph(contents, graph, path, result.report, record)
+    return replace(
+        result,
+        weights=weights,
+        quality=None if judged is None else judged.quality,
+        kept=() if judged is None else judged.kept,
+    )
 
 
 def join_weights(model: ir.Model, name: str) -> None:
@@ -245,8 +303,10 @@ def verify_graph(
         tokenizers = choose_tokenizers(folder=folder_of(checkpoint))
         texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
         return info.note_own_code(compare_text(path, tokenizers, found, texts, progress))
+    assert form.spec is not None
     spec = form.spec(found.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs do not match this checkpoint.")
     plan = plan_file(path.name, found.config, level, samples, progress)
-    return info.note_own_code(form.compare(path, spec, found, plan))
+    report: ParityReport = form.compare(path, spec, found, plan)
+    return info.note_own_code(report)

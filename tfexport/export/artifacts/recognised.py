@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from tfexport.bundle import Manifest
-from tfexport.export.artifacts.bundle import BundleContents, write_bundle
 from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.artifacts.module_source import (
     ModuleCall,
     choose_module_tokenizers,
     framing_of,
 )
-from tfexport.export.artifacts.option_rules import RECOGNISED, Output
-from tfexport.export.artifacts.quantized import write_quantized
-from tfexport.export.artifacts.results import ExportResult
+from tfexport.export.artifacts.option_rules import RECOGNISED
+from tfexport.export.checkpoint_subject import CheckpointSubject
 from tfexport.export.incremental.find import beyond_rounding, draw_ids, draw_target
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.modules.inputs import as_tensors
@@ -76,28 +74,24 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     )  # fmt: skip
 
 
-def export_recognised(call: ModuleCall, output: Output, options: ExportKeywords) -> ExportResult:
-    """Export a recognised module to a bundle, and compare it with its own forward.
+def read_recognised(call: ModuleCall, level: str, options: ExportKeywords) -> CheckpointSubject:
+    """A recognised module as a subject, whose original is its own forward.
 
     Raises:
         NotRecognisedError: see ``recognised_checkpoint``.
-        ParityError: the bundle differs from the forward.
     """
     if str(options.get("samples")).endswith(".npz"):
         raise NotRecognisedError("samples are rows of arrays, which a module's own steps take")
     checkpoint = recognised_checkpoint(call, options)
     report = report_parameters(call.model, checkpoint.state_dict)
-    check_expect(options, bool(output.level))
+    check_expect(options, bool(level))
     tokenizers = choose_module_tokenizers(call.inputs, checkpoint.config, call.facts, options)
-    contents = BundleContents(
-        checkpoint, call.graphs, tokenizers, output.level, options.get("samples"),
-        options.get("expect"), reads_texts(options, False),
-        max_target_length=call.facts.max_length,
+    return CheckpointSubject(
+        checkpoint=checkpoint, options=call.graphs, tokenizers=tokenizers, level=level,
+        samples=options.get("samples"), expect=options.get("expect"),
+        reads=reads_texts(options, False), max_target_length=call.facts.max_length,
         parameters=compact_report(report),
     )  # fmt: skip
-    if output.weights is not None:
-        return write_quantized(contents, output)
-    return write_bundle(contents, output.path, output.force, output.progress)
 
 
 def is_recognised(manifest: Manifest) -> bool:

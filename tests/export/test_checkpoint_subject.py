@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import onnx_ir as ir
@@ -14,14 +15,16 @@ from tests.support import tutorial
 from tfexport.bundle import read_manifest
 from tfexport.cli.onnx_command import onnx
 from tfexport.errors import BundleError, ConfigError, ExportError, ParityError
-from tfexport.export import export, graph_forms, verify
-from tfexport.export.graph_forms import BundleForm, Extras, FileForm, GraphBuild
+from tfexport.export import checkpoint_subject, export, verify
+from tfexport.export.checkpoint_subject import CheckpointSubject, Extras
+from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs import exporter
 from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import compare_values
 from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.plan import Plan
 from tfexport.export.report import Comparison, ParityReport
+from tfexport.export.subject import Form, export_forms
 from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
@@ -57,9 +60,9 @@ def spec_of(config: TransformerConfig, _extras: Extras | None = None) -> GraphSp
     )
 
 
-def export_toy(build: GraphBuild, error: float = 0.0) -> ir.Model:
-    spec = spec_of(build.checkpoint.config)
-    return exporter.export_graph_module(MeanState(build.model(), error), spec, build.opset)
+def export_toy(subject: CheckpointSubject, error: float = 0.0) -> ir.Model:
+    spec = spec_of(subject.checkpoint.config)
+    return exporter.export_graph_module(MeanState(subject.model(), error), spec, subject.opset)
 
 
 def compare(run: EagerRun, graph: Graph) -> Comparison:
@@ -85,8 +88,8 @@ def compare_toy_file(
     return run_grid(checkpoint, compare_batch, plan)
 
 
-TOY = BundleForm("toy", export_toy, compare_toy)
-TOY_FILE = FileForm("toy", True, spec_of, lambda build, extras: export_toy(build), compare_toy_file)
+TOY = Form("toy", export_toy, compare_toy)
+TOY_FILE = Form("toy", export_toy, compare_toy_file, spec=spec_of)
 
 
 @pytest.fixture
@@ -96,7 +99,7 @@ def bundle_with_toy(
     monkeypatch: pytest.MonkeyPatch,
     few_shapes: None,
 ) -> Path:
-    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (*graph_forms.BUNDLE_FORMS, TOY))
+    monkeypatch.setattr(checkpoint_subject, "BUNDLE_FORMS", (*checkpoint_subject.BUNDLE_FORMS, TOY))
     export(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
     return tmp_path / "toy.bundle"
 
@@ -121,8 +124,8 @@ def test_bundle_with_a_graph_of_an_unknown_role_decodes_and_is_not_called_equal(
     tutorial_model: tutorial.TutorialModel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known = tuple(form for form in graph_forms.BUNDLE_FORMS if form is not TOY)
-    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", known)
+    known = tuple(form for form in checkpoint_subject.BUNDLE_FORMS if form is not TOY)
+    monkeypatch.setattr(checkpoint_subject, "BUNDLE_FORMS", known)
     rows = [[5, 6, 7, 2]]
     expected = Translator(tiny_bundle).generate(rows, max_length=9)
     assert Translator(bundle_with_toy).generate(rows, max_length=9) == expected
@@ -134,8 +137,10 @@ def test_bundle_with_a_graph_of_an_unknown_role_decodes_and_is_not_called_equal(
 def test_wrong_graph_of_a_form_fails_the_export(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = BundleForm("toy", lambda build: export_toy(build, error=0.01), compare_toy)
-    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (*graph_forms.BUNDLE_FORMS, wrong))
+    wrong = Form("toy", lambda subject: export_toy(subject, error=0.01), compare_toy)
+    monkeypatch.setattr(
+        checkpoint_subject, "BUNDLE_FORMS", (*checkpoint_subject.BUNDLE_FORMS, wrong)
+    )
     with pytest.raises(ParityError, match="toy mean: differs by"):
         export(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
     assert list(tmp_path.iterdir()) == []
@@ -148,7 +153,9 @@ def test_form_of_a_file_is_exported_and_verified_through_the_registry_alone(
     path = tmp_path / "toy.onnx"
     with pytest.raises(ConfigError, match="'toy' is not one of 'generate', 'forward'"):
         export(tutorial_model, path, graph="toy", config=CONFIG)
-    monkeypatch.setattr(graph_forms, "FILE_FORMS", (*graph_forms.FILE_FORMS, TOY_FILE))
+    monkeypatch.setattr(
+        checkpoint_subject, "FILE_FORMS", (*checkpoint_subject.FILE_FORMS, TOY_FILE)
+    )
     export(tutorial_model, path, graph="toy", config=CONFIG)
     report = verify(path, tutorial_model, config=CONFIG)
     assert report.passed
@@ -162,31 +169,33 @@ def test_form_of_a_file_is_exported_and_verified_through_the_registry_alone(
 def test_command_line_offers_every_form_of_a_file() -> None:
     (option,) = [param for param in onnx.params if param.name == "graph"]
     assert isinstance(option.type, click.Choice)
-    assert set(option.type.choices) == set(graph_forms.file_forms())
+    assert set(option.type.choices) == set(checkpoint_subject.file_forms())
 
 
 def test_every_form_stands_behind_what_it_needs() -> None:
-    names = [form.name for form in graph_forms.BUNDLE_FORMS]
-    for place, form in enumerate(graph_forms.BUNDLE_FORMS):
+    names = [form.name for form in checkpoint_subject.BUNDLE_FORMS]
+    for place, form in enumerate(checkpoint_subject.BUNDLE_FORMS):
         assert set(form.needs) <= set(names[:place])
 
 
 def test_form_before_what_it_needs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    early = BundleForm("early", lambda build, late: late, compare_toy, needs=("late",))
-    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (early,))
+    early = Form("early", lambda subject, late: late, compare_toy, needs=("late",))
+    monkeypatch.setattr(checkpoint_subject, "BUNDLE_FORMS", (early,))
+    subject: Any = CheckpointSubject(checkpoint=None, options=GraphOptions())  # type: ignore[arg-type]
     with pytest.raises(ExportError, match=r"early\.onnx: is made from late"):
-        graph_forms.export_bundle_forms(None, lambda *_: None)  # type: ignore[arg-type]
+        export_forms(subject, lambda *_: None)
 
 
-@pytest.mark.parametrize("form", graph_forms.FILE_FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", checkpoint_subject.FILE_FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("extra", ["none", "output_attentions", "attention_biases", "log_probs"])
-def test_extras_of_a_file_are_told_from_its_inputs_and_outputs(form: FileForm, extra: str) -> None:
+def test_extras_of_a_file_are_told_from_its_inputs_and_outputs(form: Form, extra: str) -> None:
     sizes = {"d_model": 8, "num_heads": 2}
     vocabularies = {"source_vocab_size": 9, "target_vocab_size": 9}
     config = TransformerConfig.from_dict(
         {**sizes, **vocabularies, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 8}
     )
     asked = Extras() if extra == "none" else Extras(**{extra: True})
+    assert form.spec is not None
     spec = form.spec(config, asked)
     found = Extras.of([tensor.name for tensor in (*spec.inputs, *spec.outputs)])
     assert form.spec(config, found) == spec

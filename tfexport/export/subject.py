@@ -1,0 +1,174 @@
+"""What is exported, whatever it came from: the one noun of this package.
+
+A reader makes a ``Subject`` of a checkpoint (``checkpoint_subject``) or of a user's module
+(``module_subject``). Writing, comparing and quantising it ask it alone, and never where it is from.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from torch import Tensor
+
+from tfexport import __version__
+from tfexport.bundle import Manifest, TokenizerEntry
+from tfexport.errors import ExportError
+from tfexport.export.graph_options import GraphOptions
+from tfexport.export.parity.plan import FULL
+from tfexport.export.parity.text import NearTie
+from tfexport.export.report import ParityReport
+from tfexport.export.text.tokenizer_files import TokenizerFiles
+from tfexport.graph_io import GraphSpec
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
+from tfexport.typing import PathLike, Progress
+
+
+@dataclass(frozen=True)
+class Form:
+    """A graph of a subject: one of a bundle, or one that is a file by itself.
+
+    Attributes:
+        name: the role of the graph in the manifest, or in the option ``graph`` and in the file.
+        export: returns the graph; called with the subject and the graphs of ``needs``, in order.
+        compare: compares the graph with the original. Of a bundle it is one stage, called with the
+            eager code, its run of one batch and the open bundle; of a file it is called with the
+            path, the spec, the checkpoint and the plan, and returns a report.
+        needs: names of the forms whose graphs this one is made from; these are exported first.
+        is_there: whether the graph exists for a subject.
+        spec: the inputs and outputs of a file, by the config and the extras.
+        decodes: whether a file returns tokens. If so, the model needs special tokens and
+            embeddings, and the file can have text inputs and outputs, and quantised weights.
+    """
+
+    name: str
+    export: Callable[..., ir.Model]
+    compare: Callable[..., Any]
+    needs: tuple[str, ...] = ()
+    is_there: Callable[[Any], bool] = lambda subject: True
+    spec: Callable[..., GraphSpec] | None = None
+    decodes: bool = True
+
+    @property
+    def filename(self) -> str:
+        """The file name of the graph in a bundle."""
+        return f"{self.name}.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject(ABC):
+    """What is exported: a model with all that its bundle holds and is compared with.
+
+    Attributes:
+        options: the options of the graphs.
+        tokenizers: the tokenizers, which were checked against the model's vocabularies.
+        level: how much is compared with the original: "full", "quick", or "" for nothing.
+        samples: a file of real inputs that are compared too.
+        expect: a file of sources and the texts that are expected.
+        language_pair: the languages of ``samples`` and ``expect``.
+        reads: "texts" if the model reads them as a whole; see ``Manifest``.
+    """
+
+    options: GraphOptions
+    tokenizers: TokenizerFiles = field(default_factory=TokenizerFiles)
+    level: str = FULL
+    samples: PathLike | None = None
+    expect: PathLike | None = None
+    language_pair: LanguagePair = NO_LANGUAGES
+    reads: str | None = None
+
+    @property
+    @abstractmethod
+    def layout(self) -> str | None:
+        """The layout of the checkpoint; None for a module that is not recognised."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the user."""
+
+    @property
+    @abstractmethod
+    def forms(self) -> tuple[Form, ...]:
+        """The graphs of its bundle, in the order of export and comparison."""
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides that are texts."""
+        return ("source", "target")
+
+    @abstractmethod
+    def weights(self) -> Mapping[str, Tensor]:
+        """The weights that the native engine reads, by name; empty if it runs no part."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """The fields of the manifest that describe the model."""
+
+    @abstractmethod
+    def compare(self, folder: Path, manifest: Manifest, progress: Progress) -> ParityReport:
+        """Compare a bundle with the original."""
+
+    @abstractmethod
+    def near_tie(self, report: ParityReport) -> NearTie:
+        """Whether a text comes from a near tie of the original; see ``add_expected``."""
+
+    @abstractmethod
+    def for_quantizing(self) -> "Subject":
+        """The subject of the float32 bundle that is quantised.
+
+        Raises:
+            ConfigError: the samples cannot measure the quality.
+        """
+
+    def export(self, form: Form, *graphs: ir.Model) -> ir.Model:
+        """Export one graph.
+
+        Args:
+            form: of ``forms``.
+            graphs: those that it needs; without them it exports these itself.
+
+        Raises:
+            ExportError: torch's exporter failed.
+        """
+        return form.export(self, *graphs)
+
+
+def export_forms(subject: Subject, progress: Progress) -> dict[str, ir.Model]:
+    """Export every graph of a bundle, in memory; return them by name.
+
+    Raises:
+        ExportError: torch's exporter failed, or a form is listed before one that it needs.
+    """
+    graphs: dict[str, ir.Model] = {}
+    for done, form in enumerate(subject.forms):
+        progress(f"exporting {form.filename}", done, len(subject.forms))
+        if missing := [name for name in form.needs if name not in graphs]:
+            raise ExportError(
+                f"{form.filename}: is made from {', '.join(missing)}, which comes later in the "
+                "registry of forms, or is missing."
+            )
+        graphs[form.name] = subject.export(form, *(graphs[name] for name in form.needs))
+    return graphs
+
+
+def describe(
+    subject: Subject, graphs: Mapping[str, ir.Model], tokenizers: Mapping[str, TokenizerEntry]
+) -> Manifest:
+    """The manifest of a bundle that holds these graphs and tokenizers."""
+    domains: dict[str, int] = {}
+    for graph in graphs.values():
+        domains |= graph.opset_imports
+    return Manifest(
+        tfexport_version=__version__,
+        opset=domains,
+        ir_version=max(graph.ir_version for graph in graphs.values()),
+        minimum_onnxruntime=subject.options.minimum_onnxruntime,
+        graphs={form.name: form.filename for form in subject.forms},
+        tokenizers={side: tokenizers[side] for side in subject.sides if side in tokenizers},
+        languages=subject.tokenizers.languages,
+        reads=subject.reads,
+        **subject.facts(),
+    )
