@@ -478,6 +478,8 @@ class _Walk:
             yield from self._parts(content[place : found.start()])
             begin, words, end = (
                 ("[", found["label"], found["target"]) if found["label"] else
+                ("[", found["named"], found["names"]) if found["named"] else
+                ("~", found["index"], "~") if found["index"] else
                 ("==", found["words"], "==")
             )  # fmt: skip
             yield Token("open", self._expect(begin), "inline", begin)
