@@ -38,7 +38,9 @@ TOUCHING = {
     "a {{{x}}}": "{{{x}}}", "a {!! x !!}": "{!! x !!}", "a [% x %]": "[% x %]",
     "@{{x}} a": "@{{x}}",
     "a %r": "%r", "a %,d": "%,d", "a %#@x@": "%#@x@", "a %1$sb": "%1$sb",
-    "%(name)sand a": "%(name)sand", "a $!{x} b": "$!{x}", "a {if $x}b": "{if $x}",
+    "%(name)sand a": "%(name)sand", "{n}er a": "{n}er", "a {n}px": "{n}px", "a v{n}": "v{n}",
+    "a {{n}}kg": "{{n}}kg", "a {n}\xc8me": "{n}\xc8me",
+    "a $!{x} b": "$!{x}", "a {if $x}b": "{if $x}",
     "a {{=<% %>=}} b": "{{=<% %>=}}", "a <?= $x ?>": "<?= $x ?>", "@lang('x') a": "@lang('x')",
 }  # fmt: skip
 
@@ -65,7 +67,19 @@ def test_names_of_programs_stay_in_their_messages(literal: str) -> None:
     assert literal not in translate(f"one {literal} two", PLAIN)  # of no program
 
 
-@pytest.mark.parametrize("text", ["{a} und {b}", "%s: %s", "%s, %s a", "👍, 👎", "%d %s"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{a} und {b}",
+        "{a}, v{n}",
+        "{b}one{/b}",
+        "{b}hi{/b}",
+        "%s: %s",
+        "%s, %s a",
+        "👍, 👎",
+        "%d %s",
+    ],
+)
 def test_what_does_not_touch_is_two(text: str) -> None:
     assert len(Placeholders().find(text)) == 2
 
