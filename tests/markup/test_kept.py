@@ -618,6 +618,12 @@ def test_an_element_that_is_ignored_goes_across_the_blocks_of_markdown() -> None
     assert "one" not in [text.text for text in file.texts]
 
 
+def test_an_element_without_its_end_is_named() -> None:
+    file = read_file('one\n\n<div translate="no">\n\ntwo\n', "markdown", Markup())
+    assert [(each.line, each.text) for each in file.kept] == [(3, "<div>")]
+    assert "no end tag" in file.kept[0].reason
+
+
 def test_html_in_other_blocks_is_named() -> None:
     file = read_file("- one\n\n  <div>two</div>\n\n- <hr>\n", "markdown", Markup())
     assert [(each.line, each.text) for each in file.kept] == [(3, "<div>two</div>")]

@@ -64,6 +64,7 @@ _IN_BLOCK = (
     "HTML in a list, a quotation or an admonition is not read; write it at the start of a line"
 )
 _IN_ADMONITIONS = "it is in too many admonitions; write it outside of some of them"
+_NOT_ENDED = "its content is not translated, and it has no end tag: nothing below it is read"
 _MOST_ADMONITIONS = 20  # in one another
 _ENDING = ("fence", "html_block", "hr")  # blocks that end an admonition
 _BREAK = re.compile(r"(?:\\| *)\n *")
@@ -137,6 +138,7 @@ def find_texts(
     env: dict[str, Any] = {}
     for token in _parser().parse("\n".join(finder.lines), env):
         finder.add(token)
+    finder.end()
     references = env.get("references", {})
     # A footnote of one word looks as the address of a link.
     labels = {name: one for name, one in references.items() if name[:1] != "^"}
@@ -154,6 +156,7 @@ class _Finder:
         self._content, self._cursor, self._known = content, 0, known
         self._rules = rules
         self._around, self._around_depth = "", 0  # an element around the blocks that keeps them
+        self._around_line = 0
         self._in_admonition, self._depth = False, 0
         self._own = _own_lines("\n".join(lines), known)
         self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
@@ -183,6 +186,12 @@ class _Finder:
             self._in_admonition = False
         if token.type != "paragraph_open":
             self._item = token.type == "list_item_open"
+
+    def end(self) -> None:
+        """Tell of an element that keeps all to the end, as it is not ended."""
+        if self._around_depth:
+            text = f"<{self._around}>"
+            self.unread.append(KeptPart(self._around_line, text, _NOT_ENDED))
 
     def _add_body(self, text: str, first: int) -> None:
         """Take the body of an admonition, which is no code to Python-Markdown."""
@@ -227,7 +236,7 @@ class _Finder:
             line = first + 1 + text.count("\n", 0, kept)
             self.places.append(Place(start + kept, self._cursor, line, rest, (), html=True))
         if around := kept_element(rest, self._rules):
-            self._around, self._around_depth = around, 1
+            self._around, self._around_depth, self._around_line = around, 1, first + 1
 
     def _add_lines(self, parts: Sequence[str], first: int) -> None:
         spans = [self._span(part, number) for number, part in enumerate(parts, first)]
