@@ -157,7 +157,7 @@ def _check_encoding(content: str, kind: FileFormat) -> None:
 def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
     newline = "\r\n" if "\r\n" in content else "\n"
     content = content.replace("\r\n", "\n")
-    places, references, unread = find_texts(content, markup.dialect)
+    places, references, unread = find_texts(content, markup.dialect, markup.rules)
 
     def write(made: Sequence[str | None]) -> str:
         written, begin = list[str](), 0

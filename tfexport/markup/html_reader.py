@@ -93,6 +93,35 @@ def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
     return folded
 
 
+def kept_element(text: str, rules: TagRules = NO_RULES) -> str | None:
+    """The name of an element that a text begins and does not end, and whose content is kept."""
+    tokens = [*_tokens(text, rules)]
+    match_tags(tokens, _ENDED_BY)
+    return next((token.name for token in tokens if token.keep and not token.closed), None)
+
+
+def end_of(name: str, text: str, depth: int, rules: TagRules = NO_RULES) -> tuple[int, int]:
+    """Where the elements of a name end in a text that is inside of them.
+
+    Args:
+        name: of the elements.
+        text: HTML.
+        depth: how many of them are around the beginning of the text.
+        rules: for elements, besides those of HTML.
+
+    Returns:
+        The place after the last end tag, or that after the text, and how many are around it.
+    """
+    place = 0
+    for token in _tokens(text, rules):
+        place += len(token.raw)
+        if token.name == name:
+            depth += {"open": 1, "close": -1}.get(token.kind, 0)
+        if not depth:
+            break
+    return place, depth
+
+
 def _apart(tokens: Sequence[Token]) -> list[Token]:
     """End a sentence between elements that touch, as links of a menu do: they are two words."""
     made = list[Token]()
