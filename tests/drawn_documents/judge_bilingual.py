@@ -1,0 +1,140 @@
+"""The texts of XLIFF and Qt's TS as a judge reads them, by ElementTree and the specifications.
+
+A text that is to be translated has a word with ``wo``: of any other, target and state may not
+change.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from copy import copy
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from tests.drawn_documents.units import Unit
+
+_CODES = frozenset(("x", "bx", "ex", "ph", "bpt", "ept", "it", "sc", "ec", "sm", "em", "cp"))
+_OPENING = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",), "sm": ("id",)}
+_CLOSING = {
+    "ept": ("rid", "id"), "ex": ("rid", "id"), "ec": ("startRef",), "em": ("startRef",),
+}  # fmt: skip
+_WORD = re.compile(r"\bwo[a-z]+\b")
+_ESCAPED_TAG = re.compile(r"</?[a-z][^<>]*>")
+_UNITS = {"trans-unit": "target", "segment": "target", "message": "translation"}
+_TARGETS = re.compile(
+    r"\s*<((?:\w+:)?(?:target|translation))\b(?:[^<>]*/>|[^<>]*(?<!/)>.*?</\1>)", re.DOTALL
+)
+
+
+def without_targets(content: str) -> str:
+    """A file without its translations: what has to be the same, byte for byte."""
+    return _TARGETS.sub("", content)
+
+
+def read(content: str) -> list[Unit]:
+    """The texts of a file, each with what it is to be a translation of."""
+    builder = ElementTree.TreeBuilder(insert_comments=True, insert_pis=True)
+    root = ElementTree.fromstring(content, ElementTree.XMLParser(target=builder))
+    return list(_walk(root, False))
+
+
+def _name(element: Element) -> str:
+    return "" if callable(element.tag) else element.tag.rpartition("}")[2]
+
+
+def _written(element: Element) -> str:
+    """An element without what is after it."""
+    alone = copy(element)
+    alone.tail = None
+    return ElementTree.tostring(alone, encoding="unicode")
+
+
+def _walk(element: Element, preserved: bool) -> Iterator[Unit]:
+    space = element.get("{http://www.w3.org/XML/1998/namespace}space")
+    preserved = preserved if space is None else space == "preserve"
+    if _name(element) in _UNITS:
+        yield from _texts(element, preserved)
+        return
+    for child in element:
+        yield from _walk(child, preserved)
+
+
+def _texts(unit: Element, preserved: bool) -> Iterator[Unit]:
+    name = _UNITS[_name(unit)]
+    children = {_name(child): child for child in unit}
+    source, target = children["source"], children.get(name)
+    segmented = children.get("seg-source")
+    where = f"{unit.get('id')} {sorted(unit.attrib.items())} {_written(source)}"
+    if not re.search(r"\bwo[a-z]", "".join(source.itertext()).replace("&", "")):
+        yield Unit(f"{where} {'' if target is None else _written(target)}", "", "")
+        return
+    words = _words(source)
+    begun = target is not None and not unit.get("numerus")
+    begun = begun and bool(_words(target).strip() or _has_code(target))
+    read_from = source if segmented is None else segmented
+    inline = _inline(target if begun and target is not None else read_from, preserved)
+    attributes = {} if target is None else dict(target.attrib)
+    if name == "translation":
+        attributes.setdefault("type", "unfinished")
+    place = f"{where} {sorted(attributes.items())}"
+    forms = [] if target is None else [each for each in target if _name(each) == "numerusform"]
+    for number, form in enumerate(forms):
+        made = _inline(form, preserved) if form.text else inline
+        where = f"{place} {number}/{len(forms)}"
+        yield Unit(where, words, form.text or "", made, tuple(_WORD.findall(words)))
+    if not forms:
+        text = "" if target is None else _words(target)
+        yield Unit(place, words, text, inline, tuple(_WORD.findall(words)))
+
+
+def _has_code(element: Element) -> bool:
+    return any(_name(each) not in ("mrk", "") for each in element.iter() if each is not element)
+
+
+def _words(element: Element) -> str:
+    """What is not of a code: in one line."""
+
+    def texts(each: Element) -> Iterator[str]:
+        if _name(each) not in _CODES and _name(each):
+            yield each.text or ""
+            for child in each:
+                yield from texts(child)
+                yield child.tail or ""
+
+    return " ".join("".join(texts(element)).split())
+
+
+def _inline(element: Element, preserved: bool) -> Counter[str]:
+    """Codes, elements in the elements that they are in, pairs in order, tags that are escaped."""
+    found, seen = Counter[str](), dict[str, bool]()
+
+    def walk(each: Element, path: str) -> None:
+        for child in each:
+            here = f"{path}/{_name(child)} {sorted(child.attrib.items())}"
+            if _name(child) in _CODES:
+                found[f"{here} {child.text}"] += 1
+                _pair(child, seen, found)
+            else:
+                found[here] += 1
+                walk(child, here)
+
+    walk(element, "")
+    found += Counter(_ESCAPED_TAG.findall(_words(element)))
+    if preserved:
+        found["\n"] = "".join(element.itertext()).count("\n")
+    return found
+
+
+def _pair(code: Element, seen: dict[str, bool], found: Counter[str]) -> None:
+    """Count a pair whose end is after its beginning."""
+    name, one = _name(code), code.get("id", "")
+    begins, ends = _OPENING.get(name), _CLOSING.get(name)
+    if name == "x" and one.startswith(("START_", "CLOSE_")):
+        begins, ends = (("id",), None) if one.startswith("START_") else (None, ("id",))
+    for names in filter(None, (begins, ends)):
+        key = next((value for each in names if (value := code.get(each))), "")
+        key = key.removeprefix("START_").removeprefix("CLOSE_")
+        if begins:
+            seen[key] = True
+        elif key in seen:
+            found[f"pair {key}"] += 1
