@@ -3,14 +3,12 @@
 Texts that are to be translated have words with ``wo``, and others have words with ``ke`` alone.
 """
 
-from collections.abc import Callable
 from html import escape
 
 from tests.drawn_documents.drawing import NAMED, PLAIN, Draw, Wrap
 
 _HTML = ("<b>{}</b>", '<a href="x">{}</a>', "<i>{}</i>")
 _OF_QT = ("%1", "%L2", "%3", "%%")
-_ICU = "{n, plural, one {ke one} other {# ke}}"
 
 
 def xliff(draw: Draw) -> str:
@@ -40,11 +38,9 @@ class _Xliff:
         draw = self.draw
         kind = draw.rng.random()
         if kind < 0.15:
-            html: list[Wrap] = [lambda text, form=form: form.replace("{}", text) for form in _HTML]
-            return escape(draw.text((*NAMED, *PLAIN), html), quote=False)
+            return escape(draw.text((*NAMED, *PLAIN), _html_wraps()), quote=False)
         if kind < 0.25:
-            html = [lambda text, form=form: form.replace("{}", text) for form in _HTML]
-            return f"<![CDATA[{draw.text(PLAIN, html)}]]>"
+            return f"<![CDATA[{draw.text(PLAIN, _html_wraps())}]]>"
         if kind < 0.3:
             return f"{draw.text(PLAIN)}\n   {draw.text(PLAIN)}"
         if kind < 0.34:
@@ -77,7 +73,7 @@ class _Xliff1(_Xliff):
         name = f"xmlns{':x' if p else ''}"
         body = "\n".join(draw.some(
             self.unit, self.unit, self.unit, self.segmented, self.done, self.approved,
-            self.fixed, self.group, self.comment,
+            self.fixed, self.group, self.comment, self.message,
         ))  # fmt: skip
         space = ' xml:space="preserve"' if draw.chance(0.15) else ""
         above = "<!-- one -->\n" if draw.chance(0.2) else ""
@@ -110,6 +106,7 @@ class _Xliff1(_Xliff):
             lambda text: f'{text} <{p}ph id="{self.next_id()}">{{{draw.name("ke")}}}</{p}ph>',
             lambda text: f'{text} <{p}it id="{self.next_id()}" pos="open">&lt;u></{p}it>',
             lambda text: f'{text} <{p}mrk mtype="protected">{draw.name("ke")}</{p}mrk>',
+            lambda text: f"{text} <!-- {draw.name('ke')} -->",
             lambda text: pair(text, f'<{p}mrk mtype="x-term" mid="~">', f"</{p}mrk>"),
         ]  # fmt: skip
 
@@ -179,6 +176,16 @@ class _Xliff1(_Xliff):
         inner = self.unit() if self.draw.chance(0.7) else self.group()
         return f'      <{p}group id="{self.draw.name("ke")}">\n{inner}\n      </{p}group>'
 
+    def message(self) -> str:
+        """A message of ICU, whose forms are left to a translator."""
+        p, draw = self.p, self.draw
+        shown = draw.rng.choice(("#", f'<{p}x id="INTERPOLATION" equiv-text="{{{{n}}}}"/>'))
+        words = f"{{n, plural, =1 {{{self.kept_words()}}} other {{{shown} {draw.name('ke')}}}}}"
+        return (
+            f'      <{p}trans-unit id="{draw.name("ke")}"><{p}source>{words}</{p}source>'
+            f"</{p}trans-unit>"
+        )
+
     def comment(self) -> str:
         return f"      <!-- {self.draw.name('ke')} <source> -->"
 
@@ -193,7 +200,9 @@ class _Xliff2(_Xliff):
         name = f"xmlns{':x' if p else ''}"
         version = draw.rng.choice(("2.0", "2.1"))
         body = "\n".join(
-            draw.some(self.unit, self.unit, self.unit, self.done, self.final, self.fixed, self.group)
+            draw.some(
+                self.unit, self.unit, self.unit, self.done, self.final, self.fixed, self.group
+            )
         )
         space = ' xml:space="preserve"' if draw.chance(0.15) else ""
         return (
@@ -288,68 +297,98 @@ class _Xliff2(_Xliff):
 
 def ts(draw: Draw) -> str:
     """A file of Qt Linguist: https://doc.qt.io/qt-6/linguist-ts-file-format.html."""
-    html: list[Wrap] = [lambda text, form=form: form.replace("{}", text) for form in _HTML]
-    unfinished = '<translation type="unfinished"></translation>'
-    numbers = draw.rng.choice((1, 2, 3))
+    return _Ts(draw).document()
 
-    def named(source: str) -> str:
+
+class _Ts:
+    """Draws the messages of a file."""
+
+    unfinished = '<translation type="unfinished"></translation>'
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.count = draw.rng.choice((1, 2, 3))  # of the forms of a plural
+
+    def document(self) -> str:
+        draw = self.draw
+        kind = draw.rng.choice(("<!DOCTYPE TS>\n", "<!DOCTYPE TS []>\n", ""))
+        body = "\n".join(draw.some(self.context, least=1, most=3))
+        return (
+            f'<?xml version="1.0" encoding="utf-8"?>\n{kind}<TS version="2.1" '
+            f'language="en_US" sourcelanguage="de_DE">\n{body}\n</TS>\n'
+        )
+
+    def context(self) -> str:
+        made = self.draw.some(
+            self.new, self.new, self.new, self.plural, self.finished, self.draft, self.gone,
+            self.forms, self.byte, most=4,
+        )  # fmt: skip
+        name = self.draw.name("ke")
+        return f"<context>\n    <name>{name}</name>\n{chr(10).join(made)}\n</context>"
+
+    def message(self, source: str, target: str, attributes: str = "") -> str:
+        """A message with what may be before and after its source."""
+        draw = self.draw
         location = f'<location filename="{draw.name("ke")}.cpp" line="1"/>\n        '
         comment = f"\n        <comment>{draw.name('ke')} one</comment>"
         extra = f"\n        <extracomment>{draw.name('ke')} one</extracomment>"
         return (
-            f"{location if draw.chance(0.4) else ''}<source>{source}</source>"
-            f"{comment if draw.chance(0.3) else ''}{extra if draw.chance(0.3) else ''}\n        "
+            f"    <message{attributes}>\n        {location if draw.chance(0.4) else ''}"
+            f"<source>{source}</source>{comment if draw.chance(0.3) else ''}"
+            f"{extra if draw.chance(0.3) else ''}\n        {target}\n    </message>"
         )
 
-    def message(inside: str, attributes: str = "") -> str:
-        return f"    <message{attributes}>\n        {inside}\n    </message>"
-
-    def text() -> str:
-        made = escape(draw.text(_OF_QT, html if draw.chance(0.3) else ()), quote=draw.chance(0.5))
+    def text(self) -> str:
+        draw = self.draw
+        wraps = _html_wraps() if draw.chance(0.3) else ()
+        made = escape(draw.text(_OF_QT, wraps), quote=draw.chance(0.5))
         if draw.worded and "&lt;" not in made and draw.chance(0.1):
             made = made.replace(" wo", " &amp;wo", 1)
         return made.replace(" ", "\n", 1) if draw.chance(0.1) else made
 
-    def new() -> str:
-        forms = (unfinished, '<translation type="unfinished"/>', "")
-        return message(named(text()) + draw.rng.choice(forms if draw.worded else forms[:2]))
+    def words(self) -> str:
+        return f"{self.draw.name('ke')} {self.draw.name('ke')}"
 
-    def plural() -> str:
-        shown = draw.rng.choice(("%n ", "%Ln ", "%1: %n "))
-        forms = "".join("\n            <numerusform></numerusform>" for _ in range(numbers))
+    def new(self) -> str:
+        forms = (self.unfinished, '<translation type="unfinished"/>', "", "<translation/>")
+        count = len(forms) if self.draw.worded else 2
+        return self.message(self.text(), self.draw.rng.choice(forms[:count]))
+
+    def plural(self) -> str:
+        shown = self.draw.rng.choice(("%n ", "%Ln ", "%1: %n "))
+        form = self.draw.rng.choice(("<numerusform></numerusform>", "<numerusform/>"))
+        forms = f"\n            {form}" * self.count
         target = f'<translation type="unfinished">{forms}\n        </translation>'
-        return message(named(f"{shown}{draw.sentence(())}") + target, ' numerus="yes"')
+        source = f"{shown}{self.draw.sentence(())}"
+        return self.message(source, target, ' numerus="yes"')
 
-    def words() -> str:
-        return f"{draw.name('ke')} {draw.name('ke')}"
+    def finished(self) -> str:
+        return self.message(self.words(), f"<translation>{self.words()}</translation>")
 
-    def finished() -> str:
-        return message(f"{named(words())}<translation>{words()}</translation>")
+    def draft(self) -> str:
+        target = f'<translation type="unfinished">{self.words()}</translation>'
+        return self.message(self.words(), target)
 
-    def draft() -> str:
-        return message(f'{named(words())}<translation type="unfinished">{words()}</translation>')
+    def gone(self) -> str:
+        kind = self.draw.rng.choice(("vanished", "obsolete"))
+        words = self.words() if self.draw.chance(0.7) else ""
+        return self.message(self.words(), f'<translation type="{kind}">{words}</translation>')
 
-    def gone() -> str:
-        kind = draw.rng.choice(("vanished", "obsolete"))
-        return message(f'{named(words())}<translation type="{kind}">{words()}</translation>')
+    def forms(self) -> str:
+        """A plural of which some forms are there."""
+        count = self.draw.rng.randint(1, self.count)
+        made = f"<numerusform>%n {self.words()}</numerusform>" * count
+        made += "<numerusform></numerusform>" * (self.count - count)
+        target = f'<translation type="unfinished">{made}</translation>'
+        return self.message(f"%n {self.words()}", target, ' numerus="yes"')
 
-    def forms() -> str:
-        made = "".join(f"<numerusform>%n {words()}</numerusform>" for _ in range(numbers))
-        target = f"<translation>{made}</translation>"
-        return message(named(f"%n {words()}") + target, ' numerus="yes"')
+    def byte(self) -> str:
+        """A message with a character that XML cannot have."""
+        return self.message(f'{self.words()}<byte value="x7"/>', self.unfinished)
 
-    def byte() -> str:
-        return message(f'{named(words() + chr(60) + "byte value=" + chr(34) + "x7" + chr(34) + "/>")}'
-                       f"{unfinished}")  # fmt: skip
 
-    def context() -> str:
-        made = "\n".join(draw.some(new, new, new, plural, finished, draft, gone, forms, byte, most=4))
-        return f"<context>\n    <name>{draw.name('ke')}</name>\n{made}\n</context>"
+def _html_wraps() -> list[Wrap]:
+    def wrap(form: str) -> Wrap:
+        return lambda text: form.replace("{}", text)
 
-    kind = draw.rng.choice(("<!DOCTYPE TS>\n", "<!DOCTYPE TS []>\n", ""))
-    contexts: list[Callable[[], str]] = [context]
-    body = "\n".join(draw.some(*contexts, least=1, most=3))
-    return (
-        f'<?xml version="1.0" encoding="utf-8"?>\n{kind}<TS version="2.1" language="en_US" '
-        f'sourcelanguage="de_DE">\n{body}\n</TS>\n'
-    )
+    return [wrap(form) for form in _HTML]

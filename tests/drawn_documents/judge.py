@@ -89,12 +89,10 @@ def judge(
         if verdict.difference:
             verdict.difference += f": {unit.source!r} is {unit.text!r}"
             return verdict
-    if drawn.format in BILINGUAL and (change := _outside(drawn.content, made)):
-        verdict.difference = change
-    for part in drawn.kept:
-        if drawn.content.count(part) != made.count(part):
-            verdict.difference = f"kept part lost: {part!r}"
-            return verdict
+    lost = [part for part in drawn.kept if drawn.content.count(part) != made.count(part)]
+    verdict.difference = f"kept part lost: {lost[0]!r}" if lost else ""
+    if drawn.format in BILINGUAL:
+        verdict.difference = _outside(drawn.content, made)
     return verdict
 
 

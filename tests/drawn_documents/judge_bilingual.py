@@ -1,7 +1,7 @@
 """The texts of XLIFF and Qt's TS as a judge reads them, by ElementTree and the specifications.
 
-A text that is to be translated has a word with ``wo``: of any other, target and state may not
-change.
+A text that is to be translated has a word with ``wo``, or is a German sentence: of any other,
+target and state may not change.
 """
 
 import re
@@ -18,7 +18,8 @@ _OPENING = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",), "sm": ("id
 _CLOSING = {
     "ept": ("rid", "id"), "ex": ("rid", "id"), "ec": ("startRef",), "em": ("startRef",),
 }  # fmt: skip
-_WORD = re.compile(r"\bwo[a-z]+\b")
+_WORD = re.compile(r"\bwo[a-z]+\b|\b[A-ZÄÖÜ][a-zäöüß]+")
+_TO_TRANSLATE = re.compile(r"\bwo[a-z]|(?<!%)\b[A-ZÄÖÜ][a-zäöüß]")  # of drawn words, of German
 _ESCAPED_TAG = re.compile(r"</?[a-z][^<>]*>")
 _UNITS = {"trans-unit": "target", "segment": "target", "message": "translation"}
 _TARGETS = re.compile(
@@ -65,13 +66,12 @@ def _texts(unit: Element, preserved: bool) -> Iterator[Unit]:
     source, target = children["source"], children.get(name)
     segmented = children.get("seg-source")
     where = f"{unit.get('id')} {sorted(unit.attrib.items())} {_written(source)}"
-    if not re.search(r"\bwo[a-z]", "".join(source.itertext()).replace("&", "")):
+    if not _TO_TRANSLATE.search("".join(source.itertext()).replace("&", "")):
         yield Unit(f"{where} {'' if target is None else _written(target)}", "", "")
         return
     words = _words(source)
-    begun = target is not None and not unit.get("numerus")
-    begun = begun and bool(_words(target).strip() or _has_code(target))
     read_from = source if segmented is None else segmented
+    begun = target is not None and not unit.get("numerus") and _is_begun(target)
     inline = _inline(target if begun and target is not None else read_from, preserved)
     attributes = {} if target is None else dict(target.attrib)
     if name == "translation":
@@ -87,8 +87,10 @@ def _texts(unit: Element, preserved: bool) -> Iterator[Unit]:
         yield Unit(place, words, text, inline, tuple(_WORD.findall(words)))
 
 
-def _has_code(element: Element) -> bool:
-    return any(_name(each) not in ("mrk", "") for each in element.iter() if each is not element)
+def _is_begun(target: Element) -> bool:
+    """Whether a target has words, or elements but those around segments."""
+    codes = (_name(each) not in ("mrk", "") for each in target.iter() if each is not target)
+    return bool(_words(target)) or any(codes)
 
 
 def _words(element: Element) -> str:

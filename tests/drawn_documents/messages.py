@@ -190,7 +190,7 @@ def strings(draw: Draw) -> str:
         made = draw.text(forms, wraps if draw.chance(0.4) else ())
         if draw.chance(0.15):
             return f"{made}\\n{draw.text(forms)}"
-        return f"{made} it\\'s" if draw.chance(0.15) else made
+        return f"{made} 7\\'" if draw.chance(0.15) else made
 
     def string() -> str:
         return f'    <string name="{draw.kept()}">{text()}</string>'

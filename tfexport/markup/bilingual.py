@@ -12,12 +12,13 @@ from typing import Literal
 
 from tfexport.markup.codes import CODES, attributes_of, local_name
 from tfexport.markup.document import Markup
+from tfexport.markup.placeholders import Placeholders
 from tfexport.markup.tokens import KeptPart, TagRules, Token, escape
 from tfexport.markup.xml_reader import read_xml
 
 Kind = Literal["xliff", "ts"]
 _ROOT = re.compile(
-    r"\A(?:\s|<\?[^<>]*\?>|<!DOCTYPE[^<>\[\]]*(?:\[[^<>\[\]]*\]\s*)?>|<!--(?:(?!-->).)*-->)*"
+    r"\A(?:\s|<\?[^<>]*\?>|<!DOCTYPE[^<>\[\]]*(?:\[[^\]]*\]\s*)?>|<!--(?:(?!-->).)*-->)*"
     r"<((?:[\w.-]+:)?)(xliff|TS)(?=[\s>])",
     re.DOTALL,
 )
@@ -33,13 +34,22 @@ _CDATA = "<![CDATA["
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _LINE_BREAK = re.compile(r"(?<=\S)[ \t]*[\r\n]\s*(?=\S)")
 _SUB = re.compile(r"<(?:[\w.-]+:)?sub[\s>]")  # words within a code
+_INDENT = re.compile(r"(?:\r\n|\n|\r)[ \t]*\Z")
+_WIDEST = 200  # characters of white space at the start of a line
+_INNER_YES = re.compile(r"\stranslate\s*=\s*[\"']yes")
+_UNFINISHED = ' type="unfinished"'
+_GONE = ("vanished", "obsolete")
+_MESSAGES = Placeholders(("icu",))
 _NUMBER = re.compile(r"%L?n")
 _DONE = "its translation is empty, and is marked as done"
-_UNKNOWN_FORMS = "the number of forms of its plural is not known: the file has no form to write"
+_UNKNOWN_FORMS = (
+    "the number of forms of its plural is not known: the file names no language, or has no forms"
+)
 _NO_NUMBER = "it does not show its number, so that the forms of its plural may be other words"
-_VARIANTS = "its translation has variants of several lengths"
-_UNREAD = "it has comments, or elements that are not read here"
+_NO_TEXT = "its translation has elements, and no text"
+_UNREAD = "it has elements that are not read here"
 _ESCAPED = "it has elements, and tags or CDATA between them"
+_ICU = "a message of ICU with elements is kept as a whole: translate its forms"
 _INNER = "it has translate='yes' within translate='no'"
 
 
@@ -112,11 +122,12 @@ class _Reader:
     def parts(self) -> Iterator[tuple[int, Unit | KeptPart]]:
         """The units, and what is kept though it may have words, with the places of their texts."""
         names = {f"{self._prefix}{name}" for name in _UNITS[self._kind]}
+        groups = {f"{self._prefix}{name}" for name in ("file", "body", "group", "unit")}
         spaces = [(len(self._tokens), False)]  # the ends of elements, and whether lines count
         for place, token in enumerate(self._tokens):
             while place >= spaces[-1][0]:
                 spaces.pop()
-            if token.kind == "kept" and re.search(r"\stranslate\s*=\s*[\"']yes", token.raw):
+            if token.kind == "kept" and token.name in groups and _INNER_YES.search(token.raw):
                 tag = token.raw[: token.raw.find(">") + 1]
                 yield self._starts[place], KeptPart(None, tag, _INNER)
             if token.kind != "open":
@@ -135,8 +146,10 @@ class _Reader:
             for place in self._children(first)
         }
         source = children.get("source")
-        if source is None or self._tokens[source].kind != "open" or not self._inside(source).strip():
+        if source is None or not self._inside(source).strip():
             return
+        space = attributes_of(self._tokens[source].raw).get("xml:space")
+        preserved = preserved if space is None else space == "preserve"
         part: Unit | KeptPart | None
         if self._kind == "ts" and attributes_of(self._tokens[first].raw).get("numerus") == "yes":
             part = self._plural(source, children.get("translation"))
@@ -164,46 +177,55 @@ class _Reader:
         """The place after an element."""
         return self._tokens[place].end if self._tokens[place].kind == "open" else place + 1
 
-    def _unit(self, first: int, children: dict[str, int], preserved: bool) -> Unit | KeptPart | None:
-        """The text of a source, if its target is empty, missing, or new and a copy of it."""
+    def _unit(
+        self, first: int, children: dict[str, int], preserved: bool
+    ) -> Unit | KeptPart | None:
+        """The text of a source; None if it has a translation."""
         source, target = children["source"], children.get(_TARGETS[self._kind])
-        of_unit = attributes_of(self._tokens[first].raw)
-        of_target = {} if target is None else attributes_of(self._tokens[target].raw)
-        state = of_target.get("state", of_unit.get("state"))
-        if of_target.get("type") in ("vanished", "obsolete"):
-            return None
         raw = self._inside(children.get("seg-source", source))
-        if target is not None and not self._is_empty(target):
-            copies = (raw, self._inside(source))
-            if state not in _UNTRANSLATED or self._inside(target) not in copies:
-                return None
-        reason = ""
-        if of_unit.get("approved") == "yes" or not (state is None or state in _UNTRANSLATED):
-            reason = _DONE
-        elif target is not None and "<lengthvariant" in self._inside(target):
-            reason = _VARIANTS
-        text = self._message(source)
+        text = None if "seg-source" in children else self._message(source)
+        reason = self._state(first, children)
+        if reason is None:
+            return None
         if reason:
             return KeptPart(None, raw if text is None else text, reason)
-        if "seg-source" in children:
-            return self._with_elements(children, target, raw, preserved)
         if text is None:
             return self._with_elements(children, target, raw, preserved)
-        if not text.strip():
-            return None
         in_cdata = self._kind == "xliff" and raw.strip().startswith(_CDATA)
         if self._kind == "xliff" and not preserved and not in_cdata:
             text = _LINE_BREAK.sub(" ", text)  # white space is as an editor shows it
         return self._new(children, target, text, _as_cdata if in_cdata else escape)
 
-    def _is_empty(self, target: int) -> bool:
+    def _state(self, first: int, children: dict[str, int]) -> str | None:
+        """Why a unit gets no translation; empty if it gets one, None if it has one.
+
+        It gets one if its target is missing, empty, or new and a copy of its source.
+        """
+        source, target = children["source"], children.get(_TARGETS[self._kind])
+        of_unit = attributes_of(self._tokens[first].raw)
+        of_target = {} if target is None else attributes_of(self._tokens[target].raw)
+        state = of_unit.get("state", of_target.get("state"))
+        if of_target.get("type") in _GONE:
+            return None
+        if target is not None and not self._is_empty(target, "seg-source" in children):
+            copies = {self._inside(children.get("seg-source", source)), self._inside(source)}
+            if state not in _UNTRANSLATED or self._inside(target) not in copies:
+                return None if self._has_text(target) or not self._has_text(source) else _NO_TEXT
+        is_new = state is None or state in _UNTRANSLATED
+        return _DONE if of_unit.get("approved") == "yes" or not is_new else ""
+
+    def _is_empty(self, target: int, segmented: bool) -> bool:
         """Whether a target has no text, and no elements but those around its segments."""
         tokens = self._tokens[target + 1 : self._end(target) - 1]
-        names = {local_name(token.name) for token in tokens if token.name}
-        text = any(token.text.strip() for token in tokens) or any(
-            token.kind in ("kept", "empty") and not token.name for token in tokens
-        )
-        return not text and names <= {"mrk", "lengthvariant"}
+        return not self._has_text(target) and (segmented or not any(map(_is_markup, tokens)))
+
+    def _has_text(self, place: int) -> bool:
+        """Whether an element has text that is not of a code."""
+        tokens = self._tokens[place + 1 : self._end(place) - 1]
+        return any(
+            token.text.strip() and (token.kind == "text" or local_name(token.name) not in CODES)
+            for token in tokens
+        ) or any(not _is_markup(token) and token.raw.strip() for token in tokens)
 
     def _message(self, source: int) -> str | None:
         """The text of a source as its reader sees it; None if there are elements or comments."""
@@ -211,7 +233,7 @@ class _Reader:
         for token in self._tokens[source + 1 : self._end(source) - 1]:
             if token.raw.startswith(_CDATA):
                 text += token.raw[len(_CDATA) : -3]
-            elif token.raw.startswith("<"):
+            elif _is_markup(token):
                 return None
             else:
                 text += html.unescape(token.raw)
@@ -234,14 +256,18 @@ class _Reader:
 
     def _doubt(self, tokens: Sequence[Token], segmented: bool) -> str:
         """Why a text with elements is left to a translator; empty if it is not."""
+        pieces = [html.unescape(token.raw) for token in tokens if not _is_markup(token)]
+        whole = _MESSAGES.messages("".join(pieces))
+        if whole and len(whole) > sum(len(_MESSAGES.messages(piece)) for piece in pieces):
+            return _ICU
         for token in tokens:
             name, tag = local_name(token.name), token.raw[: token.raw.find(">") + 1]
             named = attributes_of(tag)
             if not token.name and token.raw.startswith(_CDATA):
                 return _ESCAPED
-            if not token.raw.startswith("<") and _TAG.search(html.unescape(token.raw)):
+            if not _is_markup(token) and _TAG.search(html.unescape(token.raw)):
                 return _ESCAPED
-            if self._kind == "ts" or token.raw.startswith("<!--") or _SUB.search(token.raw):
+            if self._kind == "ts" or _SUB.search(token.raw):
                 return _UNREAD
             if name == "sm" and named.get("translate") == "no":
                 return _UNREAD
@@ -258,12 +284,11 @@ class _Reader:
             begin, end = self._starts[target], self._starts[self._end(target)]
             return Unit(text, begin, end, lambda made: f"{opening}{put(made)}{closing}")
         source = children["source"]
-        before = self._tokens[source - 1].raw if self._tokens[source - 1].kind == "text" else ""
-        indent = before[before.rfind("\n") :] if "\n" in before else ""
+        before = self._content[max(0, self._starts[source] - _WIDEST) : self._starts[source]]
+        match = _INDENT.search(before)
+        indent = match[0] if match else ""
         name = f"{self._prefix}{_TARGETS[self._kind]}"
-        opening = f"{indent}<{name}{' type=' + chr(34) + 'unfinished' + chr(34)}>"
-        if self._kind == "xliff":
-            opening = f"{indent}<{name}>"
+        opening = f"{indent}<{name}{_UNFINISHED if self._kind == 'ts' else ''}>"
         last = max(self._end(place) for name, place in children.items() if name in _BEFORE_TARGET)
         begin = self._starts[last]
         return Unit(text, begin, begin, lambda made: f"{opening}{put(made)}</{name}>")
@@ -273,49 +298,41 @@ class _Reader:
         token = self._tokens[place]
         opening = re.sub(r"\s*/>\Z", ">", token.raw)
         if token.name == "translation" and "type" not in attributes_of(opening):
-            opening = f'{opening[:-1]} type="unfinished">'
+            opening = f"{opening[:-1]}{_UNFINISHED}>"
         return opening, f"</{token.name}>"
 
     def _plural(self, source: int, target: int | None) -> Unit | KeptPart | None:
-        """The text of a message with several forms, of which each gets its translation."""
-        forms = [] if target is None else [
-            place
-            for place in self._children(target)
-            if self._tokens[target].kind == "open" and self._tokens[place].name == "numerusform"
-        ]  # fmt: skip
-        kind = None if target is None else attributes_of(self._tokens[target].raw).get("type")
-        inside = "" if target is None else self._inside(target)
+        """The text of a message with several forms, each of which gets its translation."""
         text = self._message(source)
-        if kind in ("vanished", "obsolete") or any(self._inside(form).strip() for form in forms):
-            return None
-        if not forms and inside.strip():
-            return None
-        reason = ""
         if text is None:
-            text, reason = self._inside(source), _UNREAD
-        elif target is None or not forms or not self._has_language:
-            reason = _UNKNOWN_FORMS
-        elif len(forms) > 1 and not _NUMBER.search(text):
-            reason = _NO_NUMBER
-        if reason or target is None:
-            return KeptPart(None, text, reason)
+            return KeptPart(None, self._inside(source), _UNREAD)
+        if target is None or not self._inside(target).strip():
+            return KeptPart(None, text, _UNKNOWN_FORMS)
+        if attributes_of(self._tokens[target].raw).get("type") in _GONE or self._has_text(target):
+            return None
+        names = {place: self._tokens[place].name for place in self._children(target)}
+        if {*names.values()} != {"numerusform"} or any(map(self._inside, names)):
+            return KeptPart(None, text, _NO_TEXT)
+        if not self._has_language:
+            return KeptPart(None, text, _UNKNOWN_FORMS)
+        if len(names) > 1 and not _NUMBER.search(text):
+            return KeptPart(None, text, _NO_NUMBER)
         begin, end = self._starts[target], self._starts[self._end(target)]
-        return Unit(text, begin, end, self._forms_writer(target, forms), plural=True)
+        pieces = self._around_forms(target, list(names))
+        return Unit(text, begin, end, lambda made: escape(made).join(pieces), plural=True)
 
-    def _forms_writer(self, target: int, forms: Sequence[int]) -> Callable[[str], str]:
-        """What writes a translation into each form of a plural."""
-        opening, _ = self._tags(target)
-        pieces, place = [opening], self._starts[target + 1]
+    def _around_forms(self, target: int, forms: Sequence[int]) -> list[str]:
+        """What is before, between and after the texts of the forms of a plural."""
+        pieces, place, closing = list[str](), self._starts[target + 1], self._tags(target)[0]
         for form in forms:
-            begin, end = self._tags(form)
-            pieces += [self._content[place : self._starts[form]] + begin, end]
-            place = self._starts[self._end(form)]
-        pieces[-1] += self._content[place : self._starts[self._end(target)]]
-        first = pieces[0] + pieces[1]
-        return lambda made: "".join([first, *(
-            piece if number % 2 else escape(made) + piece
-            for number, piece in enumerate(pieces[2:])
-        )])  # fmt: skip
+            opening, after = self._tags(form)
+            pieces.append(closing + self._content[place : self._starts[form]] + opening)
+            place, closing = self._starts[self._end(form)], after
+        return [*pieces, closing + self._content[place : self._starts[self._end(target)]]]
+
+
+def _is_markup(token: Token) -> bool:
+    return token.raw.startswith("<")
 
 
 def _as_cdata(text: str) -> str:

@@ -33,8 +33,12 @@ _NOT_TRANSLATED = (
 
 
 _ANDROID = re.compile(r"\s*(?:<\?xml[^<>]*\?>|<!--(?:(?!-->).)*-->|\s)*<resources[\s>]", re.DOTALL)
-_ANDROID_LINE = re.compile(r"(\\n|(?<!\\)\")")  # a quotation mark is of the text with a backslash
+_ANDROID_SPACE = r"(?:\\u(?:0020|00[aA]0))+"  # which stays at the start and at the end of a text
+_ANDROID_LINE = re.compile(
+    rf"(\\[nt]|(?<!\\)\"|\A{_ANDROID_SPACE}|{_ANDROID_SPACE}\Z)"
+)  # a quotation mark is of the text with a backslash
 _ANDROID_REFERENCE = re.compile(r"\s*[@?](?:\+?(?:[\w.]+:)?\w+/[\w.]+|null|empty)\s*")
+_ANDROID_CHARACTERS = re.compile(r"(?<!\\)(?:\\u[0-9A-Fa-f]{4})+")
 _ANDROID_ESCAPE = re.compile(r"\\([\"'@?])")
 
 
@@ -58,14 +62,23 @@ def unescape_android(tokens: Sequence[Token]) -> list[Token]:
             continue
         parts = split_lines(token, _ANDROID_LINE) if token.kind == "text" else (token,)
         for part in parts:
-            part.text = _ANDROID_ESCAPE.sub(r"\1", part.text)
+            characters = _ANDROID_CHARACTERS.sub(_characters, part.text)
+            part.text = _ANDROID_ESCAPE.sub(r"\1", characters)
             made.append(part)
     return made
 
 
+def _characters(escapes: re.Match[str]) -> str:
+    """The characters of escapes with ``u``; the escapes if they are none."""
+    try:
+        return bytes.fromhex(escapes[0].replace("\\u", "")).decode("utf-16-be")
+    except UnicodeDecodeError:
+        return escapes[0]
+
+
 def escape_android(text: str) -> str:
     """Text as Android's resources write it."""
-    return re.sub(r"([\"'])", r"\\\1", escape(text))
+    return re.sub(r"([\"']|\A[@?](?=\w))", r"\\\1", escape(text))
 
 
 def read_xml(text: str, rules: TagRules) -> list[Token]:
@@ -168,7 +181,10 @@ class _Reader:
         self._add(Token("empty", "", "hidden" if hidden else "block"))
 
     def _entity(self, name: str, *_: Any) -> None:
-        raise InputError(f"it declares the entity {name!r}; entities of a document are not read")
+        line = self._parser.CurrentLineNumber
+        raise InputError(
+            f"line {line}: it declares the entity {name!r}; entities of a document are not read"
+        )
 
 
 def _joined(tokens: list[Token]) -> list[Token]:
