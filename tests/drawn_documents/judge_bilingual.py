@@ -75,7 +75,8 @@ def _texts(unit: Element, preserved: bool) -> Iterator[Unit]:
     inline = _inline(target if begun and target is not None else read_from, preserved)
     attributes = {} if target is None else dict(target.attrib)
     if name == "translation":
-        attributes.setdefault("type", "unfinished")
+        done = target is not None and _words(target)
+        attributes.setdefault("type", "finished" if done else "unfinished")
     place = f"{where} {sorted(attributes.items())}"
     forms = [] if target is None else [each for each in target if _name(each) == "numerusform"]
     for number, form in enumerate(forms):

@@ -25,6 +25,17 @@ CATALOG = (
 )
 
 
+def _unit(source: str, more: str = "") -> str:
+    """A file of XLIFF with one text."""
+    inside = f"<source>{source}</source>{more}"
+    return f'<xliff version="1.2"><trans-unit id="a">{inside}</trans-unit></xliff>'
+
+
+def _message(source: str, target: str = '<translation type="unfinished"/>') -> str:
+    """A file of Qt Linguist with one text."""
+    return f"<TS><message><source>{source}</source>{target}</message></TS>"
+
+
 def test_judge_imports_nothing_of_the_project() -> None:
     """Fails if the judge shares code with what it judges."""
     code = (
@@ -60,10 +71,28 @@ def test_one_seed_gives_one_document_and_others_give_others() -> None:
          "WEBVTT\n\n00:01.000 --> 00:03.000\nWOBO\n", "structure"),
         ("po", CATALOG, CATALOG, "empty, not reported"),
         ("json-strings", '{"a": "wobo"}', '{"b": "WOBO"}', "structure"),
+        ("xliff", _unit("wobo"), _unit("WOBO"), "structure"),
+        ("xliff", _unit("wobo"), _unit("wobo"), "empty, not reported"),
+        ("xliff", _unit("wobo", "<note/>"), _unit("wobo", "<target>WOBO</target>"), "not a target"),
+        ("xliff", _unit('wobo <x id="1"/>'), _unit('wobo <x id="1"/>', "<target>WOBO</target>"),
+         "inline markup"),
+        ("xliff", _unit('<bx id="1"/>wobo<ex id="1"/>'),
+         _unit('<bx id="1"/>wobo<ex id="1"/>', '<target>WOBO<ex id="1"/><bx id="1"/></target>'),
+         "inline markup"),
+        ("xliff", _unit("wobo {peko}"), _unit("wobo {peko}", "<target>WOBO</target>"), "lost"),
+        ("xliff", _unit("keko", "<target/>"), _unit("keko", "<target>a</target>"), "structure"),
+        ("xliff", _unit("wobo", '<target state="new"/>'),
+         _unit("wobo", '<target state="final">WOBO</target>'), "structure"),
+        ("ts", _message("wobo"), _message("wobo", "<translation>WOBO</translation>"), "structure"),
+        ("ts", _message("keko"), _message("KEKO"), "structure"),
+        ("arb", '{"a": "wobo", "@a": "b"}', '{"a": "WOBO", "@b": "b"}', "structure"),
+        ("strings", '<resources><string name="a">wobo</string></resources>',
+         '<resources><string name="b">WOBO</string></resources>', "structure"),
     ],
 )  # fmt: skip
 def test_judge_finds_what_is_wrong(kind: str, content: str, made: str, said: str) -> None:
-    drawn = Drawn(0, kind, content, {"{peko}"}, ["keko"] if "keko" in content else [])
+    kept = ["keko"] if kind == "html" and "keko" in content else []
+    drawn = Drawn(0, kind, content, {"{peko}"}, kept)
     assert said in judge(drawn, made, []).difference
     if kind != "xml":
         reported = [content, "wobo", "wora"]

@@ -48,9 +48,9 @@ CODES = {
 def test_the_codes_at_either_end_stay_around_their_words(name: str) -> None:
     """Fails if a language with another order of words puts an end before its beginning."""
     begin, end = CODES[name]
-    file = read_file(xliff(f"<source>one {begin}two{end} three</source>"), "xml", Markup())
+    file = read_file(xliff(f"<source>one {begin}two three{end} four</source>"), "xml", Markup())
     made = [translate(text.text, text.markup, backwards) for text in file.texts]
-    assert made == [f"THREE {begin}TWO{end} ONE"]
+    assert made == [f"FOUR {begin}THREE TWO{end} ONE"]
 
 
 def test_a_code_for_a_value_is_a_placeholder() -> None:
