@@ -38,7 +38,7 @@ CODES = {
     "bpt": ('<bpt id="1">&lt;b></bpt>', '<ept id="1">&lt;/b></ept>'),
     "bpt of another id": ('<bpt id="1" rid="3">[</bpt>', '<ept id="2" rid="3">]</ept>'),
     "bx": ('<bx id="1"/>', '<ex id="1"/>'),
-    "angular": ('<x id="START_LINK_1" equiv-text="&lt;a>"/>', '<x id="CLOSE_LINK"/>'),
+    "angular": ('<x equiv-text="&lt;a>" id="START_LINK_1"/>', '<x id="CLOSE_LINK"/>'),
     "sc": ('<sc id="1"/>', '<ec startRef="1"/>'),
     "sm": ('<sm id="1"/>', '<em startRef="1"/>'),
 }
@@ -54,10 +54,15 @@ def test_the_codes_at_either_end_stay_around_their_words(name: str) -> None:
 
 
 def test_a_code_for_a_value_is_a_placeholder() -> None:
-    for code in ('<x id="INTERPOLATION" equiv-text="{{ name }}"/>', '<ph id="0" disp="{a}"/>'):
-        file = read_file(xliff(f"<source>one {code}, two</source>"), "xml", Markup())
-        assert [part.text for text in file.texts for part in text.markup.read(text.text).segments
-                ] in (["one {{ name }}, two"], ["one {a}, two"])  # fmt: skip
+    values = {
+        '<x id="1" equiv-text="{{ a &amp;&amp; b }}"/>': "one {{ a && b }}, two",
+        '<ph id="0" equiv="0" disp="{a}"/>': "one {a}, two",
+        '<x id="1" ctype="lb" equiv-text="n"/>': "one , two",
+        '<x id="1" equiv-text="&lt;br/>"/>': "one , two",
+    }
+    for code, seen in values.items():
+        text = read_file(xliff(f"<source>one {code}, two</source>"), "xml", Markup()).texts[0]
+        assert text.markup.words(text.text) == seen
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from tfexport.markup.codes import CODES, attributes_of, local_name
+from tfexport.markup.codes import CODES, attributes_of, local_name, start_tag
 from tfexport.markup.document import Markup
 from tfexport.markup.placeholders import Placeholders
 from tfexport.markup.tokens import KeptPart, TagRules, Token, escape
@@ -128,8 +128,7 @@ class _Reader:
             while place >= spaces[-1][0]:
                 spaces.pop()
             if token.kind == "kept" and token.name in groups and _INNER_YES.search(token.raw):
-                tag = token.raw[: token.raw.find(">") + 1]
-                yield self._starts[place], KeptPart(None, tag, _INNER)
+                yield self._starts[place], KeptPart(None, start_tag(token.raw), _INNER)
             if token.kind != "open":
                 continue
             if "xml:space" in token.raw:
@@ -261,17 +260,17 @@ class _Reader:
         if whole and len(whole) > sum(len(_MESSAGES.messages(piece)) for piece in pieces):
             return _ICU
         for token in tokens:
-            name, tag = local_name(token.name), token.raw[: token.raw.find(">") + 1]
-            named = attributes_of(tag)
+            name = local_name(token.name)
             if not token.name and token.raw.startswith(_CDATA):
                 return _ESCAPED
             if not _is_markup(token) and _TAG.search(html.unescape(token.raw)):
                 return _ESCAPED
             if self._kind == "ts" or _SUB.search(token.raw):
                 return _UNREAD
-            if name == "sm" and named.get("translate") == "no":
+            if name == "sm" and attributes_of(token.raw).get("translate") == "no":
                 return _UNREAD
-            if segmented and name == "mrk" and token.kind == "open" and named.get("mtype") != "seg":
+            is_mark = segmented and name == "mrk" and token.kind == "open"
+            if is_mark and attributes_of(token.raw).get("mtype") != "seg":
                 return _UNREAD
         return ""
 

@@ -3,15 +3,17 @@
 Sources: XLIFF 1.2 and 2.1 of OASIS; https://angular.dev/guide/i18n for ``START_`` and ``CLOSE_``.
 """
 
+import html
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfexport.markup.tokens import Token
+from tfexport.markup.tokens import WHITE, Token
 
 # What is a program's in these elements.
 CODES = ("ph", "bpt", "ept", "it", "sm", "em", "sc", "ec", "x", "bx", "ex", "cp")
+_START_TAG = re.compile(r"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*>")
 _ATTRIBUTE = re.compile(r"([\w:.-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
 # The attributes by which the beginning and the end of something find one another.
 _BEGINS = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",), "sm": ("id",)}
@@ -23,9 +25,18 @@ _OF_ANGULAR = re.compile(r"(START|CLOSE)_(\w+?)(?:_\d+)?")
 _SHOWN = ("disp", "equiv-text", "equiv")  # attributes for what a reader sees of a code
 
 
-def attributes_of(tag: str) -> dict[str, str]:
-    """The attributes of a start tag, with their entities."""
-    return {match[1]: match[2] or match[3] or "" for match in _ATTRIBUTE.finditer(tag)}
+def start_tag(raw: str) -> str:
+    """The start tag of an element; empty if there is none."""
+    match = _START_TAG.match(raw)
+    return match[0] if match else ""
+
+
+def attributes_of(raw: str) -> dict[str, str]:
+    """The attributes of an element."""
+    return {
+        match[1]: html.unescape(match[2] or match[3] or "")
+        for match in _ATTRIBUTE.finditer(start_tag(raw))
+    }
 
 
 def local_name(name: str) -> str:
@@ -47,7 +58,7 @@ def pair_codes(tokens: Sequence[Token]) -> list[Token]:
         name = local_name(token.name)
         if token.kind not in ("empty", "kept") or name not in CODES:
             continue
-        attributes = attributes_of(token.raw[: token.raw.find(">") + 1])
+        attributes = attributes_of(token.raw)
         key, begins = _end_of_pair(name, attributes)
         if key is None or (not begins and not opened[key]):
             if token.kind == "empty" and name in ("x", "ph"):
@@ -76,7 +87,9 @@ def _end_of_pair(
 
 def _as_value(token: Token, attributes: dict[str, str]) -> Token:
     """A code without content as the value that it stands for, if it is no tag."""
-    shown = next((attributes[name] for name in _SHOWN if attributes.get(name)), "").strip()
-    if not re.search(r"[\w{%]", shown) or "&lt;" in shown or attributes.get("ctype") == "lb":
+    shown = next((attributes[name] for name in _SHOWN if attributes.get(name)), "")
+    shown = WHITE.sub(" ", shown).strip()
+    is_tag = shown.startswith("<") or attributes.get("ctype") == "lb"
+    if is_tag or not re.search(r"[\w{%]", shown):
         return token
     return replace(token, kind="kept", text=shown)
