@@ -49,6 +49,20 @@ def test_what_touches_is_one_placeholder(text: str, literal: str) -> None:
         assert translate(text, PLAIN, order).count(literal) == 1
 
 
+@pytest.mark.parametrize("text", ["one {a} two.", "one <code>a</code> two.", "{a}: one"])
+def test_a_translation_of_placeholders_alone_is_not_taken(text: str) -> None:
+    """Fails if a text loses all of its words."""
+    document = HTML.read(text)
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [
+        translated(sentence, word=lambda word: word if word[0] in "{a" else "")
+        for sentence in document.sentences
+    ]
+    choice = document.choose(rows)
+    assert choice.sentences == [document.sentences[0]]
+    assert document.write(rows, choice) == text
+
+
 @pytest.mark.parametrize("literal", [":count", "@count", "[[name]]", "__name__"])
 def test_names_of_programs_stay_in_their_messages(literal: str) -> None:
     made = json.loads(there_and_back(json.dumps([f"one {literal} two"]), "json-strings"))
