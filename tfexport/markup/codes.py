@@ -22,6 +22,7 @@ _ENDS = {
     "em": ("sm", "startRef"),
 }  # fmt: skip
 _OF_ANGULAR = re.compile(r"(START|CLOSE)_(\w+?)(?:_\d+)?")
+_LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _SHOWN = ("disp", "equiv-text", "equiv")  # attributes for what a reader sees of a code
 
 
@@ -86,10 +87,15 @@ def _end_of_pair(
 
 
 def _as_value(token: Token, attributes: dict[str, str]) -> Token:
-    """A code without content as the value that it stands for, if it is no tag."""
+    """A code without content as the value that it stands for, if it is no tag.
+
+    The code of a line break ends a sentence.
+    """
     shown = next((attributes[name] for name in _SHOWN if attributes.get(name)), "")
     shown = WHITE.sub(" ", shown).strip()
-    is_tag = shown.startswith("<") or attributes.get("ctype") == "lb"
-    if is_tag or not re.search(r"[\w{%]", shown):
+    kind = attributes.get("ctype", attributes.get("subType"))
+    if kind in ("lb", "xlf:lb") or _LINE_BREAK.fullmatch(shown):
+        return Token("empty", token.raw, "block")
+    if shown.startswith("<") or not re.search(r"[\w{%]", shown):
         return token
     return replace(token, kind="kept", text=shown)
