@@ -129,6 +129,11 @@ def test_a_translation_is_written_beside_its_text(content: str, made: str) -> No
          "not read here"),
         (segment("<source>one</source>").replace("<unit", '<unit translate="yes"').replace(
             "<file", '<file translate="no"'), "within translate='no'"),
+        (xliff("<source>one <note>two</note></source>"), "not read here"),
+        (xliff("<source>one</source><target><trans-unit><source>two</source><target>three</target>"
+               "</trans-unit></target>"), "within it"),
+        (message("<source>one<message><source>two</source><translation>three</translation>"
+                 "</message></source>"), "within it"),
         (message('<source>one <byte value="x7"/></source><translation/>'), "not read here"),
         (message("<source>one</source><translation><lengthvariant/></translation>"),
          "and no text"),

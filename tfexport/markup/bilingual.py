@@ -5,6 +5,7 @@ Sources: XLIFF 1.2 and 2.1 of OASIS, https://doc.qt.io/qt-6/linguist-ts-file-for
 
 import html
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -37,6 +38,22 @@ _SUB = re.compile(r"<(?:[\w.-]+:)?sub[\s>]")  # words within a code
 _INDENT = re.compile(r"(?:\r\n|\n|\r)[ \t]*\Z")
 _WIDEST = 200  # characters of white space at the start of a line
 _INNER_YES = re.compile(r"\stranslate\s*=\s*[\"']yes")
+_STRUCTURE = frozenset(
+    (
+        "file",
+        "body",
+        "group",
+        "unit",
+        "trans-unit",
+        "segment",
+        "source",
+        "target",
+        "seg-source",
+        "note",
+        "notes",
+        "alt-trans",
+    )
+)  # elements that are in no text
 _UNFINISHED = ' type="unfinished"'
 _GONE = ("vanished", "obsolete")
 _MESSAGES = Placeholders(("icu",))
@@ -50,6 +67,7 @@ _NO_TEXT = "its translation has elements, and no text"
 _UNREAD = "it has elements that are not read here"
 _ESCAPED = "it has elements, and tags or CDATA between them"
 _ICU = "a message of ICU with elements is kept as a whole: translate its forms"
+_WITHIN = "it has another text within it"
 _INNER = "it has translate='yes' within translate='no'"
 
 
@@ -118,10 +136,15 @@ class _Reader:
         self._tokens = read_xml(content, self._rules)
         self._starts = [0, *accumulate(len(token.raw) for token in self._tokens)]
         self._has_language = False
+        self._names = frozenset(f"{self._prefix}{name}" for name in _UNITS[kind])
+        self._unit_places = [
+            place
+            for place, token in enumerate(self._tokens)
+            if token.kind == "open" and token.name in self._names
+        ]
 
     def parts(self) -> Iterator[tuple[int, Unit | KeptPart]]:
         """The units, and what is kept though it may have words, with the places of their texts."""
-        names = {f"{self._prefix}{name}" for name in _UNITS[self._kind]}
         groups = {f"{self._prefix}{name}" for name in ("file", "body", "group", "unit")}
         spaces = [(len(self._tokens), False)]  # the ends of elements, and whether lines count
         for place, token in enumerate(self._tokens):
@@ -136,7 +159,7 @@ class _Reader:
                 spaces.append((token.end, preserved))
             if token.name == "TS":
                 self._has_language = bool(attributes_of(token.raw).get("language"))
-            if token.name in names:
+            if token.name in self._names:
                 yield from self._parts_of(place, spaces[-1][1])
 
     def _parts_of(self, first: int, preserved: bool) -> Iterator[tuple[int, Unit | KeptPart]]:
@@ -150,12 +173,20 @@ class _Reader:
         space = attributes_of(self._tokens[source].raw).get("xml:space")
         preserved = preserved if space is None else space == "preserve"
         part: Unit | KeptPart | None
-        if self._kind == "ts" and attributes_of(self._tokens[first].raw).get("numerus") == "yes":
+        if self._has_unit(first):
+            part = KeptPart(None, self._inside(source), _WITHIN)
+        elif self._kind == "ts" and attributes_of(self._tokens[first].raw).get("numerus") == "yes":
             part = self._plural(source, children.get("translation"))
         else:
             part = self._unit(first, children, preserved)
         if part is not None:
             yield self._starts[source], part
+
+    def _has_unit(self, first: int) -> bool:
+        """Whether there is another unit within one."""
+        number = bisect_right(self._unit_places, first)
+        rest = self._unit_places[number : number + 1]
+        return bool(rest) and rest[0] < self._tokens[first].end
 
     def _children(self, first: int) -> Iterator[int]:
         """The places of the elements that are directly in one."""
@@ -265,7 +296,7 @@ class _Reader:
                 return _ESCAPED
             if not _is_markup(token) and _TAG.search(html.unescape(token.raw)):
                 return _ESCAPED
-            if self._kind == "ts" or _SUB.search(token.raw):
+            if self._kind == "ts" or name in _STRUCTURE or _SUB.search(token.raw):
                 return _UNREAD
             if name == "sm" and attributes_of(token.raw).get("translate") == "no":
                 return _UNREAD
