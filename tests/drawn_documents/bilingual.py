@@ -291,8 +291,8 @@ class _Xliff2(_Xliff):
         p = self.p
         inner = self.unit() if self.draw.chance(0.7) else self.group()
         fixed = f'    <{p}group id="a" translate="no">\n{self.done()}\n{self.fixed()}\n</{p}group>'
-        made = f'    <{p}group id="{self.draw.name("ke")}">\n{inner}\n    </{p}group>'
-        return fixed if self.draw.chance(0.3) else made
+        group = f'    <{p}group id="{self.draw.name("ke")}">\n{inner}\n    </{p}group>'
+        return fixed if self.draw.chance(0.3) else group
 
 
 def ts(draw: Draw) -> str:
@@ -319,12 +319,12 @@ class _Ts:
         )
 
     def context(self) -> str:
-        made = self.draw.some(
+        messages = self.draw.some(
             self.new, self.new, self.new, self.plural, self.finished, self.draft, self.gone,
             self.forms, self.byte, most=4,
         )  # fmt: skip
         name = self.draw.name("ke")
-        return f"<context>\n    <name>{name}</name>\n{chr(10).join(made)}\n</context>"
+        return f"<context>\n    <name>{name}</name>\n{chr(10).join(messages)}\n</context>"
 
     def message(self, source: str, target: str, attributes: str = "") -> str:
         """A message with what may be before and after its source."""
@@ -341,10 +341,10 @@ class _Ts:
     def text(self) -> str:
         draw = self.draw
         wraps = _html_wraps() if draw.chance(0.3) else ()
-        made = escape(draw.text(_OF_QT, wraps), quote=draw.chance(0.5))
-        if draw.worded and "&lt;" not in made and draw.chance(0.1):
-            made = made.replace(" wo", " &amp;wo", 1)
-        return made.replace(" ", "\n", 1) if draw.chance(0.1) else made
+        text = escape(draw.text(_OF_QT, wraps), quote=draw.chance(0.5))
+        if draw.worded and "&lt;" not in text and draw.chance(0.1):
+            text = text.replace(" wo", " &amp;wo", 1)
+        return text.replace(" ", "\n", 1) if draw.chance(0.1) else text
 
     def words(self) -> str:
         return f"{self.draw.name('ke')} {self.draw.name('ke')}"
@@ -377,9 +377,9 @@ class _Ts:
     def forms(self) -> str:
         """A plural of which some forms are there."""
         count = self.draw.rng.randint(1, self.count)
-        made = f"<numerusform>%n {self.words()}</numerusform>" * count
-        made += "<numerusform></numerusform>" * (self.count - count)
-        target = f'<translation type="unfinished">{made}</translation>'
+        forms = f"<numerusform>%n {self.words()}</numerusform>" * count
+        forms += "<numerusform></numerusform>" * (self.count - count)
+        target = f'<translation type="unfinished">{forms}</translation>'
         return self.message(f"%n {self.words()}", target, ' numerus="yes"')
 
     def byte(self) -> str:

@@ -96,9 +96,9 @@ def judge(
     return verdict
 
 
-def _outside(content: str, made: str) -> str:
+def _outside(content: str, translation: str) -> str:
     """What changed outside of translations; empty if nothing did."""
-    old, new = map(judge_bilingual.without_targets, (content, made))
+    old, new = map(judge_bilingual.without_targets, (content, translation))
     place = next((n for n, pair in enumerate(zip(old, new, strict=False)) if len({*pair}) > 1), 0)
     return "" if old == new else f"not a target: {old[place:][:60]!r} is {new[place:][:60]!r}"
 

@@ -80,9 +80,9 @@ def _texts(unit: Element, preserved: bool) -> Iterator[Unit]:
     place = f"{where} {sorted(attributes.items())}"
     forms = [] if target is None else [each for each in target if _name(each) == "numerusform"]
     for number, form in enumerate(forms):
-        made = _inline(form, preserved) if form.text else inline
+        codes = _inline(form, preserved) if form.text else inline
         where = f"{place} {number}/{len(forms)}"
-        yield Unit(where, words, form.text or "", made, tuple(_WORD.findall(words)))
+        yield Unit(where, words, form.text or "", codes, tuple(_WORD.findall(words)))
     if not forms:
         text = "" if target is None else _words(target)
         yield Unit(place, words, text, inline, tuple(_WORD.findall(words)))
@@ -109,35 +109,35 @@ def _words(element: Element) -> str:
 
 def _inline(element: Element, preserved: bool) -> Counter[str]:
     """Codes, elements in the elements that they are in, pairs in order, tags that are escaped."""
-    found, seen = Counter[str](), dict[str, bool]()
+    codes, seen = Counter[str](), dict[str, bool]()
 
     def walk(each: Element, path: str) -> None:
         for child in each:
             here = f"{path}/{_name(child)} {sorted(child.attrib.items())}"
             if _name(child) in _CODES:
-                found[f"{here} {child.text}"] += 1
-                _pair(child, seen, found)
+                codes[f"{here} {child.text}"] += 1
+                _pair(child, seen, codes)
             else:
-                found[here] += 1
+                codes[here] += 1
                 walk(child, here)
 
     walk(element, "")
-    found += Counter(_ESCAPED_TAG.findall(_words(element)))
+    codes += Counter(_ESCAPED_TAG.findall(_words(element)))
     if preserved:
-        found["\n"] = "".join(element.itertext()).count("\n")
-    return found
+        codes["\n"] = "".join(element.itertext()).count("\n")
+    return codes
 
 
-def _pair(code: Element, seen: dict[str, bool], found: Counter[str]) -> None:
+def _pair(code: Element, seen: dict[str, bool], codes: Counter[str]) -> None:
     """Count a pair whose end is after its beginning."""
-    name, one = _name(code), code.get("id", "")
+    name, number = _name(code), code.get("id", "")
     begins, ends = _OPENING.get(name), _CLOSING.get(name)
-    if name == "x" and one.startswith(("START_", "CLOSE_")):
-        begins, ends = (("id",), None) if one.startswith("START_") else (None, ("id",))
+    if name == "x" and number.startswith(("START_", "CLOSE_")):
+        begins, ends = (("id",), None) if number.startswith("START_") else (None, ("id",))
     for names in filter(None, (begins, ends)):
         key = next((value for each in names if (value := code.get(each))), "")
         key = key.removeprefix("START_").removeprefix("CLOSE_")
         if begins:
             seen[key] = True
         elif key in seen:
-            found[f"pair {key}"] += 1
+            codes[f"pair {key}"] += 1

@@ -187,10 +187,10 @@ def strings(draw: Draw) -> str:
     ]
 
     def text() -> str:
-        made = draw.text(forms, wraps if draw.chance(0.4) else ())
+        words = draw.text(forms, wraps if draw.chance(0.4) else ())
         if draw.chance(0.15):
-            return f"{made}\\n{draw.text(forms)}"
-        return f"{made} 7\\'" if draw.chance(0.15) else made
+            return f"{words}\\n{draw.text(forms)}"
+        return f"{words} 7\\'" if draw.chance(0.15) else words
 
     def string() -> str:
         return f'    <string name="{draw.kept()}">{text()}</string>'

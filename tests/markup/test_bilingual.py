@@ -49,8 +49,8 @@ def test_the_codes_at_either_end_stay_around_their_words(name: str) -> None:
     """Fails if a language with another order of words puts an end before its beginning."""
     begin, end = CODES[name]
     file = read_file(xliff(f"<source>one {begin}two three{end} four</source>"), "xml", Markup())
-    made = [translate(text.text, text.markup, backwards) for text in file.texts]
-    assert made == [f"FOUR {begin}THREE TWO{end} ONE"]
+    translation = [translate(text.text, text.markup, backwards) for text in file.texts]
+    assert translation == [f"FOUR {begin}THREE TWO{end} ONE"]
 
 
 def test_a_code_for_a_value_is_a_placeholder() -> None:
@@ -68,7 +68,7 @@ def test_a_code_for_a_value_is_a_placeholder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "made"),
+    ("content", "translation"),
     [
         (f'<!DOCTYPE TS []>\n{message("<source>one</source><translation/>")}',
          '<source>one</source><translation type="unfinished">ONE</translation>'),
@@ -107,8 +107,8 @@ def test_a_code_for_a_value_is_a_placeholder() -> None:
          '<translation type="unfinished"><numerusform>ONE (%nx) &amp; TWO</numerusform>'),
     ],
 )  # fmt: skip
-def test_a_translation_is_written_beside_its_text(content: str, made: str) -> None:
-    assert made in there_and_back(content)
+def test_a_translation_is_written_beside_its_text(content: str, translation: str) -> None:
+    assert translation in there_and_back(content)
     assert read_file(content, "xml", Markup()).kept == []
 
 
@@ -198,13 +198,13 @@ def test_an_entity_is_refused_with_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "translation"),
     [
         ("@string/one", "@string/one"), ("?android:attr/one", "?android:attr/one"),
         (r"\@string one", r"\@STRING ONE"), (r"\u00e4h one", "ÄH ONE"),
         (r"\u0020one\u00A0", r"\u0020ONE\u00A0"), (r"one\ttwo", r"ONE\tTWO"),
     ],
 )  # fmt: skip
-def test_escapes_and_references_of_androids_resources(text: str, made: str) -> None:
+def test_escapes_and_references_of_androids_resources(text: str, translation: str) -> None:
     content = f'<resources><string name="a">{text}</string></resources>'
-    assert there_and_back(content) == content.replace(text, made)
+    assert there_and_back(content) == content.replace(text, translation)

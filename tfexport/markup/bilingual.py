@@ -312,7 +312,7 @@ class _Reader:
         if target is not None:
             opening, closing = self._tags(target)
             begin, end = self._starts[target], self._starts[self._end(target)]
-            return Unit(text, begin, end, lambda made: f"{opening}{put(made)}{closing}")
+            return Unit(text, begin, end, lambda text: f"{opening}{put(text)}{closing}")
         source = children["source"]
         before = self._content[max(0, self._starts[source] - _WIDEST) : self._starts[source]]
         match = _INDENT.search(before)
@@ -321,7 +321,7 @@ class _Reader:
         opening = f"{indent}<{name}{_UNFINISHED if self._kind == 'ts' else ''}>"
         last = max(self._end(place) for name, place in children.items() if name in _BEFORE_TARGET)
         begin = self._starts[last]
-        return Unit(text, begin, begin, lambda made: f"{opening}{put(made)}</{name}>")
+        return Unit(text, begin, begin, lambda text: f"{opening}{put(text)}</{name}>")
 
     def _tags(self, place: int) -> tuple[str, str]:
         """The tags of an element to write in, which in TS is unfinished."""
@@ -349,7 +349,7 @@ class _Reader:
             return KeptPart(None, text, _NO_NUMBER)
         begin, end = self._starts[target], self._starts[self._end(target)]
         pieces = self._around_forms(target, list(names))
-        return Unit(text, begin, end, lambda made: escape(made).join(pieces), plural=True)
+        return Unit(text, begin, end, lambda text: escape(text).join(pieces), plural=True)
 
     def _around_forms(self, target: int, forms: Sequence[int]) -> list[str]:
         """What is before, between and after the texts of the forms of a plural."""

@@ -82,8 +82,8 @@ def _end_of_pair(
         match = _OF_ANGULAR.fullmatch(attributes.get("id", ""))
         return (None, False) if match is None else ((name, match[2]), match[1] == "START")
     kind, *names = (name, *_BEGINS[name]) if name in _BEGINS else _ENDS.get(name, (name,))
-    one = next((attributes[each] for each in names if attributes.get(each)), None)
-    return (None, False) if one is None else ((kind, one), name in _BEGINS)
+    number = next((attributes[each] for each in names if attributes.get(each)), None)
+    return (None, False) if number is None else ((kind, number), name in _BEGINS)
 
 
 def _as_value(token: Token, attributes: dict[str, str]) -> Token:
