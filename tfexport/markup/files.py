@@ -172,6 +172,8 @@ def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
                 begin = place.end
                 continue
             again = write_inline(text, place, references)
+            if not place.text[:1].isspace():
+                again = again.lstrip()  # an item's text decides what is within the item
             if again.split() == place.text.split():  # nothing was translated
                 written.append(content[begin : place.end])
                 begin = place.end
