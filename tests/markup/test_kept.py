@@ -59,6 +59,20 @@ NAMES = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("text", ["one {a} two.", "one <code>a</code> two.", "{a}: one"])
+def test_a_translation_of_placeholders_alone_is_not_taken(text: str) -> None:
+    """Fails if a text loses all of its words."""
+    document = HTML.read(text)
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [
+        translated(sentence, word=lambda word: word if word[0] in "{a" else "")
+        for sentence in document.sentences
+    ]
+    choice = document.choose(rows)
+    assert choice.sentences == [document.sentences[0]]
+    assert document.write(rows, choice) == text
+
+
 @pytest.mark.parametrize("literal", NAMES)
 def test_names_of_programs_stay_in_their_messages(literal: str) -> None:
     content = json.dumps([f"one {literal} two"])

@@ -30,6 +30,7 @@ _SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml", ".md": "markdown",
     ".markdown": "markdown", ".srt": "srt", ".vtt": "vtt", ".po": "po", ".pot": "po",
     ".json": "json-strings", ".arb": "json-strings", ".xlf": "xml", ".xliff": "xml",
+    ".ts": "xml",
 }  # fmt: skip
 _MOST_LISTED = 20  # sentences
 MOST_BYTES = 64 << 20  # of a file, which is read as a whole

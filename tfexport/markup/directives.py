@@ -31,6 +31,7 @@ _JAVA_PRINTF = (
 )
 # https://www.php.net/sprintf: a character after ' fills.
 _PHP = r"%(?:\d{1,2}\$)?(?:[-+0]|'.)*\d{0,4}(?:\.\d{1,4})?[bcdeEfFgGhHosuxX%]"
+_QT_PLURAL = r"%L?(?:n|\d{1,2})|%%"  # whose %n is the number, whatever follows it
 _QT = r"%L?(?:n(?![^\W_])|\d{1,2})|%%"  # https://doc.qt.io/qt-6/qstring.html#arg
 # https://docs.ruby-lang.org/en/3.3/format_specifications_rdoc.html
 _RUBY = (
@@ -55,7 +56,8 @@ DIRECTIVES: dict[str, re.Pattern[str]] = {
         "java-printf": _JAVA_PRINTF,
         "csharp": r"\{\{|\}\}|\{\d{1,3}(?:,-?\d{1,4})?(?::[^{}\n]{0,100})?\}",
         "php": _PHP,
-        "qt qt-plural kde kde-kuit smalltalk": _QT,
+        "qt-plural": _QT_PLURAL,
+        "qt kde kde-kuit smalltalk": _QT,
         "ruby": _RUBY,
         "go": _GO,
         "sh-printf": rf"%b|{_C}",
