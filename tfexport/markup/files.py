@@ -345,6 +345,7 @@ def _subtitles(
     line, before, start_at = 1, 0, 0
     kept = list[KeptPart]()
     said, speakers = list[list[Speech]](), find_speakers(cues)
+    with_tags = _with_tags(markup)
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
         above = times.search(content, start_at)
@@ -363,7 +364,7 @@ def _subtitles(
         of_speech = line
         for speech in said[-1]:
             of_speech -= speech.joined
-            texts.append(Text(speech.text, _with_tags(markup), of_speech))
+            texts.append(Text(speech.text, with_tags, of_speech))
             of_speech += speech.text.count("\n") + 1
 
     def write(made: Sequence[str | None]) -> str:

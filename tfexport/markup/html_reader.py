@@ -65,7 +65,7 @@ _PHP = re.compile(r"<\?(?:php\b|=).*?(?:\?>|\Z)", re.DOTALL)
 _PHP_BEGIN, _PHP_INSIDE, _PHP_END = "\ue200", "\ue201", "\ue202"
 _HIDDEN_PHP = re.compile(f"({_PHP.pattern}|{_PHP_BEGIN}[^{_PHP_END}]*{_PHP_END})", re.DOTALL)
 _ENDS = frozenset(".!?:…")
-_ANY_MARKUP = re.compile(r"[<&\r\0]")  # of which a parser makes something else
+_SIGNS = re.compile(r"[<&%{@\r\n\0]")  # of tags, statements and lines; without any it is words
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
 
 
@@ -80,6 +80,8 @@ def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
         InputError: there are too many tags.
         MissingDependencyError: turbohtml is not installed.
     """
+    if text and not _SIGNS.search(text):
+        return [Token("text", text, text=text)]
     tokens = list[Token]()
     for token in _of_programs(text, rules) if rules.program else _tokens(text, rules):
         if len(tokens) > MOST_TAGS:
@@ -234,9 +236,6 @@ def _lines_of_blade(token: Token) -> Iterator[Token]:
 
 
 def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
-    if text and not _ANY_MARKUP.search(text):
-        yield Token("text", text, text=text)
-        return
     try:
         from turbohtml import TokenType, tokenize
     except ImportError:
