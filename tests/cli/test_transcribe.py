@@ -1,13 +1,17 @@
+import io
 import json
+import re
 import wave
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from tests.support.command import invoke
 from tests.support.whisper_folders import EagerModel, write_whisper, write_without_graphs
+from tfexport.cli import console
 from tfexport.export.artifacts.transformers_source import read_transformers
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.runtime import Translator, engine
@@ -62,6 +66,27 @@ def test_sounds_are_written_in_every_format(bundle: Path, tmp_path: Path) -> Non
         assert one.end.total_seconds() == pytest.approx(min(other.end, 1.3))
     untimed = invoke("transcribe", bundle, short, "--no-timestamps", "--format", "srt").stdout
     assert [each.end.total_seconds() for each in srt.parse(untimed)] == [0.1]
+
+
+def test_a_terminal_shows_how_much_of_a_sound_is_done(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sounds = write_sound(tmp_path / "[a] long.wav", 2.3), write_sound(tmp_path / "short.wav", 0.1)
+    plain = invoke("transcribe", bundle, *sounds, "--batch-size", 1)
+    assert plain.exit_code == 0
+    assert not plain.stderr
+    for terminal, said in ((True, r"left: +\d:\d\d:\d\d"), (False, "\n")):
+        shown = Console(file=io.StringIO(), force_terminal=True, width=120)
+        monkeypatch.setattr(console, "bar_console", lambda shown=shown: shown)
+        if not terminal:
+            monkeypatch.setattr(console, "bar_console", lambda: None)
+            monkeypatch.setattr(console, "LINE_EVERY", 0.0)
+        done = invoke("transcribe", bundle, *sounds, "--batch-size", 1)
+        assert done.stdout == plain.stdout
+        seen = shown.file.getvalue() if terminal else done.stderr  # type: ignore[attr-defined]
+        seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
+        for part in ("[a] long.wav", r"0:00:0\d of 0:00:02, sound 1 of 2", "short.wav: ", said):
+            assert part in seen or re.search(part, seen), part
 
 
 def test_what_cannot_be_transcribed_is_named(bundle: Path, tmp_path: Path) -> None:

@@ -4,16 +4,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.drawn_documents import messages, pages
+from tests.drawn_documents import bilingual, messages, pages
 from tests.drawn_documents.drawing import Draw, Drawn
 from tests.drawn_documents.engines import Translate, translate_drawn
-from tests.drawn_documents.judge import judge
+from tests.drawn_documents.judge import BILINGUAL, judge
 from tfexport.errors import InputError
 
 GRAMMARS: dict[str, Callable[[Draw], str]] = {
     "html": pages.html, "xml": pages.xml, "markdown": pages.markdown, "text": messages.text,
     "srt": messages.srt, "vtt": messages.vtt, "po": messages.po,
-    "json-strings": messages.json_strings,
+    "json-strings": messages.json_strings, "arb": messages.arb, "strings": messages.strings,
+    "xliff": bilingual.xliff, "ts": bilingual.ts,
 }  # fmt: skip
 FORMATS = tuple(GRAMMARS)
 MARKING = ("mark", "careless")  # translators whose words are in capitals
@@ -44,18 +45,19 @@ class Result:
     reported: int = 0
 
 
-def draw(seed: int, german: bool = False) -> Drawn:
+def draw(seed: int, german: bool = False, kind: str = "") -> Drawn:
     """Draw a document.
 
     Args:
         seed: of the draw.
         german: whether its words are those of German sentences, for a model.
+        kind: one of ``FORMATS``; empty for one of them in turn.
     """
-    kind = FORMATS[seed % len(FORMATS)]
+    kind = kind or FORMATS[seed % len(FORMATS)]
     drawing = Draw(seed, kind, german)
     drawing.drawn.content = GRAMMARS[kind](drawing)
-    if not drawing.worded and kind != "po":
-        drawing.drawn.same = True
+    drawing.drawn.same |= not drawing.worded and kind != "po"
+    drawing.drawn.same &= not (drawing.worded and kind in BILINGUAL)  # targets are written
     return drawing.drawn
 
 

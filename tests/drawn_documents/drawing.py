@@ -13,6 +13,7 @@ from tests.support.paths import REPOSITORY
 
 _SYLLABLES = [first + second for first in "bdfgklmnrtvz" for second in ("a", "o", "i", "an", "or")]
 _ENDS = (".", ".", ".", "!", "?", "")
+_FILE_FORMATS = {"xliff": "xml", "ts": "xml", "strings": "xml", "arb": "json-strings"}
 Wrap = Callable[[str], str]
 
 
@@ -22,7 +23,7 @@ class Drawn:
 
     Attributes:
         seed: of the draw.
-        format: one of ``--format``.
+        format: of the document.
         content: the document.
         literals: the placeholders that it has.
         kept: what has to be in its translation as often.
@@ -35,6 +36,11 @@ class Drawn:
     literals: set[str] = field(default_factory=set)
     kept: list[str] = field(default_factory=list)
     same: bool = True
+
+    @property
+    def file_format(self) -> str:
+        """The one of ``--format`` for it."""
+        return _FILE_FORMATS.get(self.format, self.format)
 
 
 class Draw:

@@ -24,7 +24,7 @@ def translate_drawn(drawn: Drawn, translate: Translate) -> tuple[str, list[str]]
     Raises:
         InputError: it is refused.
     """
-    file = read_file(drawn.content, drawn.format, Markup())  # type: ignore[arg-type]
+    file = read_file(drawn.content, drawn.file_format, Markup())  # type: ignore[arg-type]
     made, lost = translate(file.texts)
     written = file.write([
         None if left and text.line is not None else each

@@ -10,42 +10,26 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from io import StringIO
 from itertools import zip_longest
 from xml.etree import ElementTree
 
+from tests.drawn_documents import judge_bilingual
 from tests.drawn_documents.drawing import Drawn
+from tests.drawn_documents.units import Unit
 
 # Elements of drawn documents that are parts of a sentence.
 _INLINE = frozenset((
     "b", "i", "a", "em", "strong", "s", "del", "span", "code", "kbd", "img", "font", "emphasis",
-    "link", "literal", "xref",
+    "link", "literal", "xref", "{urn:oasis:names:tc:xliff:document:1.2}g",
 ))  # fmt: skip
 _ALONE = frozenset({"img", "br", "hr", "meta"})
 _WORD = re.compile(r"\bwo[a-z]+\b")
 _MADE = re.compile(r"\bWO[A-Z]+\b")
+BILINGUAL = ("xliff", "ts")  # formats of files that have the texts beside their translations
 _MSGFMT = shutil.which("msgfmt")
-
-
-@dataclass
-class Unit:
-    """A text of a document.
-
-    Attributes:
-        place: what is before it, or where it is.
-        source: what it has to be a translation of.
-        whole: what a report names if it stays.
-        text: the text.
-        inline: its inline elements.
-    """
-
-    place: str
-    source: str
-    text: str
-    inline: Counter[str] = field(default_factory=Counter)
-    whole: tuple[str, ...] = ()
 
 
 @dataclass
@@ -105,11 +89,18 @@ def judge(
         if verdict.difference:
             verdict.difference += f": {unit.source!r} is {unit.text!r}"
             return verdict
-    for part in drawn.kept:
-        if drawn.content.count(part) != made.count(part):
-            verdict.difference = f"kept part lost: {part!r}"
-            return verdict
+    lost = [part for part in drawn.kept if drawn.content.count(part) != made.count(part)]
+    verdict.difference = f"kept part lost: {lost[0]!r}" if lost else ""
+    if drawn.format in BILINGUAL:
+        verdict.difference = _outside(drawn.content, made)
     return verdict
+
+
+def _outside(content: str, translation: str) -> str:
+    """What changed outside of translations; empty if nothing did."""
+    old, new = map(judge_bilingual.without_targets, (content, translation))
+    place = next((n for n, pair in enumerate(zip(old, new, strict=False)) if len({*pair}) > 1), 0)
+    return "" if old == new else f"not a target: {old[place:][:60]!r} is {new[place:][:60]!r}"
 
 
 def _structure(before: list[Unit], after: list[Unit]) -> str:
@@ -139,9 +130,10 @@ def _units(kind: str, content: str) -> list[Unit]:
     readers = {
         "text": _lines, "html": _page, "xml": _tree, "markdown": _rendered, "srt": _srt,
         "vtt": _vtt, "po": _catalog, "json-strings": _json,
+        "arb": _json, "strings": _tree, "xliff": judge_bilingual.read, "ts": judge_bilingual.read,
     }  # fmt: skip
     return [
-        unit if kind == "po" else Unit(unit.place, unit.text, unit.text, unit.inline)
+        unit if kind in ("po", *BILINGUAL) else Unit(unit.place, unit.text, unit.text, unit.inline)
         for unit in readers[kind](content)
     ]
 
@@ -316,7 +308,7 @@ def _refused_by_others(kind: str, made: str) -> str:
             input=made, capture_output=True, text=True, check=False,
         )  # fmt: skip
         return f"msgfmt: {run.stderr[:300]}" if run.returncode else ""
-    if kind in ("html", "xml"):
+    if kind in ("html", "xml", "strings", *BILINGUAL):
         try:
             from lxml import etree, html
         except ImportError:

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.drawn_documents.drawing import ALL, NAMED, PLAIN, Draw
+from tests.drawn_documents.drawing import ALL, NAMED, PLAIN, Draw, Wrap
 
 _FLAGS = {
     "": (*NAMED[:6], "%s", "%d", ":~", "@~", "[[~]]"),
@@ -161,3 +161,57 @@ def vtt(draw: Draw) -> str:
         times = f"00:{number:02}.000 --> 00:{number:02}.900{setting}"
         blocks.append(f"{name}{times}\n{_cue(draw, True)}\n")
     return "\n".join(blocks)
+
+
+def arb(draw: Draw) -> str:
+    """Texts of Flutter: https://github.com/google/app-resource-bundle/wiki."""
+    content: dict[str, object] = {"@@locale": draw.kept()}
+    for _ in range(draw.rng.randint(2, 6)):
+        key = draw.kept()
+        icu = f"{{n, plural, =1{{{draw.kept()} one}} other{{{{n}} {draw.kept()}}}}}"
+        whole = draw.chance(0.2)
+        content[key] = icu if whole else _message(draw, ("{~}", "{~}", "https://example.com/~"))
+        if draw.chance(0.6):
+            about = {"description": draw.kept("{} one"), "placeholders": {"x": {"type": "int"}}}
+            content[f"@{key}"] = about
+    return json.dumps(content, ensure_ascii=draw.chance(0.3), indent=draw.rng.choice((2, 4)))
+
+
+def strings(draw: Draw) -> str:
+    """Resources of Android: https://developer.android.com/guide/topics/resources."""
+    forms = (*PLAIN, "%1$d/%2$d", "https://example.com/~")
+    wraps: list[Wrap] = [
+        lambda text: f"<b>{text}</b>",
+        lambda text: f'<a href="{draw.kept()}">{text}</a>' if "<a" not in text else text,
+        lambda text: f'{text} <xliff:g id="{draw.kept()}">%1$s</xliff:g>',
+    ]
+
+    def text() -> str:
+        words = draw.text(forms, wraps if draw.chance(0.4) else ())
+        if draw.chance(0.15):
+            return f"{words}\\n{draw.text(forms)}"
+        return f"{words} 7\\'" if draw.chance(0.15) else words
+
+    def string() -> str:
+        return f'    <string name="{draw.kept()}">{text()}</string>'
+
+    def fixed() -> str:
+        return "    " + draw.kept(draw.rng.choice((
+            '<string name="a" translatable="false">{} one</string>', "<!-- {} one -->",
+            '<string name="b"><![CDATA[{} <b>]]></string>', '<string name="c">@string/{}</string>',
+            '<string-array name="d" translatable="false"><item>{} x</item></string-array>',
+        )))  # fmt: skip
+
+    def plurals() -> str:
+        items = "".join(
+            f'<item quantity="{one}">{draw.sentence(forms)}</item>' for one in ("one", "other")
+        )
+        return f'    <plurals name="{draw.kept()}">{items}</plurals>'
+
+    def array() -> str:
+        items = "".join(f"<item>{text()}</item>" for _ in range(2))
+        return f'    <string-array name="{draw.kept()}">{items}</string-array>'
+
+    body = "\n".join(draw.some(string, string, fixed, plurals, array))
+    space = ' xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2"'
+    return f"<resources{space}>\n{body}\n</resources>\n"

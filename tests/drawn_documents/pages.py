@@ -130,8 +130,8 @@ def _comment(draw: Draw) -> str:
 
 
 def xml(draw: Draw) -> str:
-    """A book, resources of Android, or a tree of texts."""
-    return draw.rng.choice((_book, _android, _tree))(draw)
+    """A book, or a tree of texts."""
+    return draw.rng.choice((_book, _tree))(draw)
 
 
 def _xml_wraps(draw: Draw) -> list[Wrap]:
@@ -166,26 +166,6 @@ def _book(draw: Draw) -> str:
     body = "\n".join(draw.some(paragraph, paragraph, title, listing, items))
     its = 'xmlns:its="http://www.w3.org/2005/11/its"'
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<book {its}>\n{body}\n</book>\n'
-
-
-def _android(draw: Draw) -> str:
-    forms = (*PLAIN, "%1$d/%2$d", "https://example.com/~")
-
-    def string() -> str:
-        return f'    <string name="{draw.kept()}">{draw.text(forms)}</string>'
-
-    def fixed() -> str:
-        form = draw.kept('<string name="a" translatable="false">{} one</string>')
-        return f"    {form}"
-
-    def plurals() -> str:
-        items = "".join(
-            f'<item quantity="{one}">{draw.sentence(forms)}</item>' for one in ("one", "other")
-        )
-        return f'    <plurals name="{draw.kept()}">{items}</plurals>'
-
-    body = "\n".join(draw.some(string, string, fixed, plurals))
-    return f"<resources>\n{body}\n</resources>\n"
 
 
 def _tree(draw: Draw) -> str:

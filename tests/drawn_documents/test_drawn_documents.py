@@ -8,14 +8,15 @@ import sys
 
 import pytest
 
-from tests.drawn_documents.cases import FORMATS, Result, draw, list_bad, run, table
+from tests.drawn_documents.cases import FORMATS, Result, draw, list_bad, run, run_case, table
 from tests.drawn_documents.drawing import Drawn
 from tests.drawn_documents.engines import ENGINES, Engine, of_bundle, stub, translate_drawn
 from tests.drawn_documents.judge import judge
 from tests.support.paths import REPOSITORY
 
 CASES = 240
-MORE = (5198, 6350, 8774, 14446)  # whose sentences drew placeholders of one another
+# Catalogs whose sentences drew placeholders of one another, and a text that began with a space.
+MORE = {"po": (5198, 6350, 8774, 14446), "markdown": (400970,)}
 CATALOG = (
     'msgid ""\nmsgstr ""\n"Project-Id-Version: a\\n"\n'
     '"PO-Revision-Date: 2024-01-01 00:00+0000\\n"\n'
@@ -23,6 +24,17 @@ CATALOG = (
     '"MIME-Version: 1.0\\n"\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
     '"Content-Transfer-Encoding: 8bit\\n"\n\nmsgid "wobo"\nmsgstr ""\n'
 )
+
+
+def _unit(source: str, more: str = "") -> str:
+    """A file of XLIFF with one text."""
+    inside = f"<source>{source}</source>{more}"
+    return f'<xliff version="1.2"><trans-unit id="a">{inside}</trans-unit></xliff>'
+
+
+def _message(source: str, target: str = '<translation type="unfinished"/>') -> str:
+    """A file of Qt Linguist with one text."""
+    return f"<TS><message><source>{source}</source>{target}</message></TS>"
 
 
 def test_judge_imports_nothing_of_the_project() -> None:
@@ -60,10 +72,28 @@ def test_one_seed_gives_one_document_and_others_give_others() -> None:
          "WEBVTT\n\n00:01.000 --> 00:03.000\nWOBO\n", "structure"),
         ("po", CATALOG, CATALOG, "empty, not reported"),
         ("json-strings", '{"a": "wobo"}', '{"b": "WOBO"}', "structure"),
+        ("xliff", _unit("wobo"), _unit("WOBO"), "structure"),
+        ("xliff", _unit("wobo"), _unit("wobo"), "empty, not reported"),
+        ("xliff", _unit("wobo", "<note/>"), _unit("wobo", "<target>WOBO</target>"), "not a target"),
+        ("xliff", _unit('wobo <x id="1"/>'), _unit('wobo <x id="1"/>', "<target>WOBO</target>"),
+         "inline markup"),
+        ("xliff", _unit('<bx id="1"/>wobo<ex id="1"/>'),
+         _unit('<bx id="1"/>wobo<ex id="1"/>', '<target>WOBO<ex id="1"/><bx id="1"/></target>'),
+         "inline markup"),
+        ("xliff", _unit("wobo {peko}"), _unit("wobo {peko}", "<target>WOBO</target>"), "lost"),
+        ("xliff", _unit("keko", "<target/>"), _unit("keko", "<target>a</target>"), "structure"),
+        ("xliff", _unit("wobo", '<target state="new"/>'),
+         _unit("wobo", '<target state="final">WOBO</target>'), "structure"),
+        ("ts", _message("wobo"), _message("wobo", "<translation>WOBO</translation>"), "structure"),
+        ("ts", _message("keko"), _message("KEKO"), "structure"),
+        ("arb", '{"a": "wobo", "@a": "b"}', '{"a": "WOBO", "@b": "b"}', "structure"),
+        ("strings", '<resources><string name="a">wobo</string></resources>',
+         '<resources><string name="b">WOBO</string></resources>', "structure"),
     ],
 )  # fmt: skip
 def test_judge_finds_what_is_wrong(kind: str, content: str, made: str, said: str) -> None:
-    drawn = Drawn(0, kind, content, {"{peko}"}, ["keko"] if "keko" in content else [])
+    kept = ["keko"] if kind == "html" and "keko" in content else []
+    drawn = Drawn(0, kind, content, {"{peko}"}, kept)
     assert said in judge(drawn, made, []).difference
     if kind != "xml":
         reported = [content, "wobo", "wora"]
@@ -84,7 +114,10 @@ def test_tables_count_what_became_of_documents() -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_drawn_documents_keep_their_structure_and_placeholders(engine: Engine) -> None:
     """Fails if one is refused, or the judge finds a difference."""
-    results = run([*range(CASES), *MORE], engine, stub(engine))
+    translate = stub(engine)
+    results = run(range(CASES), engine, translate)
+    for kind, seeds in MORE.items():
+        results += [run_case(draw(seed, kind=kind), engine, translate) for seed in seeds]
     assert list_bad(results) == "nothing bad"
     if engine == "mark":
         assert sum(one.translated for one in results) == sum(one.words for one in results) > 0

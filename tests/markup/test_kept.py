@@ -16,15 +16,16 @@ from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
 from tfexport.markup.files import FileFormat, FileOptions, read_file
 from tfexport.markup.placeholders import Placeholders
+from tfexport.markup.tokens import TagRules
 from tfexport.runtime.text.sentences import split_text
 
 PLAIN = Markup("text", Placeholders())
 HTML = Markup("html")
 
 
-def there_and_back(content: str, kind: FileFormat) -> str:
+def there_and_back(content: str, kind: FileFormat, order: Any = same) -> str:
     file = read_file(content, kind, Markup())
-    return file.write([translate(text.text, text.markup) for text in file.texts])
+    return file.write([translate(text.text, text.markup, order) for text in file.texts])
 
 
 # ---- placeholders -------------------------------------------------------------------------------
@@ -37,7 +38,10 @@ TOUCHING = {
     "a {{{x}}}": "{{{x}}}", "a {!! x !!}": "{!! x !!}", "a [% x %]": "[% x %]",
     "@{{x}} a": "@{{x}}",
     "a %r": "%r", "a %,d": "%,d", "a %#@x@": "%#@x@", "a %1$sb": "%1$sb",
-    "%(name)sand a": "%(name)sand",
+    "%(name)sand a": "%(name)sand", "{n}er a": "{n}er", "a {n}px": "{n}px", "a v{n}": "v{n}",
+    "a {{n}}kg": "{{n}}kg", "a {n}\xc8me": "{n}\xc8me",
+    "a $!{x} b": "$!{x}", "a {if $x}b": "{if $x}",
+    "a {{=<% %>=}} b": "{{=<% %>=}}", "a <?= $x ?>": "<?= $x ?>", "@lang('x') a": "@lang('x')",
 }  # fmt: skip
 
 
@@ -49,14 +53,47 @@ def test_what_touches_is_one_placeholder(text: str, literal: str) -> None:
         assert translate(text, PLAIN, order).count(literal) == 1
 
 
-@pytest.mark.parametrize("literal", [":count", "@count", "[[name]]", "__name__"])
+NAMES = (
+    ":count", "@count", "!count", "$count", "[[name]]", "[[ name ]]", "__name__", "%name%",
+    "$Name$", "@:a.name", "&shortName;",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["one {a} two.", "one <code>a</code> two.", "{a}: one"])
+def test_a_translation_of_placeholders_alone_is_not_taken(text: str) -> None:
+    """Fails if a text loses all of its words."""
+    document = HTML.read(text)
+    document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
+    rows = [
+        translated(sentence, word=lambda word: word if word[0] in "{a" else "")
+        for sentence in document.sentences
+    ]
+    choice = document.choose(rows)
+    assert choice.sentences == [document.sentences[0]]
+    assert document.write(rows, choice) == text
+
+
+@pytest.mark.parametrize("literal", NAMES)
 def test_names_of_programs_stay_in_their_messages(literal: str) -> None:
-    made = json.loads(there_and_back(json.dumps([f"one {literal} two"]), "json-strings"))
-    assert made == [f"ONE {literal} TWO"]
+    content = json.dumps([f"one {literal} two"])
+    assert json.loads(there_and_back(content, "json-strings")) == [f"ONE {literal} TWO"]
+    assert literal in there_and_back(content, "json-strings", backwards)
     assert literal not in translate(f"one {literal} two", PLAIN)  # of no program
 
 
-@pytest.mark.parametrize("text", ["{a} und {b}", "%s: %s", "%s, %s a", "👍, 👎", "%d %s"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{a} und {b}",
+        "{a}, v{n}",
+        "{b}one{/b}",
+        "{b}hi{/b}",
+        "%s: %s",
+        "%s, %s a",
+        "👍, 👎",
+        "%d %s",
+    ],
+)
 def test_what_does_not_touch_is_two(text: str) -> None:
     assert len(Placeholders().find(text)) == 2
 
@@ -82,6 +119,10 @@ def test_words_with_signs_are_no_placeholders(text: str) -> None:
         ("go", "%v %+v %[1]d m", ["%v", "%+v", "%[1]d"]),
         ("sh", "$HOME ${x} m", ["$HOME", "${x}"]),
         ("lisp", "~a ~,2f m", ["~a", "~,2f"]),
+        ("c++", "{:>5} {0} {{ m", ["{:>5}", "{0}", "{{"]),
+        ("gcc-internal", "%qs %<%E%> %'s %wd m", ["%qs", "%<%E%>", "%'", "%wd"]),
+        ("gfc-internal", "%C %L %qs m", ["%C", "%L", "%qs"]),
+        ("ocaml", "%.2f %Ld m", ["%.2f", "%Ld"]),
     ],
 )
 def test_directives_of_a_flag_stay(flag: str, text: str, directives: list[str]) -> None:
@@ -324,7 +365,8 @@ def test_a_comment_in_a_message_stays() -> None:
 TEMPLATES = (
     "{{% note %}}one{{% /note %}}", "one {{{x}}} two", "{!! x !!} one", "[% x %] one", "@{{x}} one",
     "{{#if a}}one{{else}}two{{/if}}", "{{a}}-{{b}} one", "{{ if .x }}one{{ end }}", "{%- x -%} one",
-    "one {{ x | f: 'a' }}",
+    "one {{ x | f: 'a' }}", "{if $x} one {/if}",
+    "<?php e(x) ?> one", "$!{x} one", "@lang('x') one",
 )  # fmt: skip
 
 
@@ -335,6 +377,15 @@ def test_templates_keep_their_braces(kind: FileFormat, text: str) -> None:
     if kind == "json-strings":
         text, wanted = json.dumps([text]), json.dumps([wanted])
     assert there_and_back(text, kind) == wanted
+
+
+def test_delimiters_of_mustache_stay_in_pages() -> None:
+    contents: dict[FileFormat, str] = {
+        "html": "<p>{{=<% %>=}} one", "markdown": "{{=<% %>=}} one\n",
+        "json-strings": '["{{=<% %>=}} one"]',
+    }  # fmt: skip
+    for kind, content in contents.items():
+        assert there_and_back(content, kind) == content.replace("one", "ONE")
 
 
 def test_programs_in_php_stay() -> None:
@@ -354,6 +405,11 @@ MARKDOWN = (
     ("# One {#id .c}\n", "# ONE {#id .c}\n"),
     ("import X, {Y} from 'y'\n\none", "import X, {Y} from 'y'\n\nONE"),
     ("export const x = {a: 1}\n\none", "export const x = {a: 1}\n\nONE"),
+    ("export const x = 1\n\none", "export const x = 1\n\nONE"),
+    ("[one two]{.a} three", "[ONE TWO]{.a} THREE"), ("H~2~O one", "H~2~O ONE"),
+    ("one ~two~", "ONE ~TWO~"), ("~5 one", "\\~5 ONE"), ("\\newpage\n\none", "\\newpage\n\nONE"),
+    ("<<< @/a.js{2}\n\none", "<<< @/a.js{2}\n\nONE"),
+    ("[!INCLUDE [a](b.md)]\n\none", "[!INCLUDE [a](b.md)]\n\nONE"),
     ("see [[a page|a label]] now", "SEE [[a page|a label]] NOW"),
     ("![[a.png]]\n\none", "![[a.png]]\n\nONE"),
     ("*[HTML]: Hyper Text\n", "*[HTML]: Hyper Text\n"),
@@ -557,6 +613,29 @@ def test_admonitions_in_one_another_are_bounded() -> None:
 def test_the_title_of_a_callout_is_a_text() -> None:
     content = "> one\n> [!tip] two\n> three\n"
     assert there_and_back(content, "markdown") == content.upper().replace("TIP", "tip")
+
+
+@pytest.mark.parametrize("start", ['<div translate="no">', '<section class="a notranslate">'])
+def test_what_html_keeps_goes_across_the_blocks_of_markdown(start: str) -> None:
+    end = f"</{start[1:].split()[0]}>"
+    inside = f"one *two*\n\n- three\n\n{start}\n\n# four\n\n{end}\n\n    five\n"
+    for before, after in (("six\n\n", "\n\nseven\n"), ("", "seven\n"), ("", "<b>seven</b>\n")):
+        content = f"{before}{start}\n\n{inside}\n{end}{after}"
+        made = there_and_back(content, "markdown")
+        assert made == content.replace("six", "SIX").replace("seven", "SEVEN")
+
+
+def test_an_element_that_is_ignored_goes_across_the_blocks_of_markdown() -> None:
+    markup = Markup(rules=TagRules(ignored=frozenset({"aside"})))
+    file = read_file("<aside>\n\none\n\n</aside>\n\ntwo\n", "markdown", markup)
+    assert [text.text for text in file.texts if any(map(str.isalpha, text.text))][-1] == "two"
+    assert "one" not in [text.text for text in file.texts]
+
+
+def test_an_element_without_its_end_is_named() -> None:
+    file = read_file('one\n\n<div translate="no">\n\ntwo\n', "markdown", Markup())
+    assert [(each.line, each.text) for each in file.kept] == [(3, "<div>")]
+    assert "no end tag" in file.kept[0].reason
 
 
 def test_html_in_other_blocks_is_named() -> None:

@@ -16,14 +16,22 @@ KINDS = {
     ".vtt": "vtt", ".srt": "srt",
 }  # fmt: skip
 FILES = sorted(path.name for path in FOLDER.iterdir())
-# What a translator that copies changes: a catalog gets its texts, a paragraph of HTML its white
-# space as a browser shows it, a line of a subtitle another length.
+# Lines that a translator that copies changes: a catalog and XLIFF get their texts, a paragraph of
+# HTML its white space as a browser shows it, a line of a subtitle another length.
 CHANGED = {
     "django.po": 11, "linguist.ts.xml": 4, "page.html": 5, "lecture.vtt": 4, "docusaurus.md": 2,
+    "angular.xlf.xml": 6, "plurals.ts.xml": 12, "segments.xlf.xml": 6, "xcode.xliff.xml": 3,
+    "xliff2.xlf.xml": 10,
 }  # fmt: skip
 # Of a translation in capitals: what has to be there.
 MADE = {
     "app.arb.json": ('"@@locale": "de"', '"Der Titel"', "GUTEN MORGEN, {name}!"),
+    "angular.xlf.xml": (
+        'MORGEN, <x id="INTERPOLATION" equiv-text="{{ name }}"/>!</target>\n        <context-group',
+        'equiv-text="&lt;b&gt;"/>EIN BUCH<x id="CLOSE_BOLD_TEXT"', '"&lt;br/&gt;"/>MARIA SCHLÄFT.',
+        '/>DAS BUCH<x id="CLOSE_LINK" ctype="x-a" equiv-text="&lt;/a&gt;"/> UND <x id="START_LINK',
+        "Bücher}}</source>\n      </trans-unit>",
+    ),
     "blade.html": (
         "@extends('layout')\n\n@section('content')\n", "@if ($books->count() > 0)\n", "@csrf\n",
         "{{-- Das sieht niemand. --}}", "@disabled($done)>GUTEN MORGEN!<",
@@ -78,11 +86,37 @@ MADE = {
         "if a &lt; b", "<kbd>Strg</kbd>", 'print("Guten Morgen")', ">Tom liest ein Buch.</p>",
         "MONTAG<option",
     ),
+    "plurals.ts.xml": (
+        "<numerusform>%n BÜCHER</numerusform>\n            <numerusform>%n BÜCHER</numerusform>",
+        "<numerusform>ICH LESE %Ln BÜCHER VON %1.</numerusform></translation>",
+        '"vanished">Where is it?', 'MORGEN, "%L1"!\nICH BIN', "<lengthvariant></lengthvariant>",
+        'x1b"/> hier</source>\n        <translation type="unfinished"></translation>',
+        '<translation type="unfinished">DAS WETTER',
+    ),
+    "segments.xlf.xml": (
+        '<mrk mid="0" mtype="seg">TOM LIEST.</mrk> <mrk mid="1" mtype="seg">MARIA <g id="1">SCH',
+        '</seg-source><target><mrk mid="0" mtype="seg">ICH BIN MÜDE.</mrk></target>\n<alt-trans',
+        'IST <bpt id="1">&lt;b></bpt>DER BAHNHOF<ept id="1">&lt;/b></ept>?</target>',
+        '"/></ph> hier</source></trans-unit>', '<mrk mtype="protected">Windows</mrk>!</target>',
+    ),
     "strings.xml": (
         ">Lesen</string>", 'example="Tom">%1$s</xliff:g>!', "<b>BAHNHOF</b>",
         r">ICH BIN\'S.\nWER BIST DU?<", "ICH LESE %d BÜCHER.",
     ),
     "topic.dita.xml": ("{title}</ph> GERN", '<xref href="b.dita"/>', "a\n  b</codeblock>"),
+    "xcode.xliff.xml": (
+        "</source>\n        <target>GUTEN MORGEN, %@!</target>\n        <note>Begrüßung am",
+        "<target>TOM LIEST %1$@ BÜCHER.\nMARIA SCHLÄFT &amp; TOM LIEST.</target>",
+        '<target state="translated">I am', "<source>%#@books@</source>\n      </trans-unit>",
+    ),
+    "xliff2.xlf.xml": (
+        '<target>HALLO <ph id="0" equiv="INTERPOLATION" disp="{{name}}"/>, HIER',
+        '">DAS <pc id="2">BUCH</pc></pc>.</target>',
+        '<source>Tom liest.</source><target>Tom is reading.</target>', "<skeleton>Guten Morgen<",
+        "<source>Ich lese.</source></segment>", "GUTEN MORGEN!\n  ICH BIN MÜDE.</target>",
+        '<target>WORT <pc id="1">EINS <mrk id="m" translate="no">Tom</mrk></pc><ph id="3" '
+        'equiv="LINE_BREAK" disp="&lt;br/&gt;"/>MARIA SCHLÄFT.</target>',
+    ),
 }  # fmt: skip
 
 

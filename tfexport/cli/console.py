@@ -3,7 +3,9 @@
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +21,7 @@ from tfexport.typing import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as ProgressOfRich
 
 
 LINE_EVERY = 30.0  # seconds, where there is no bar
@@ -161,6 +164,59 @@ def _file_lines(text: Callable[[int], str], total: Callable[[], int | None]) -> 
             click.echo(f"{described}{share}", err=True)
 
     return say
+
+
+class SoundBar:
+    """Shows how much of a sound has been transcribed: a bar, or now and then a line."""
+
+    def __init__(self, names: Sequence[str], bar: "ProgressOfRich | None") -> None:
+        """Show the first sound.
+
+        Args:
+            names: of all sounds.
+            bar: None where stderr is no terminal.
+        """
+        self._names, self._bar, self._timer = names, bar, LineTimer()
+        self._task = None if bar is None else bar.add_task(Path(names[0]).name, total=None)
+
+    def show(self, number: int, seconds: float, duration: float) -> None:
+        """Show that some seconds of a sound are done."""
+        times = " of ".join(str(timedelta(seconds=int(each))) for each in (seconds, duration))
+        count = f", sound {number + 1} of {len(self._names)}" if len(self._names) > 1 else ""
+        text = f"{Path(self._names[number]).name}: {times}{count}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=seconds, total=duration, description=text)
+        elif self._timer.is_due():
+            click.echo(text, err=True)
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """No bar, while something else is written to the terminal."""
+        if self._bar is not None:
+            self._bar.stop()
+        yield
+        if self._bar is not None:
+            self._bar.start()
+
+
+@contextlib.contextmanager
+def sound_bar(names: Sequence[str]) -> Iterator[SoundBar]:
+    """Give a ``SoundBar``."""
+    console = bar_console()
+    if console is None:
+        yield SoundBar(names, None)
+        return
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
+        progress.TaskProgressColumn(), progress.TimeElapsedColumn(), "left:",
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    with progress.Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as bar:
+        yield SoundBar(names, bar)
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -13,6 +13,7 @@ from tfexport.cli.console import cut_lines, needs, unknown_tokens
 from tfexport.cli.decoding_options import given, without_effect
 from tfexport.cli.terms_option import unmet, unmet_terms
 from tfexport.errors import ConfigError, InputError, Problem, join_problems, shown
+from tfexport.gc_pause import no_collecting
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import LanguagePair
@@ -30,6 +31,7 @@ _SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "xml", ".xml": "xml", ".md": "markdown",
     ".markdown": "markdown", ".srt": "srt", ".vtt": "vtt", ".po": "po", ".pot": "po",
     ".json": "json-strings", ".arb": "json-strings", ".xlf": "xml", ".xliff": "xml",
+    ".ts": "xml",
 }  # fmt: skip
 _MOST_LISTED = 20  # sentences
 MOST_BYTES = 64 << 20  # of a file, which is read as a whole
@@ -116,7 +118,8 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     keywords["return_scores"] = False
     language_pair = LanguagePair(call.source_language, call.target_language)
     try:
-        file = read_file(content, call.format, markup, FileOptions(fuzzy=call.fuzzy))
+        with no_collecting():
+            file = read_file(content, call.format, markup, FileOptions(fuzzy=call.fuzzy))
         found = translate_texts(engine, file.texts, keywords, language_pair, terms)
         # A text of a file is translated as a whole; a file that is one text, a sentence at a time.
         # A message of ICU alone has no translation: it stays empty in a catalog.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import new_file
-from tfexport.cli.console import spell
+from tfexport.cli.console import SoundBar, sound_bar, spell
 from tfexport.cli.decoding_options import engine_option
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime.parallel.cpu import MOST_THREADS
@@ -92,24 +92,26 @@ def transcribe(ctx: click.Context, /, bundle: str, sounds: tuple[str, ...], **va
         )
     opened = Engine(bundle, ThreadLayout(threads=threads), engine=engine)
     transcriber = Transcriber(opened, options, most)
-    writer = _Writer(sounds, kind, force)
-    if apart:
-        ctx.exit(writer.write_apart(transcriber, Path(output)))
-    if output == "-":
-        for text in writer.texts(transcriber):
-            click.echo(text, nl=False)
-            sys.stdout.flush()
-    else:
-        with new_file(Path(output), force) as path, path.open("w", encoding="utf-8") as file:
-            file.writelines(writer.texts(transcriber))
+    with sound_bar(sounds) as bar:
+        writer = _Writer(sounds, kind, force, bar)
+        if apart:
+            writer.write_apart(transcriber, Path(output))
+        elif output == "-":
+            for text in writer.texts(transcriber):
+                with bar.hidden():
+                    click.echo(text, nl=False)
+                    sys.stdout.flush()
+        else:
+            with new_file(Path(output), force) as path, path.open("w", encoding="utf-8") as file:
+                file.writelines(writer.texts(transcriber))
     ctx.exit(1 if writer.failed else 0)
 
 
 class _Writer:
     """Writes what was said in sounds, and reports those that failed."""
 
-    def __init__(self, sounds: Sequence[str], kind: str, force: bool) -> None:
-        self._sounds, self._kind, self._force = sounds, kind, force
+    def __init__(self, sounds: Sequence[str], kind: str, force: bool, bar: SoundBar) -> None:
+        self._sounds, self._kind, self._force, self._bar = sounds, kind, force, bar
         self.failed = 0
 
     def texts(self, transcriber: "Transcriber") -> "Any":
@@ -117,8 +119,8 @@ class _Writer:
         for _, text in self._outputs(transcriber):
             yield text
 
-    def write_apart(self, transcriber: "Transcriber", folder: Path) -> int:
-        """Write a file of each sound into a folder; return the exit status."""
+    def write_apart(self, transcriber: "Transcriber", folder: Path) -> None:
+        """Write a file of each sound into a folder."""
         names = [
             f"{Path(sound).stem}.{_SUFFIX.get(self._kind, self._kind)}" for sound in self._sounds
         ]
@@ -129,19 +131,19 @@ class _Writer:
         for number, text in self._outputs(transcriber):
             with new_file(folder / names[number], self._force) as path:
                 path.write_text(text, encoding="utf-8")
-        return 1 if self.failed else 0
 
     def _outputs(self, transcriber: "Transcriber") -> "Any":
         from tfexport.runtime.speech.transcription import Transcription
 
-        for number, found in enumerate(transcriber.stream(self._sounds)):
+        for number, found in enumerate(transcriber.stream(self._sounds, self._bar.show)):
             if isinstance(found, Transcription):
                 yield number, self._shown(self._sounds[number], found)
             else:
                 self.failed += 1
                 error: InputError = found.error
                 text, name = error.message.spelled(spell), self._sounds[number]
-                click.echo(text if name in text else f"{name}: {text}", err=True)
+                with self._bar.hidden():
+                    click.echo(text if name in text else f"{name}: {text}", err=True)
 
     def _shown(self, name: str, found: "Transcription") -> str:
         import json

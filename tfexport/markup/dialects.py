@@ -10,16 +10,20 @@ DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 # The constructs of each; groups of the patterns below have these names.
 _CONSTRUCTS: dict[Dialect, str] = {
     "commonmark": "",
-    "gfm": "front statement alert task footnote sign formula",
+    "gfm": "front statement alert task footnote sign formula lowered",
     "mkdocs": "front statement admonition attributes abbreviation contents snippet keys task "
-    "footnote definition sign formula marked",
+    "footnote definition sign formula marked lowered",
     "kramdown": "front statement attributes abbreviation contents footnote definition sign formula",
     "mdx": "front statement attributes program comment fence task footnote sign formula",
     "obsidian": "front statement alert task footnote formula wiki remark aside anchor marked "
     "hashtag",
 }
-# In a file of no named dialect "%% words %%" within a line may be words.
-_EVERY = frozenset(name for names in _CONSTRUCTS.values() for name in names.split()) - {"aside"}
+# In a file of no named dialect "%% words %%" within a line may be words; it may be of VitePress,
+# of Microsoft's documentation or of Pandoc.
+_EVERY = (
+    frozenset(name for names in _CONSTRUCTS.values() for name in names.split())
+    - {"aside"} | {"include", "command"}
+)  # fmt: skip
 FRONT = re.compile(
     r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)|\+{3}[ \t]*\n.*?\n\+{3}[ \t]*(?:\n|\Z)",
     re.DOTALL,
@@ -38,6 +42,7 @@ OWN_LINE = re.compile(
     r"|(?P<contents>\[(?:TOC|\[_?TOC_?\])\]\s*$)"
     r"|(?P<snippet>--8<--)|(?P<anchor>\^[\w-]+\s*$)"
     r"|(?P<remark>%%.*%%\s*$)|(?P<comment>\{/\*.*\*/\}\s*$)"  # comments of Obsidian, of MDX
+    r"|(?P<include><<<\s|\[!INCLUDE\s*\[)|(?P<command>\\[A-Za-z]{2,40}(?:\{[^{}]*\})*\s*$)"
     r"|(?P<fence>:::)"  # around a block of Docusaurus, MyST or Pandoc
 )
 # Blocks that are no words, of one line or several.
@@ -54,7 +59,9 @@ PROGRAM = re.compile(
     r"|(?:const|let|var)\s+[\w{\[]+.*=|(?:async\s+)?function\b[^(]*\(|class\s+\w+[^{.]*\{)"
     r"|export\s*[{*]"
 )
-PROGRAM_END = re.compile(r"[\"'})\];]\s*$")
+PROGRAM_END = re.compile(
+    r"[\"'})\];]\s*$|^export\s+(?:const|let|var)\s+\w+\s*=\s*(?:-?\d[\w.]*|true|false|null)\s*$"
+)
 # What a text begins with that is no words.
 OWN_START = re.compile(
     r"(?P<footnote>\[\^[^\]\s]+\]:\s*)|(?P<definition>:\s+(?=\S))"
@@ -77,10 +84,12 @@ PARTS = re.compile(
 
 
 # Signs around words, which parsers of CommonMark do not know: of a link to what a program of a
-# template finds, of a highlight.
+# template finds, of a highlight, of words with attributes, of an index below.
 AROUND = re.compile(
     r"(?P<statement>\[)(?P<label>[^\[\]\n]{1,200})(?P<target>\]\(\{[%{][^()\n]{1,200}[%}]\}[^()\s]{0,80}\))"
     r"|(?P<marked>==)(?P<words>[^\s=](?:[^=\n]{0,300}[^\s=])?)=="
+    r"|(?P<attributes>\[)(?P<named>[^\[\]\n]{1,200})(?P<names>\]\{:?\s?[#.][\w.#\s=\"'-]{1,200}\})"
+    r"|(?P<lowered>(?<!~)~)(?P<index>[^\s~]{1,80})~(?!~)"
 )
 
 

@@ -18,6 +18,8 @@ _C = (
     r"(?:<[A-Za-z0-9]{1,20}>|[diouxXeEfFgGaAcCspSnm%])"
     rf"|% [-+#0'I]*{_SIZE}{_LENGTH}[diouxXeEfFgGaAcCsp](?![^\W_])"
 )
+# gcc/pretty-print.cc and the front ends' own letters; gfortran's are %C and %L.
+_GCC = rf"%[<>'{{}}]|%[-+#q]*w?{_SIZE}{_LENGTH}[A-Za-z%@]"
 # https://docs.python.org/3/library/stdtypes.html#printf-style-string-formatting
 _PYTHON = (
     rf"%(?:\([^()\n]{{1,80}}\))?[-+#0]*{_SIZE}[hlL]?[diouxXeEfFgGcrsa%]"
@@ -29,6 +31,7 @@ _JAVA_PRINTF = (
 )
 # https://www.php.net/sprintf: a character after ' fills.
 _PHP = r"%(?:\d{1,2}\$)?(?:[-+0]|'.)*\d{0,4}(?:\.\d{1,4})?[bcdeEfFgGhHosuxX%]"
+_QT_PLURAL = r"%L?(?:n|\d{1,2})|%%"  # whose %n is the number, whatever follows it
 _QT = r"%L?(?:n(?![^\W_])|\d{1,2})|%%"  # https://doc.qt.io/qt-6/qstring.html#arg
 # https://docs.ruby-lang.org/en/3.3/format_specifications_rdoc.html
 _RUBY = (
@@ -41,18 +44,20 @@ _GO = r"%[-+#0]*(?:\[\d{1,2}\])?(?:\d{1,4}|\*)?(?:\.(?:\d{1,4}|\*)?)?[vTtbcdoOqx
 DIRECTIVES: dict[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for names, pattern in {
-        "c awk tcl elisp librep ycp d javascript": _C,
+        "c awk tcl elisp librep ycp d javascript modula2 ocaml": _C,
+        "gcc-internal gfc-internal": _GCC,
         "lua": rf"%q|{_C}",
         "perl": rf"%vd|{_C}",
         "objc": rf"%#@\w{{1,80}}@|%@|%\d{{1,2}}\$@|{_C}",
         "python": _PYTHON,
-        "python-brace rust": _BRACES,
+        "python-brace rust c++": _BRACES,
         "perl-brace": r"\{\w{1,80}\}",
         "java": r"\{\d{1,3}(?:,[^{}\n]{0,100})?\}",
         "java-printf": _JAVA_PRINTF,
         "csharp": r"\{\{|\}\}|\{\d{1,3}(?:,-?\d{1,4})?(?::[^{}\n]{0,100})?\}",
         "php": _PHP,
-        "qt qt-plural kde kde-kuit smalltalk": _QT,
+        "qt-plural": _QT_PLURAL,
+        "qt kde kde-kuit smalltalk": _QT,
         "ruby": _RUBY,
         "go": _GO,
         "sh-printf": rf"%b|{_C}",
@@ -66,11 +71,14 @@ DIRECTIVES: dict[str, re.Pattern[str]] = {
 # A directive of C that has a space for its flag, and goes on as a word: "20% discount".
 DOUBTFUL = re.compile(rf"(?<!%)% [-+#0'I]*{_SIZE}{_LENGTH}[diouxXeEfFgGaAcCsp](?=[^\W_])")
 _OF_C = frozenset(name for name, each in DIRECTIVES.items() if "% [" in each.pattern)
-# Names in texts of programs, of Laravel, Drupal, wikis and Chrome's extensions.
+# Names in texts of programs, of Laravel, Drupal, Symfony, PHP, Vue, wikis, Chrome's extensions and
+# Mozilla's entities.
 PROGRAM = "program"
 DIRECTIVES[PROGRAM] = re.compile(
-    r"(?<![^\s(\"'])[:@][a-z_]\w{0,79}(?![\w:@.-]\S)|\[\[[a-z_][\w.]{0,79}\]\]"
-    r"|(?<!\w)__(?:[a-z][a-z0-9_]{1,76}|[A-Z][A-Z0-9_]{1,76})__(?!\w)"
+    r"(?<![^\s(\"'])(?:[:!$]|@(?::[\w.]{1,80}\.)?)[a-z_]\w{0,79}(?![\w:@.-]\S)"
+    r"|\[\[ ?[a-z_][\w.]{0,79} ?\]\]"
+    r"|(?<![\w%])%[A-Za-z_]\w{1,79}%(?![\w%])|(?<![\w$])\$[A-Za-z_]\w{1,79}\$(?![\w$])"
+    r"|&[A-Za-z][\w.-]{0,79};|(?<!\w)__(?:[a-z][a-z0-9_]{1,76}|[A-Z][A-Z0-9_]{1,76})__(?!\w)"
 )
 
 

@@ -271,7 +271,8 @@ class Document:
                 whole.append([
                     number
                     for number, (variant, row) in enumerate(here, place)
-                    if not (variant.optional and row.kept) and self._is_whole(variant, row)
+                    if not (variant.optional and row.kept)
+                    and self._is_whole(variant, row, len(variants) > 1)
                 ])  # fmt: skip
                 place += len(variants)
             chosen = [found[0] if found else None for found in whole]
@@ -298,10 +299,11 @@ class Document:
             part if isinstance(part, str) else _translated(part, pairs) for part in self.parts
         )
 
-    def _is_whole(self, variant: Variant, row: Row) -> bool:
+    def _is_whole(self, variant: Variant, row: Row, has_placeholders: bool) -> bool:
         """Whether a translation has the placeholders of its sentence, each as often, and no other.
 
-        Those that a variant leaves out are put in later: its translation may not have them.
+        It has words besides them. Those that a variant leaves out are put in later: its translation
+        may not have them.
         """
         if row.kept:
             return True
@@ -313,6 +315,8 @@ class Document:
             rest.append(row.text[place:start])
             place = end
         other = "\n".join([*rest, row.text[place:]])
+        if has_placeholders and not any(map(str.isalnum, other)):
+            return False  # all words are lost
         return not self.foreign.find(other) and not any(
             occurs(other, literal) for literal in variant.left_out
         )

@@ -10,7 +10,7 @@ from itertools import accumulate, islice, pairwise
 from typing import Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.bilingual import Kind, find_units, kind_of, markup_of
+from tfexport.markup.bilingual import Kind, find_units, kind_of
 from tfexport.markup.directives import PROGRAM, accelerator, doubtful, formats_of
 from tfexport.markup.document import Markup
 from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
@@ -46,6 +46,7 @@ _VTT_TIMES = re.compile(
     re.MULTILINE,
 )
 _OF_FILE = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|\Z)")  # blocks that are no cues
+_QT_FORMATS = (("qt",), ("qt-plural",))  # of a message of Qt, and of one with a plural
 _NO_NUMBER = "it holds a line of times: what is above that line is no number of a cue"
 _NO_CUE = "it is no cue: it has no times in the form that the format asks for"
 
@@ -157,7 +158,7 @@ def _check_encoding(content: str, kind: FileFormat) -> None:
 def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
     newline = "\r\n" if "\r\n" in content else "\n"
     content = content.replace("\r\n", "\n")
-    places, references, unread = find_texts(content, markup.dialect)
+    places, references, unread = find_texts(content, markup.dialect, markup.rules)
 
     def write(made: Sequence[str | None]) -> str:
         written, begin = list[str](), 0
@@ -171,6 +172,8 @@ def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
                 begin = place.end
                 continue
             again = write_inline(text, place, references)
+            if not place.text[:1].isspace():
+                again = again.lstrip()  # an item's text decides what is within the item
             if again.split() == place.text.split():  # nothing was translated
                 written.append(content[begin : place.end])
                 begin = place.end
@@ -204,23 +207,37 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
 def _bilingual(content: str, kind: Kind, markup: Markup) -> TextFile:
     """The texts of a file with translations, of which those that are there stay."""
     units, kept = find_units(content, kind, markup)
-    if kind == "xliff":
-        inside = markup_of(markup)
-        texts = [Text(unit.text, inside, unit.line) for unit in units]
-    else:
-        formats = ("qt",)
-        inside = _of_program(markup, formats)
-        texts = [_of_catalog(unit.text, inside, formats, unit.line) for unit in units]
+    of_program, texts = _of_program(markup), list[Text]()
+    by_formats = {names: _of_program(markup, names) for names in ((), ("qt",), ("qt-plural",))}
+    for unit in units:
+        if unit.rules is not None:
+            inside = replace(of_program, format="xml", rules=unit.rules)
+            texts.append(Text(unit.text, inside, unit.line))
+        else:
+            formats = _QT_FORMATS[unit.plural] if kind == "ts" else ()
+            texts.append(_of_catalog(unit.text, by_formats[formats], formats, unit.line))
 
     def write(made: Sequence[str | None]) -> str:
         written, place = list[str](), 0
-        for unit, text in zip(units, made, strict=True):
-            now = content[unit.begin : unit.end] if text is None else unit.write(text)
+        for unit, source, text in zip(units, texts, made, strict=True):
+            same = text is None or (text == unit.text and not _has_words(source))
+            now = content[unit.begin : unit.end] if same else unit.write(text or "")
             written += [content[place : unit.begin], now]
             place = unit.end
         return "".join(written) + content[place:]
 
     return TextFile(texts, write, kept)
+
+
+def _has_words(text: Text) -> bool:
+    """Whether a text has a letter outside of its placeholders."""
+    for segment in text.markup.read(text.text).segments:
+        ends = [0, *(end for _, end in segment.kept)]
+        starts = [*(start for start, _ in segment.kept), len(segment.text)]
+        spans = zip(ends, starts, strict=True)
+        if any(any(map(str.isalpha, segment.text[slice(*span)])) for span in spans):
+            return True
+    return False
 
 
 def _of_catalog(text: str, markup: Markup, formats: Sequence[str], line: int) -> Text:
@@ -328,6 +345,7 @@ def _subtitles(
     line, before, start_at = 1, 0, 0
     kept = list[KeptPart]()
     said, speakers = list[list[Speech]](), find_speakers(cues)
+    with_tags = _with_tags(markup)
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)
         above = times.search(content, start_at)
@@ -346,7 +364,7 @@ def _subtitles(
         of_speech = line
         for speech in said[-1]:
             of_speech -= speech.joined
-            texts.append(Text(speech.text, _with_tags(markup), of_speech))
+            texts.append(Text(speech.text, with_tags, of_speech))
             of_speech += speech.text.count("\n") + 1
 
     def write(made: Sequence[str | None]) -> str:

@@ -65,7 +65,7 @@ _PHP = re.compile(r"<\?(?:php\b|=).*?(?:\?>|\Z)", re.DOTALL)
 _PHP_BEGIN, _PHP_INSIDE, _PHP_END = "\ue200", "\ue201", "\ue202"
 _HIDDEN_PHP = re.compile(f"({_PHP.pattern}|{_PHP_BEGIN}[^{_PHP_END}]*{_PHP_END})", re.DOTALL)
 _ENDS = frozenset(".!?:…")
-_ANY_MARKUP = re.compile(r"[<&\r\0]")  # of which a parser makes something else
+_SIGNS = re.compile(r"[<&%{@\r\n\0]")  # of tags, statements and lines; without any it is words
 _UNFINISHED = re.compile(r"<[A-Za-z/!?]")
 
 
@@ -80,6 +80,8 @@ def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
         InputError: there are too many tags.
         MissingDependencyError: turbohtml is not installed.
     """
+    if text and not _SIGNS.search(text):
+        return [Token("text", text, text=text)]
     tokens = list[Token]()
     for token in _of_programs(text, rules) if rules.program else _tokens(text, rules):
         if len(tokens) > MOST_TAGS:
@@ -91,6 +93,35 @@ def read_html(text: str, rules: TagRules = NO_RULES) -> list[Token]:
     folded = _fold_notes(folded)
     match_tags(folded, _ENDED_BY)
     return folded
+
+
+def kept_element(text: str, rules: TagRules = NO_RULES) -> str | None:
+    """The name of an element that a text begins and does not end, and whose content is kept."""
+    tokens = [*_tokens(text, rules)]
+    match_tags(tokens, _ENDED_BY)
+    return next((token.name for token in tokens if token.keep and not token.closed), None)
+
+
+def end_of(name: str, text: str, depth: int, rules: TagRules = NO_RULES) -> tuple[int, int]:
+    """Where the elements of a name end in a text that is inside of them.
+
+    Args:
+        name: of the elements.
+        text: HTML.
+        depth: how many of them are around the beginning of the text.
+        rules: for elements, besides those of HTML.
+
+    Returns:
+        The place after the last end tag, or that after the text, and how many are around it.
+    """
+    place = 0
+    for token in _tokens(text, rules):
+        place += len(token.raw)
+        if token.name == name:
+            depth += {"open": 1, "close": -1}.get(token.kind, 0)
+        if not depth:
+            break
+    return place, depth
 
 
 def _apart(tokens: Sequence[Token]) -> list[Token]:
@@ -205,9 +236,6 @@ def _lines_of_blade(token: Token) -> Iterator[Token]:
 
 
 def _raw_tokens(text: str, rules: TagRules) -> Iterator[Token]:
-    if text and not _ANY_MARKUP.search(text):
-        yield Token("text", text, text=text)
-        return
     try:
         from turbohtml import TokenType, tokenize
     except ImportError:

@@ -25,6 +25,7 @@ from tfexport.markup.dialects import (
     constructs,
     is_known,
 )
+from tfexport.markup.html_reader import end_of, kept_element
 from tfexport.markup.tokens import (
     NO_RULES,
     Flow,
@@ -63,6 +64,7 @@ _IN_BLOCK = (
     "HTML in a list, a quotation or an admonition is not read; write it at the start of a line"
 )
 _IN_ADMONITIONS = "it is in too many admonitions; write it outside of some of them"
+_NOT_ENDED = "its content is not translated, and it has no end tag: nothing below it is read"
 _MOST_ADMONITIONS = 20  # in one another
 _ENDING = ("fence", "html_block", "hr")  # blocks that end an admonition
 _BREAK = re.compile(r"(?:\\| *)\n *")
@@ -107,13 +109,14 @@ def _parser() -> "MarkdownIt":
 
 
 def find_texts(
-    content: str, dialect: Dialect | None = None
+    content: str, dialect: Dialect | None = None, rules: TagRules = NO_RULES
 ) -> tuple[list[Place], References, list[KeptPart]]:
     """Find the texts of a document: paragraphs, headings, cells of tables, blocks of HTML.
 
     Args:
         content: the document.
         dialect: whose constructs are known; None for those of all dialects.
+        rules: for elements of HTML, besides its own.
 
     Returns:
         The texts in order, the labels of links, which ``read_inline`` needs, and what has words,
@@ -130,10 +133,12 @@ def find_texts(
     skipped = content[: front.end()] if front else ""
     # The front is made a comment of as many lines, which the parser keeps out.
     hidden = "\n" * skipped.count("\n")
-    finder = _Finder(content, (hidden + content[len(skipped) :]).split("\n"), known)
+    lines = (hidden + content[len(skipped) :]).split("\n")
+    finder = _Finder(content, lines, known, rules)
     env: dict[str, Any] = {}
     for token in _parser().parse("\n".join(finder.lines), env):
         finder.add(token)
+    finder.end()
     references = env.get("references", {})
     # A footnote of one word looks as the address of a link.
     labels = {name: one for name, one in references.items() if name[:1] != "^"}
@@ -143,10 +148,15 @@ def find_texts(
 class _Finder:
     """Collects the texts of a document with their places, from the parser's tokens in order."""
 
-    def __init__(self, content: str, lines: Sequence[str], known: frozenset[str]) -> None:
+    def __init__(
+        self, content: str, lines: Sequence[str], known: frozenset[str], rules: TagRules
+    ) -> None:
         self.lines = lines
         self.places, self.unread = list[Place](), list[KeptPart]()
         self._content, self._cursor, self._known = content, 0, known
+        self._rules = rules
+        self._around, self._around_depth = "", 0  # an element around the blocks that keeps them
+        self._around_line = 0
         self._in_admonition, self._depth = False, 0
         self._own = _own_lines("\n".join(lines), known)
         self._offsets = [0, *accumulate(len(line) + 1 for line in content.split("\n"))]
@@ -165,6 +175,8 @@ class _Finder:
             line = token.map[0] + first
             if token.type == "html_block":
                 self._add_html(token.content.rstrip("\n"), line)
+            elif self._around_depth:
+                pass
             elif token.type == "inline":
                 self._add_titles(token.content.split("\n"), line)
                 self._add_lines(token.content.split("\n"), line)
@@ -174,6 +186,12 @@ class _Finder:
             self._in_admonition = False
         if token.type != "paragraph_open":
             self._item = token.type == "list_item_open"
+
+    def end(self) -> None:
+        """Tell of an element that keeps all to the end, as it is not ended."""
+        if self._around_depth:
+            text = f"<{self._around}>"
+            self.unread.append(KeptPart(self._around_line, text, _NOT_ENDED))
 
     def _add_body(self, text: str, first: int) -> None:
         """Take the body of an admonition, which is no code to Python-Markdown."""
@@ -200,13 +218,25 @@ class _Finder:
                 self.places.append(place)
 
     def _add_html(self, text: str, first: int) -> None:
+        kept, self._around_depth = (
+            end_of(self._around, text, self._around_depth, self._rules)
+            if self._around_depth
+            else (0, 0)
+        )
+        if self._around_depth:
+            return
         start = self._offsets[first]
         if not self._content.startswith(text, start):  # it has the signs of a block before it
             if any(map(str.isalpha, re.sub(r"<[^<>]*>", "", text))):
                 self.unread.append(KeptPart(first + 1, text, _IN_BLOCK))
             return
         self._cursor = start + len(text)
-        self.places.append(Place(start, self._cursor, first + 1, text, (), html=True))
+        rest = text[kept:]
+        if rest.strip():
+            line = first + 1 + text.count("\n", 0, kept)
+            self.places.append(Place(start + kept, self._cursor, line, rest, (), html=True))
+        if around := kept_element(rest, self._rules):
+            self._around, self._around_depth, self._around_line = around, 1, first + 1
 
     def _add_lines(self, parts: Sequence[str], first: int) -> None:
         spans = [self._span(part, number) for number, part in enumerate(parts, first)]
@@ -457,6 +487,8 @@ class _Walk:
             yield from self._parts(content[place : found.start()])
             begin, words, end = (
                 ("[", found["label"], found["target"]) if found["label"] else
+                ("[", found["named"], found["names"]) if found["named"] else
+                ("~", found["index"], "~") if found["index"] else
                 ("==", found["words"], "==")
             )  # fmt: skip
             yield Token("open", self._expect(begin), "inline", begin)

@@ -34,7 +34,9 @@ PATTERNS: dict[Kind, str] = {
     r"|(?<!\d)(?<!\d\s)%(?:[dsf]|\.\d{1,3}f)(?=[^\W\d_]{1,3}(?![^\W_]))"
     r"|%#@\w{1,80}@|%%|%(?:n|L?\d{1,2})(?![\w%])",
     "braces": r"\{\{\{[^{}]{1,200}\}\}\}|\{!![^{}]{1,200}!!\}|\[%[^\[\]]{1,200}%\]"
-    r"|\$?\{\{[^{}]{1,200}\}\}|[$#]\{[^{}]{1,200}\}|(?<!%)%\{[^{}]{1,200}\}"
+    r"|\{\{=[^={}]{1,40}=\}\}|\{[^{}$]{0,100}\$[A-Za-z_][^{}]{0,200}\}"
+    r"|<\?(?:php\b|=)(?:[^?]|\?(?!>)){1,200}\?>|(?<!\w)@[a-z]{2,20}\([^()]{0,200}\)"
+    r"|\$?\{\{[^{}]{1,200}\}\}|(?:\$!?|#)\{[^{}]{1,200}\}|(?<!%)%\{[^{}]{1,200}\}"
     r"|\{[^{}\s,]{0,80}\}|\{ [^{}\s,]{1,80} \}|\$t\([^()]{1,200}\)"
     r"|\{%[^{}]{1,200}%\}|\{#[^{}]{1,200}#\}|<%(?:[^%<]|%(?!>)|<(?!%)){1,200}%>",
     "icu": "",  # nested braces, which no pattern describes: see ``_icu``
@@ -47,7 +49,7 @@ _SIGNS: dict[Kind, tuple[str, ...]] = {
     "url": ("://", "www."),
     "email": ("@",),
     "printf": ("%",),
-    "braces": ("{", "[%", "$t(", "<%"),
+    "braces": ("{", "[%", "$t(", "<%", "<?", "@"),
     "icu": ("{",),
 }
 USUAL: tuple[Kind, ...] = ("url", "email", "printf", "braces", "icu", "emoji")
@@ -62,6 +64,9 @@ _AFTER = re.compile(
     r"(?<=[A-Za-z])[^\W\d_]{1,3}(?![^\W_])"  # %ds, %.1fMB, and short words: %sund
     r"|@[\w-]{1,63}(?:\.[\w-]{1,63})+|[%\u2030\u00b0$\u20ac\u00a3\u00a5](?!\w)"
 )
+# Letters that touch a name in braces: v{n}, {n}px, {n}er. Scripts without spaces have words there.
+_LETTERS_BEFORE = re.compile(r"(?<![^\s(\[\"'])[A-Za-z]{1,2}\Z")
+_LETTERS_AFTER = re.compile(r"[A-Za-z\xc0-\u024f]{1,3}(?![^\W_]|\{)")
 _BETWEEN = re.compile(r"[^\s\w]{1,2}|[x_]")
 _MOST_PATTERNS = 20
 _LONGEST_PATTERN = 200
@@ -141,9 +146,15 @@ def _joined(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]
     """Placeholders with the signs that touch them, those that touch as one."""
     joined = list[tuple[int, int]]()
     for start, end in spans:
+        named = text[start] == "{" and text[end - 1] == "}" and " " not in text[start:end]
         if not joined or joined[-1][1] < start:
             start -= _BEFORE.search(text[max(0, start - 2) : start]) is not None
-        if after := _AFTER.match(text, end):
+        named = (
+            text[start:end].startswith("{") and text[end - 1] == "}" and " " not in text[start:end]
+        )
+        if named and (letters := _LETTERS_BEFORE.search(text[max(0, start - 3) : start])):
+            start -= len(letters[0])
+        if after := _AFTER.match(text, end) or (named and _LETTERS_AFTER.match(text, end)):
             end = after.end()
         between = text[joined[-1][1] : start] if joined else " "
         if joined and (start <= joined[-1][1] or _BETWEEN.fullmatch(between)):

@@ -45,7 +45,7 @@ def find_speakers(cues: Sequence[str]) -> frozenset[str]:
         found["name"]
         for cue in cues
         for line in cue.split("\n")
-        if (found := _LABEL.match(line, len(_start_of(line))))
+        if (found := _LABEL.match(line, _start_of_words(line)))
     )
     return frozenset(
         name
@@ -81,6 +81,9 @@ def split_speeches(cue: str, speakers: frozenset[str]) -> list[Speech]:
         begins = begins or bool(label)
         found = list(_parts(line[len(start) + len(label) :]))
         found[0].start = start + label + found[0].start
+        if len(found) > 1 and found[0].end and not found[1].end:  # words after a sound
+            spoken = _label(found[1].text, 0, speakers)
+            found[1].start, found[1].text = spoken, found[1].text[len(spoken) :]
         if goes_on and not begins and not found[0].end:
             speeches[-1].text += f"\n{line if len(found) == 1 else found[0].text}"
             found = found[1:]
@@ -89,8 +92,11 @@ def split_speeches(cue: str, speakers: frozenset[str]) -> list[Speech]:
     return speeches
 
 
-def _start_of(line: str) -> str:
-    return (_DASH.match(line) or _POSITION.match(line))[0]  # type: ignore[index]
+def _start_of_words(line: str) -> int:
+    """The length of what is before the words of a line: a dash, a sound in brackets."""
+    start = (_DASH.match(line) or _POSITION.match(line)).end()  # type: ignore[union-attr]
+    heard = _HEARD_FIRST.match(line, start)
+    return heard.end() if heard else start
 
 
 def _label(line: str, place: int, speakers: frozenset[str]) -> str:

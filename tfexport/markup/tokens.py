@@ -21,7 +21,7 @@ CODE_BLOCK = (
 )
 STATEMENT = re.compile(
     rf"({CODE_BLOCK}|\{{\{{--(?:(?!\{{\{{--)(?:.|\n)){{0,2000}}?--\}}\}}"
-    r"|(?<!\{)\{%[^{}]{1,300}%\}(?!\})|<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
+    r"|(?<!\{)\{%[^{}]{1,300}%\}(?!\})|(?<!\{\{=)<%(?![=-])(?:[^%<]|%(?!>)|<(?!%)){1,300}%>"
     r"|\{\{[-~]?\s?(?:[%<#/^!>]|(?:if|else|end|range|with|block|define|template)(?=\s|[-~]?\}\}))"
     r"[^{}]{0,300}\}\})"
 )
@@ -50,6 +50,8 @@ class TagRules:
             times ``<00:01.500>`` are tags, and an empty line and a line break after the end of a
             sentence end one.
         literals: placeholders that have the form of tags, such as Ruby's ``%<name>d``.
+        codes: whether the text is of XLIFF, whose codes at either end of something are an element.
+        preserved: whether the line breaks of XML count, as with ``xml:space="preserve"``.
     """
 
     ignored: frozenset[str] = frozenset()
@@ -58,6 +60,8 @@ class TagRules:
     outline: bool = True
     program: bool = False
     literals: tuple[str, ...] = ()
+    codes: bool = False
+    preserved: bool = False
 
 
 NO_RULES = TagRules()

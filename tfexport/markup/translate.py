@@ -2,11 +2,12 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tfexport.errors import ConfigError, InputError, TfexportWarning, TooLongError, join_some
+from tfexport.gc_pause import no_collecting
 from tfexport.markup.document import (
     Document,
     Markup,
@@ -125,7 +126,8 @@ def translate_texts(
         ConfigError: options are wrong.
         MissingDependencyError: a parser is not installed.
     """
-    documents = [_read(text, number) for number, text in enumerate(texts, 1)]
+    with no_collecting():
+        documents = [_read(text, number) for number, text in enumerate(texts, 1)]
     aligned = any(document.aligned for document in documents)
     if aligned and engine.manifest.module_io is not None:
         raise ConfigError(
@@ -140,8 +142,8 @@ def translate_texts(
     languages = ModelLanguages.of(engine.path.stem, engine.manifest.languages, None)
     source = language_pair.source or languages.default_source or _only(languages.sources)
     target = language_pair.target or _only(languages.targets)
-    split = _splitter(engine, resolved, source, target)
-    return _translated(engine, documents, resolved, terms, split)
+    jobs = _Encoder(engine, resolved, source, target, terms).jobs(documents)
+    return _translated(engine, documents, resolved, terms, jobs)
 
 
 def _only(codes: Sequence[str]) -> str:
@@ -154,28 +156,6 @@ def _read(text: Text, number: int) -> Document:
         return text.markup.read(text.text)
     except InputError as error:
         raise InputError(f"text {number}: {error}") from None
-
-
-def _splitter(
-    engine: Engine, options: ResolvedOptions, source: str, target: str
-) -> Callable[[str], SplitText]:
-    """How words are divided into sentences; those that are too long for the model are divided."""
-    split: Split = "none" if engine.manifest.reads == "texts" else "punctuation"
-    join = join_of(target)
-
-    def fits(sentence: str) -> bool:
-        try:
-            engine.texts.encode(
-                sentence, options.truncate, options.max_input_length, options.framing
-            )
-        except TooLongError:
-            return False
-        return True
-
-    def sentences(text: str) -> SplitText:
-        return split_text(text, source, split, join).divided(fits)
-
-    return sentences
 
 
 @dataclass(frozen=True)
@@ -191,32 +171,75 @@ class _Job:
     sentence: str | None
 
 
-def _jobs(
-    engine: Engine,
-    documents: Sequence[Document],
-    options: ResolvedOptions,
-    terms: Terms | None,
-    split: Callable[[str], SplitText],
-) -> Iterator[_Job]:
-    """The sentences of all documents in order, found while those before them are decoded."""
-    texts, number = engine.texts, 0
-    wordless = frozenset({*engine.manifest.hidden_ids, engine.manifest.special_ids.unk})
-    for document in documents:
-        document.cut(split)
-        flags = zip(document.sentences, document.worded, document.optional, strict=True)
-        for sentence, worded, optional in flags:
-            request = None
-            if worded:
-                with contextlib.suppress(*((TooLongError,) if optional else ())):
-                    request = engine.request(
-                        sentence, number, (), options, as_ids=False,
-                        required=engine.required(sentence, terms, options),
-                    )  # fmt: skip
-            if request and not has_words(sentence, request.ids, wordless, texts):
+class _Encoder:
+    """Divides words into sentences that fit the model, and makes requests of these.
+
+    Args:
+        engine: the model.
+        options: how to decode.
+        source: code of the language of the texts; empty if it is unknown.
+        target: that of the translations.
+        terms: of all texts.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: ResolvedOptions,
+        source: str,
+        target: str,
+        terms: Terms | None,
+    ) -> None:
+        self._engine, self._options, self._terms = engine, options, terms
+        self._split: Split = "none" if engine.manifest.reads == "texts" else "punctuation"
+        self._source, self._join = source, join_of(target)
+        hidden, unk = engine.manifest.hidden_ids, engine.manifest.special_ids.unk
+        self._wordless = frozenset({*hidden, unk})
+        self._ids = dict[str, list[int]]()  # of the sentences of the document that is read
+
+    def split(self, text: str) -> SplitText:
+        """Divide the words of a segment."""
+        return split_text(text, self._source, self._split, self._join).divided(self._fits)
+
+    def _fits(self, sentence: str) -> bool:
+        options = self._options
+        try:
+            self._ids[sentence] = self._engine.texts.encode(
+                sentence, options.truncate, options.max_input_length, options.framing
+            )
+        except TooLongError:
+            return False
+        return True
+
+    def jobs(self, documents: Iterable[Document]) -> Iterator[_Job]:
+        """The sentences of all documents in order, found while those before them are decoded."""
+        number = 0
+        for document in documents:
+            self._ids.clear()
+            document.cut(self.split)
+            flags = zip(document.sentences, document.worded, document.optional, strict=True)
+            for sentence, worded, optional in flags:
                 request = None
-            yield _Job(request, sentence)
-            number += 1
-        yield _Job(None, None)
+                if worded:
+                    with contextlib.suppress(*((TooLongError,) if optional else ())):
+                        request = self._request(sentence, number)
+                if request and not has_words(
+                    sentence, request.ids, self._wordless, self._engine.texts
+                ):
+                    request = None
+                yield _Job(request, sentence)
+                number += 1
+            yield _Job(None, None)
+
+    def _request(self, sentence: str, number: int) -> Request | None:
+        options, required = self._options, None
+        if self._terms:
+            required = self._engine.required(sentence, self._terms, options)
+        ids = self._ids.get(sentence) if required is None else None  # terms need the whole text
+        return self._engine.request(
+            sentence if ids is None else ids, number, (), options, as_ids=ids is not None,
+            required=required,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -234,9 +257,8 @@ def _translated(
     documents: Sequence[Document],
     options: ResolvedOptions,
     terms: Terms | None,
-    split: Callable[[str], SplitText],
+    jobs: Iterable[_Job],
 ) -> Translation:
-    jobs = _jobs(engine, documents, options, terms, split)
     texts, unfinished, counts = list[str](), 0, list[int]()
     unmet, lost = list[tuple[str, tuple[Term, ...]]](), list[list[str]]()
     decoded, waiting = list[_Decoded](), iter(documents)

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from xml.parsers import expat
 
 from tfexport.errors import InputError
+from tfexport.markup.codes import pair_codes
 from tfexport.markup.tokens import (
     MOST_TAGS,
     ONE_LINE,
@@ -23,12 +25,20 @@ _PROLOG = re.compile(r"\s*<(?:\?xml\s|!DOCTYPE)")
 _ROOT = "<r>", "</r>"  # around a text that is a part of a document
 _MOST_LEVELS = 10_000
 _LINES = "#lines"  # the name of a text whose line breaks count, until it is divided
-# Of HTML 5, of ITS 2.0 (https://www.w3.org/TR/its20/), and of Android's resources.
-_NOT_TRANSLATED = (("translate", "no"), ("its:translate", "no"), ("translatable", "false"))
+# Of HTML 5, of ITS 2.0 (https://www.w3.org/TR/its20/), of Android's resources, of XLIFF 1.2.
+_NOT_TRANSLATED = (
+    ("translate", "no"), ("its:translate", "no"), ("translatable", "false"),
+    ("mtype", "protected"),
+)  # fmt: skip
 
 
-_ANDROID = re.compile(r"\s*(?:<\?xml[^<>]*\?>|<!--.*?-->|\s)*<resources[\s>]", re.DOTALL)
-_ANDROID_LINE = re.compile(r"(\\n|(?<!\\)\")")  # a quotation mark is of the text with a backslash
+_ANDROID = re.compile(r"\s*(?:<\?xml[^<>]*\?>|<!--(?:(?!-->).)*-->|\s)*<resources[\s>]", re.DOTALL)
+_ANDROID_SPACE = r"(?:\\u(?:0020|00[aA]0))+"  # which stays at the start and at the end of a text
+_ANDROID_LINE = re.compile(
+    rf"(\\[nt]|(?<!\\)\"|\A{_ANDROID_SPACE}|{_ANDROID_SPACE}\Z)"
+)  # a quotation mark is of the text with a backslash
+_ANDROID_REFERENCE = re.compile(r"\s*[@?](?:\+?(?:[\w.]+:)?\w+/[\w.]+|null|empty)\s*")
+_ANDROID_CHARACTERS = re.compile(r"(?<!\\)(?:\\u[0-9A-Fa-f]{4})+")
 _ANDROID_ESCAPE = re.compile(r"\\([\"'@?])")
 
 
@@ -41,19 +51,34 @@ def is_android(text: str) -> bool:
 
 
 def unescape_android(tokens: Sequence[Token]) -> list[Token]:
-    """Tokens whose texts are without escapes, and divided at line breaks that are written."""
+    """Tokens whose texts are without escapes, and divided at line breaks that are written.
+
+    A text that names another resource, such as ``@string/name``, stays as it is.
+    """
     made = list[Token]()
     for token in tokens:
+        if token.kind == "text" and _ANDROID_REFERENCE.fullmatch(token.raw):
+            made.append(replace(token, kind="kept", flow="block"))
+            continue
         parts = split_lines(token, _ANDROID_LINE) if token.kind == "text" else (token,)
         for part in parts:
-            part.text = _ANDROID_ESCAPE.sub(r"\1", part.text)
+            characters = _ANDROID_CHARACTERS.sub(_characters, part.text)
+            part.text = _ANDROID_ESCAPE.sub(r"\1", characters)
             made.append(part)
     return made
 
 
+def _characters(escapes: re.Match[str]) -> str:
+    """The characters of escapes with ``u``; the escapes if they are none."""
+    try:
+        return bytes.fromhex(escapes[0].replace("\\u", "")).decode("utf-16-be")
+    except UnicodeDecodeError:
+        return escapes[0]
+
+
 def escape_android(text: str) -> str:
     """Text as Android's resources write it."""
-    return re.sub(r"([\"'])", r"\\\1", escape(text))
+    return re.sub(r"([\"']|\A[@?](?=\w))", r"\\\1", escape(text))
 
 
 def read_xml(text: str, rules: TagRules) -> list[Token]:
@@ -69,6 +94,8 @@ def read_xml(text: str, rules: TagRules) -> list[Token]:
     tokens = _Reader(text, rules).tokens
     match_tags(tokens, {})
     folded = fold_kept(tokens)
+    if rules.codes:
+        folded = pair_codes(folded)
     match_tags(folded, {})
     _set_flow(folded, rules)
     return folded
@@ -85,7 +112,7 @@ class _Reader:
         self._found = list[tuple[int, Token]]()
         self._texts = list[list[str]]()
         self._levels = 0
-        self._preserved = [False]  # whether the lines of a text are those of its element
+        self._preserved = [rules.preserved]  # whether the lines of a text are those of its element
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.ordered_attributes = True
         parser.StartElementHandler = self._start
@@ -154,7 +181,10 @@ class _Reader:
         self._add(Token("empty", "", "hidden" if hidden else "block"))
 
     def _entity(self, name: str, *_: Any) -> None:
-        raise InputError(f"it declares the entity {name!r}; entities of a document are not read")
+        line = self._parser.CurrentLineNumber
+        raise InputError(
+            f"line {line}: it declares the entity {name!r}; entities of a document are not read"
+        )
 
 
 def _joined(tokens: list[Token]) -> list[Token]:

@@ -31,6 +31,27 @@ def test_differing_tables_are_used_as_they_are_and_noted(tmp_path: Path) -> None
     assert not config.tie_output
 
 
+def test_absent_table_is_one_that_is_there_if_all_are_equal(tmp_path: Path) -> None:
+    """Of two tables a merged adapter may save one: findings/peft_merged_save_differs.sh."""
+    folder = save_folder(make_model("bart", untied=True), tmp_path / "model")
+    shared, source, target = (
+        f"model.{it}.weight" for it in ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
+    )
+
+    def leave_out_target(state: dict[str, Tensor], more: float) -> None:
+        state.pop(target, None)
+        state[source] = state[shared] + more
+
+    change_weights(folder, lambda state: leave_out_target(state, 0))
+    assert load_checkpoint(folder).config.tie_embeddings
+    change_weights(folder, lambda state: leave_out_target(state, 1))
+    with pytest.raises(CheckpointError) as refusal:
+        load_checkpoint(folder)
+    assert (
+        f"{target} is missing, and nothing says which table it has: {shared}, {source} differ"
+    ) in str(refusal.value)
+
+
 @pytest.mark.parametrize(
     ("family", "alone"),
     [

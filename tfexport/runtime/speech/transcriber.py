@@ -208,13 +208,17 @@ class Transcriber:
             return self._reader.features(self._reader.padded(samples)), seconds
         return self._reader.features(self._reader.normalized(samples)), seconds
 
-    def stream(self, sounds: Iterable[Any]) -> Iterator[Transcription | Failed]:
+    def stream(
+        self, sounds: Iterable[Any], heard: Callable[[int, float, float], None] | None = None
+    ) -> Iterator[Transcription | Failed]:
         """Transcribe any number of sounds, and give the results in their order.
 
         Windows of ``batch_size`` sounds are decoded together. The error of a sound is its result.
 
         Args:
             sounds: see ``features``.
+            heard: takes the number of the first sound that is being transcribed, from 0, how many
+                of its seconds have been, and its duration; called after every window.
         """
         waiting, running = enumerate(sounds), list[Sound]()
         done: dict[int, Transcription | Failed] = {}
@@ -235,6 +239,10 @@ class Transcriber:
             for sound, problem in self.step(running):
                 running.remove(sound)
                 done[sound.number] = Failed(problem, sound.number)
+            if heard is not None and running:
+                first = running[0]
+                seconds = min(first.seek * FRAME_SECONDS, first.duration)
+                heard(first.number, seconds, first.duration)
             for sound in [each for each in running if each.ended]:
                 running.remove(sound)
                 done[sound.number] = self.result(sound)

@@ -1,5 +1,6 @@
 """Languages of models, and their codes: models, protocols and libraries write them differently."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,6 +153,7 @@ def language_name(code: str) -> str:
     return f"{name} ({script})" if script else name
 
 
+@functools.lru_cache(64)
 def splitting_code(code: str) -> str:
     """The code that sentence splitting uses."""
     return Code.of(code).language

@@ -112,11 +112,20 @@ def _resolve(
             f"tie_word_embeddings is false in config.json, so no table takes the place of {head}"
         )
     present = [name for name in (shared, *names) if name is not None and name in tensors]
+    problems = []
+    if not tied and shared is not None:
+        tables = [name for name in present if name != head]
+        problems += [
+            f"{name} is missing, and nothing says which table it has: {', '.join(tables)} differ"
+            for name in names
+            if name in made.keys() - tensors.keys()
+            and not all(_equal(tensors, tables[0], it) for it in tables)
+        ]
     if tied and shared is not None and not all(_equal(tensors, present[0], it) for it in present):
         notes.append(
             f"{', '.join(present)} differ, although config.json ties them: each is used unchanged"
         )
-    return Prepared(made, read, notes=tuple(notes))
+    return Prepared(made, read, problems=tuple(problems), notes=tuple(notes))
 
 
 def _equal(tensors: Mapping[str, Tensor], first: str, second: str) -> bool:
