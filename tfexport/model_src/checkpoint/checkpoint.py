@@ -20,10 +20,10 @@ from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, f
 from tfexport.model_src.config import TransformerConfig, choices
 from tfexport.model_src.transformer import Transformer
 
-_SOURCE_TABLE = "source_embedding.tokens.weight"
-_TARGET_TABLE = "target_embedding.tokens.weight"
-_OUTPUT_TABLE = "output_proj.weight"
-_QUERY = "encoder.layers.0.self_attn.q_proj.weight"
+SOURCE_TABLE = "source_embedding.tokens.weight"
+TARGET_TABLE = "target_embedding.tokens.weight"
+OUTPUT_TABLE = "output_proj.weight"
+QUERY = "encoder.layers.0.self_attn.q_proj.weight"
 
 
 def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[str, Any]:
@@ -39,19 +39,19 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
             # Their number, not the highest index: later checks report a gap.
             inferred[f"num_{stack}_layers"] = len(layers)
         inferred[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
-    inferred["d_model"] = _size_of(weights, _QUERY, 1)
-    inferred["d_ff"] = _size_of(weights, "encoder.layers.0.feed_forward.up_proj.weight", 0)
-    inferred["source_vocab_size"] = _size_of(weights, _SOURCE_TABLE, 0)
-    inferred["target_vocab_size"] = _size_of(weights, _TARGET_TABLE, 0)
+    inferred["d_model"] = size_of(weights, QUERY, 1)
+    inferred["d_ff"] = size_of(weights, "encoder.layers.0.feed_forward.up_proj.weight", 0)
+    inferred["source_vocab_size"] = size_of(weights, SOURCE_TABLE, 0)
+    inferred["target_vocab_size"] = size_of(weights, TARGET_TABLE, 0)
     for owner in ("encoder", "source_embedding"):
-        inferred["max_positions"] = _size_of(
-            weights, f"{owner}.positions.table", 0
-        ) or inferred.get("max_positions")
-    inner = _size_of(weights, _QUERY, 0)
+        inferred["max_positions"] = size_of(weights, f"{owner}.positions.table", 0) or inferred.get(
+            "max_positions"
+        )
+    inner = size_of(weights, QUERY, 0)
     if inner and num_heads and num_heads > 0 and inner % num_heads == 0:
         inferred["head_dim"] = inner // num_heads
     inner_ff = inferred["d_ff"]
-    decoder_ff = _size_of(weights, "decoder.layers.0.feed_forward.up_proj.weight", 0)
+    decoder_ff = size_of(weights, "decoder.layers.0.feed_forward.up_proj.weight", 0)
     if decoder_ff is not None and inner_ff is not None and decoder_ff != inner_ff:
         inferred["decoder_d_ff"] = decoder_ff
     inferred["gated_feed_forward"] = _any(weights, r"feed_forward\.gate_proj\.")
@@ -61,8 +61,8 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
     inferred["feed_forward_bias"] = _any(weights, r"feed_forward\.\w+_proj\.bias")
     inferred["norm_bias"] = _any(weights, r"norm\.bias")
     inferred["output_bias"] = "output_proj.bias" in weights
-    inferred["tie_embeddings"] = _equal(weights, _SOURCE_TABLE, _TARGET_TABLE)
-    inferred["tie_output"] = _equal(weights, _TARGET_TABLE, _OUTPUT_TABLE)
+    inferred["tie_embeddings"] = _equal(weights, SOURCE_TABLE, TARGET_TABLE)
+    inferred["tie_output"] = _equal(weights, TARGET_TABLE, OUTPUT_TABLE)
     return {key: value for key, value in inferred.items() if value is not None}
 
 
@@ -72,7 +72,7 @@ def _embedding_norm(weights: Mapping[str, Tensor], side: str) -> str:
     return "sum" if f"{side}_embedding.norm.weight" in weights else "none"
 
 
-def _size_of(weights: Mapping[str, Tensor], name: str, axis: int) -> int | None:
+def size_of(weights: Mapping[str, Tensor], name: str, axis: int) -> int | None:
     """The length of one axis of a weight; None where there is no such weight or axis."""
     tensor = weights.get(name)
     return tensor.shape[axis] if tensor is not None and tensor.dim() > axis else None
@@ -111,8 +111,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def share_tied_tables(weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
     """Replace tables that the config ties by one tensor, under all of their names."""
-    pairs = [(_SOURCE_TABLE, _TARGET_TABLE)] if config.get("tie_embeddings") else []
-    pairs += [(_TARGET_TABLE, _OUTPUT_TABLE)] if config.get("tie_output") else []
+    pairs = [(SOURCE_TABLE, TARGET_TABLE)] if config.get("tie_embeddings") else []
+    pairs += [(TARGET_TABLE, OUTPUT_TABLE)] if config.get("tie_output") else []
     for first, second in [*pairs, *reversed(pairs)]:
         if first in weights and second not in weights:
             weights[second] = weights[first]
@@ -122,8 +122,8 @@ def share_tied_tables(weights: dict[str, Tensor], config: Mapping[str, Any]) -> 
 
 ASSUMED, FROM_BUNDLE, FROM_WEIGHTS, MISSING = "assumed", "bundle", "weights", "missing"
 _EMBEDDINGS = {
-    _SOURCE_TABLE: ("source_vocab_size", "source"),
-    _TARGET_TABLE: ("target_vocab_size", "target"),
+    SOURCE_TABLE: ("source_vocab_size", "source"),
+    TARGET_TABLE: ("target_vocab_size", "target"),
 }
 
 
@@ -174,17 +174,15 @@ def complete_config(
     ]
     values, origins = fold(by_precedence)
     problems = _contradictions(values, inferred, overrides)
-    rows = _size_of(weights, _QUERY, 0)
+    rows = size_of(weights, QUERY, 0)
     uneven = heads is not None and heads > 0 and rows is not None and rows % heads != 0
     if uneven:
         problems.append(f"num_heads: {shown(heads)} heads do not divide the {rows} query rows")
     problems += _half_embeddings(layout, weights, values)
-    if _SOURCE_TABLE not in weights and _TARGET_TABLE not in weights:
+    if SOURCE_TABLE not in weights and TARGET_TABLE not in weights:
         require = ()  # special ids mean nothing to a model that takes vectors
     missing = [key for key in (*layout.required, *require) if values.get(key) is None]
-    for key in missing:  # last, in this order
-        origins.pop(key, None)
-        origins[key] = MISSING
+    origins |= dict.fromkeys(missing, MISSING)
     if missing:
         problems.append(needed(missing))
     if "num_heads" in missing and "head_dim" not in values:
@@ -264,13 +262,13 @@ def _half_embeddings(
     (absent,) = set(_EMBEDDINGS) - {there}
     size, side = _EMBEDDINGS[absent]
     key, _ = layout.table.origin_of(absent, ())
-    values[size] = _size_of(weights, there, 0)
+    values[size] = size_of(weights, there, 0)
     missing = f"{key}, the {side} embedding, is missing"
     one_table = Option(SETTINGS, ["tie_embeddings=true"])
-    words = _size_of(weights, _OUTPUT_TABLE, 0) if absent == _TARGET_TABLE else None
+    words = size_of(weights, OUTPUT_TABLE, 0) if absent == TARGET_TABLE else None
     if words is None:
         return [Message(f"{missing}; if both sides share one table, set ", one_table)]
-    output, _ = layout.table.origin_of(_OUTPUT_TABLE, ())
+    output, _ = layout.table.origin_of(OUTPUT_TABLE, ())
     as_output = Option(SETTINGS, ["tie_output=true"])
     fits = words == values[size]
     values[size] = words
@@ -278,7 +276,7 @@ def _half_embeddings(
         return [
             Message(f"{missing}; if {output}, the output layer, serves as it, give ", as_output)
         ]
-    source, _ = layout.table.origin_of(_SOURCE_TABLE, ())
+    source, _ = layout.table.origin_of(SOURCE_TABLE, ())
     return [
         Message(
             f"{missing}. Two tables fit, and only the model's code shows which is used: for "
