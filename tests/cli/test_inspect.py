@@ -24,7 +24,6 @@ from tfexport.cli import inspect_command
 from tfexport.errors import TfexportError
 from tfexport.export import export
 from tfexport.manifest import digest_of
-from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.checkpoint.keymap import compact_report
 
 
@@ -69,68 +68,6 @@ def test_the_summary_comes_first_and_the_problems_last(
     text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
     assert "problems:   none" in text
     assert "problem: " not in text
-
-
-def save_under_other_names(path: Path) -> None:
-    """Save a small model whose names no layout has."""
-    config = TransformerConfig(8, 2, 1, 2, 12, 9, 11, encoder_final_norm=False,
-                               decoder_final_norm=False)  # fmt: skip
-    state = build_transformer(config).state_dict()
-    words = {"_embedding.tokens": "_emb", "self_attn.": "slf_attn.w_", "cross_attn.": "src_attn.w_",
-             "_residual": "", "feed_forward": "mlp", "output_proj": "head"}  # fmt: skip
-    found = {}
-    for key, tensor in state.items():
-        for ours, theirs in words.items():
-            key = key.replace(ours, theirs)
-        if "positions" not in key:
-            found[key] = tensor
-    torch.save(found, path)
-
-
-def test_names_that_no_layout_has_are_shown_with_what_they_match(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    save_under_other_names(path)
-    found = invoke("inspect", path)
-    assert found.exit_code == 1
-    shown = found.stdout
-    assert "layout:     none; all names were matched with tfexport's own, as below" in shown
-    assert "norm_placement     post norm(x + f(x)), pre x + f(norm(x)) or res_post" in shown
-    command = shown.splitlines()[-1]
-    assert command.startswith(f"tfexport onnx --checkpoint {path} -o model.bundle --rename auto")
-    facts = json.loads(invoke("inspect", path, "--json").stdout)
-    assert facts["layout"] is None
-    assert facts["command"] == command
-    assert [*facts["missing"]] == re.findall(r"--set (\w+)=…", command)
-    assert {"num_heads", "positions", "pad_id"} <= {*facts["missing"]}
-    config = tmp_path / "names.json"
-    config.write_text(json.dumps({"rename": facts["rename"]}))
-    values = {"num_heads": 2, "norm_placement": "post", "norm_eps": 1e-5, "activation": "relu",
-              "scale_embeddings": "true", "positions": "sinusoidal", "norm": "layer"}  # fmt: skip
-    given = [*(f"--set={key}={value}" for key, value in values.items()), *IDS]
-    for options in (["--config", config], ["--rename", "auto"]):
-        read = json.loads(invoke("inspect", path, *options, *given, "--json").stdout)
-        assert read["layout"] == "native"
-        assert read["problems"] == []
-        assert read["config"]["num_decoder_layers"]["value"] == 2
-
-
-def test_the_refusal_of_an_export_says_how_names_are_matched(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt"
-    save_under_other_names(path)
-    told = invoke("onnx", "--checkpoint", path, "-o", tmp_path / "x", "--set=num_heads=2").stderr
-    (line,) = (line for line in told.splitlines() if "--rename auto --set" in line)
-    assert line.startswith("All of its names can be matched with tfexport's own: --rename auto")
-    assert "--set norm_placement=…" in line
-    assert "num_heads" not in line  # is given
-    assert "from tfexport.export import Input, export" in told
-    (tmp_path / "other.pt").write_bytes(path.read_bytes())
-    state = torch.load(path, weights_only=True) | {"gate": torch.ones(3)}
-    torch.save(state, tmp_path / "other.pt")
-    told = invoke("onnx", "--checkpoint", tmp_path / "other.pt", "-o", tmp_path / "x").stderr
-    assert "All of its names" not in told
-    told = invoke("inspect", tmp_path / "other.pt", "--rename", "auto").stderr
-    assert "gate (3,): its words and its shape fit no place" in told
-    assert '"mlp' not in told.partition('{"rename"')[0]
 
 
 def test_what_no_layout_reads_ends_in_the_lines_that_export_the_module(

@@ -9,7 +9,10 @@ from pathlib import Path
 from tests.support.paths import REPOSITORY
 
 # Of the package itself, besides code.
-DATA = ("tfexport/py.typed", "tfexport/serve/page/")
+DATA = (
+    "tfexport/py.typed", "tfexport/export/quantization/sounds.npz",
+    "tfexport/model_src/checkpoint/unsupported.json", "tfexport/serve/page/",
+)  # fmt: skip
 
 
 def build(folder: Path, python: Path | str = sys.executable) -> tuple[Path, Path]:

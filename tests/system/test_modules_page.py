@@ -47,7 +47,7 @@ def test_a_training_script_is_exported_as_it_is(tmp_path: Path) -> None:
     printed = run_in_shell(f"python block.py\n{commands.text}", tmp_path)
     assert printed.count("equal to your Translator.forward") == 2  # exported, inspected
     script = (
-        "import torch\nfrom my_training import Translator\nPAD_IDX, BOS_IDX, EOS_IDX = 0, 1, 2\n"
+        "PAD_IDX, BOS_IDX, EOS_IDX = 0, 1, 2\n"
         f"{lines.text}"
         "src, tgt = torch.randint(3, 32, (3, 7)), torch.randint(3, 32, (3, 5))\n"
         f"{example.text.replace('model.bundle', 'example.bundle')}"
@@ -63,5 +63,5 @@ def test_a_training_script_is_exported_as_it_is(tmp_path: Path) -> None:
 def test_the_lines_of_the_page_are_those_of_the_messages() -> None:
     (lines,) = of_training_script("Four lines")
     told = str(add_lines(MODULE, Path("model.pt"), ())).partition("\n\n")[2]
-    made = told.replace("YourModel()  # as it is built there", "Translator()")
-    assert made.split() == lines.text.split()
+    own = told.replace("your_code", "my_training").replace("YourModel", "Translator")
+    assert own.replace("  # as it is built for the training", "").split() == lines.text.split()

@@ -322,9 +322,10 @@ def checkpoint_options(command: Command) -> Command:
         ),
         click.option(
             "--rename",
-            type=click.Choice(["auto"]),
-            help="auto: match the names of a checkpoint that no layout reads with those of "
-            "tfexport's own modules. A config may contain a table of names.",
+            metavar="FILE",
+            type=click.Path(),
+            help="JSON file with a table of other names for the keys of a checkpoint that no "
+            "layout reads. A config may contain it.",
         ),
         click.option(
             "--set",

@@ -53,7 +53,6 @@ def checkpoint_facts(found: "Examination") -> dict[str, Any]:
             for key, value in values.items()
         },
         "keys": {key: list(targets) for key, targets in checkpoint.key_report.items()},
-        "rename": dict(found.table),
         "notes": [Message(note).spelled(spell) for note in found.notes],
         "problems": [
             Message(problem).spelled(spell) for problem in found.problems + found.config_problems
@@ -164,65 +163,6 @@ def _print_settings(values: Mapping[str, tuple[Any, str]], width: int) -> None:
         click.echo(f"{'settings:' if number == 0 else '':<{width}}{line}")
 
 
-# What the settings mean that names do not show.
-_MEANING = {
-    "num_heads": "heads of attention",
-    "norm_placement": "post norm(x + f(x)), pre x + f(norm(x)) or res_post x + norm(f(x))",
-    "norm_eps": "epsilon of the norms; 1e-5 in torch.nn.LayerNorm",
-    "norm": "layer (torch.nn.LayerNorm), annotated (epsilon added to the deviation) or rms",
-    "scale_embeddings": "true if embeddings are multiplied by the root of their size",
-    "positions": "sinusoidal (sine, cosine, …), sinusoidal_halves, sinusoidal_t2t, learned or none",
-    "relative_positions": "none, rotary (of neighbours), shaw, buckets or buckets_every_layer",
-    "encoder_final_norm": "true if its norm follows the last layer, false if the embeddings",
-    "decoder_final_norm": "the same for the decoder",
-    "pad_id": "id of padding",
-    "bos_id": "id that starts a target",
-    "eos_id": "id that ends a target",
-}
-
-
-def proposal_facts(found: "Examination") -> dict[str, Any]:
-    """Matched names of a file that no layout reads, as JSON values."""
-    from tfexport.model_src.checkpoint.checkpoint import describe_values
-
-    name = found.checkpoint.name
-    missing = {key: _MEANING.get(key) or describe_values(key) for key in found.missing}
-    words = ["tfexport", "onnx", "--checkpoint", shlex.quote(name), "-o", "model.bundle"]
-    words += ["--rename auto", *(f"--set {key}=…" for key in missing)]
-    return {
-        "path": name,
-        "layout": None,
-        "rename": dict(found.table),
-        "missing": missing,
-        "notes": [Message(note).spelled(spell) for note in found.notes],
-        "command": " ".join(words),
-    }
-
-
-def print_proposal(found: "Examination") -> None:
-    """Print the names as a table, what they do not show, and the command that exports."""
-    from rich.table import Table
-
-    from tfexport.cli.reports import print_table
-
-    facts = proposal_facts(found)
-    rules = Table()
-    for column in ("key", "matches"):
-        rules.add_column(column, overflow="fold")
-    for key, name in facts["rename"].items():
-        words = isinstance(name, dict)
-        rules.add_row(key, ", ".join(f"{k} {v}" for k, v in name.items()) if words else name)
-    click.echo(f"{facts['path']}: a checkpoint, {human_size(Path(facts['path']).stat().st_size)}")
-    click.echo("layout:     none; all names were matched with tfexport's own, as below")
-    print_table(rules)
-    for number, (key, meaning) in enumerate(facts["missing"].items()):
-        click.echo(f"{'not shown:' if number == 0 else '':<12}{key:<19}{meaning}")
-    for note in facts["notes"]:
-        click.echo(f"note: {note}")
-    click.echo("Export it with these settings, and compare it with --reference if you can:")
-    click.echo(facts["command"])
-
-
 ONNX_FILE = "an ONNX file"
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
 _BUNDLE = "A bundle is a folder with a manifest.json"
@@ -327,9 +267,9 @@ def inspect(
     """Describe PATH.
 
     Of a checkpoint: layout, parameters, settings that its weights do not show, keys that were not
-    read, and why it cannot be exported; if no layout reads it, what its names match. Of a bundle,
-    after checking its checksums: versions, limits, tokenizers, parity. Of a single graph or torch
-    file: what it contains and needs. --all prints every config value, file and key below.
+    read, and why it cannot be exported. Of a bundle, after checking its checksums: versions,
+    limits, tokenizers, parity. Of a single graph or torch file: what it contains and needs. --all
+    prints every config value, file and key below.
     """
     given = {"config": config, "set": settings, "format": layout, "rename": rename}
     if _inspect_bundle_or_part(path, given, every_row, as_json):
@@ -342,7 +282,7 @@ def inspect(
             from tfexport.export import read_info
             from tfexport.export.artifacts.info import read_graph_info
             from tfexport.export.artifacts.transformers_source import find_transformers
-            from tfexport.model_src.checkpoint.read import examine_checkpoint, match_checkpoint
+            from tfexport.model_src.checkpoint.read import examine_checkpoint
             from tfexport.model_src.config import BUNDLE_IDS
     except MissingDependencyError as error:
         raise MissingDependencyError(f"{path}: {kind}; {error}") from error
@@ -356,19 +296,7 @@ def inspect(
         options = {"config": config, "settings": settings, "rename": rename}
         _inspect_transformers(path, values, options, as_json)
         return
-    try:
-        found = examine_checkpoint(
-            path, config, settings, layout, require=BUNDLE_IDS, rename=rename
-        )
-    except CheckpointError:
-        matched = match_checkpoint(path, config, settings, BUNDLE_IDS) if not rename else None
-        if matched is None:
-            raise
-        if as_json:
-            _print_json(proposal_facts(matched))
-        else:
-            print_proposal(matched)
-        ctx.exit(1)
+    found = examine_checkpoint(path, config, settings, layout, require=BUNDLE_IDS, rename=rename)
     if as_json:
         _print_json(checkpoint_facts(found))
     else:

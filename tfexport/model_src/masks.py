@@ -1,7 +1,9 @@
 """Attention masks of every common form, as one additive float bias.
 
 Boolean masks of one attention are merged before they are filled, so that a position that two of
-them block is filled once. Axes: B batch, H heads, T target, S source, P past.
+them block is filled once. docs/original-signatures.md says which document each form is of.
+
+Axes: B batch, H heads, T target, S source, P past.
 """
 
 import math

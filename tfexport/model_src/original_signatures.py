@@ -1,6 +1,7 @@
 """Adapters with the call signatures of the original models, around the project's own modules.
 
-Each accepts the masks of its original. None adds mathematics.
+Each accepts the masks of its original. None adds mathematics. docs/original-signatures.md says
+which document's call each is; exports need none of them.
 """
 
 import torch

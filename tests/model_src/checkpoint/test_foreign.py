@@ -2,9 +2,12 @@
 
 import json
 import re
+import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -80,8 +83,11 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def run_lines(message: str, model: nn.Module) -> None:
     """Run the code at the end of a message, as a user's script would."""
-    made: dict[str, Any] = {"torch": torch, "YourModel": lambda: model, "model": model}
-    exec(message.partition("\n\n")[2], {**made, "PAD_IDX": 0, "BOS_IDX": 1, "EOS_IDX": 2})
+    code = ModuleType("your_code")
+    code.YourModel = lambda: model  # type: ignore[attr-defined]
+    names = {"model": model, "PAD_IDX": 0, "BOS_IDX": 1, "EOS_IDX": 2}
+    with patch.dict(sys.modules, {"your_code": code}):
+        exec(message.partition("\n\n")[2], names)
 
 
 IDS = [Input("input_ids", "int64", ("batch", "source_length"))]
@@ -211,6 +217,7 @@ def test_no_architecture_is_guessed_from_one_name(tmp_path: Path, names: list[st
     message = refused(keys(*names), tmp_path)
     assert "no known layout" in message
     assert "\nexport(model, " in message
+    assert "map its names in a table (docs/checkpoints.md, other names), rename='names" in message
     assert "supported" not in message
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.model_src.checkpoint.files import State, save
+from tfexport.cli.console import spell
 from tfexport.errors import ConfigError
 from tfexport.model_src import (
     TransformerConfig,
@@ -18,11 +19,11 @@ from tfexport.model_src import (
 )
 from tfexport.model_src.checkpoint.keymap import WORDS, Rule, fill
 from tfexport.model_src.checkpoint.overrides import Source
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
 from tfexport.model_src.checkpoint.rename_tables import (
     RenameTables,
     read_tables,
     rename_keys,
-    write_table,
 )
 
 CONFIG = TransformerConfig(
@@ -87,11 +88,34 @@ def test_no_part_of_a_key_is_a_pattern() -> None:
     }  # fmt: skip
 
 
+def test_a_table_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
+    path, table = save(own_forms(), tmp_path), tmp_path / "names.json"
+    table.write_text(json.dumps(RENAME))
+    read = load_checkpoint(path, CONFIG.to_dict(), rename=table)
+    assert read.weights.keys() == build_transformer(CONFIG).state_dict().keys()
+    with pytest.raises(ValueError, match=r"no\.json"):
+        load_checkpoint(path, CONFIG.to_dict(), rename=tmp_path / "no.json")
+
+
+def test_names_are_not_matched_any_more(state: State, tmp_path: Path) -> None:
+    path = save(state, tmp_path, num_heads=4)
+    way = "name the JSON file of a table of keys to names, rename='names.json'"
+    for options in ({"rename": "auto"}, {"config": {"rename": "auto"}}):
+        with pytest.raises(ConfigError, match="rename='auto' is not there any more") as caught:
+            load_checkpoint(path, **options)
+        assert way in str(caught.value)
+        assert f'torch.load("{tmp_path / "model.pt"}"' in str(caught.value)
+        assert "\nexport(model, " in str(caught.value)
+    assert "--rename names.json" in caught.value.message.spelled(spell)
+    with pytest.raises(ConfigError, match="is not there any more"):
+        checkpoint_of(build_transformer(CONFIG), rename="auto")
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"rename": [["^a", "b"]]}, "expected an object of keys to names, or 'auto'"),
-        ({"rename": "automatic"}, "expected an object of keys to names, or 'auto'"),
+        ({"rename": [["^a", "b"]]}, "expected an object of keys to names"),
+        ({"rename": "automatic"}, "expected an object of keys to names"),
         ({"rename": {"a": 1}}, "'a': 1 is not a name"),
         ({"rename": {"a": ["b"]}}, "is not a name"),
         ({"rename": {"a.{part}": "b.{part}"}}, "{part} is not known; known are {layer}, {head}"),
@@ -224,25 +248,6 @@ def test_position_tables_of_two_lengths_are_cut_and_it_is_noted(tmp_path: Path) 
     config = {key: it for key, it in CONFIG.to_dict().items() if key != "max_positions"}
     found = load_checkpoint(save(state, tmp_path), config, rename={"{weight}": "{weight}"})
     assert found.config.max_positions == 10
-
-
-@pytest.mark.parametrize("count", [1, 2, 11])
-def test_a_written_table_has_few_rules_and_the_same_names(count: int) -> None:
-    names = {
-        f"{stack[:3]}.blk{layer}.att.W_{part}.{theirs}": (
-            f"{stack}.layers.{layer}.self_attn.{part}_proj.{kind}"
-        )
-        for stack in ("encoder", "decoder")
-        for layer in range(count)
-        for part in "qkv"
-        for theirs, kind in (("gain", "weight"), ("bias", "bias"))
-    }
-    table = write_table(names)
-    assert [key for key in table if not key.startswith("{")] == []
-    assert len(table) == 3  # the words of two placeholders, and a rule
-    assert rename_keys(names, tables_of(rename=table)) == names
-    odd = {**names, "enc.blk77.att.W_q.gain": "output_proj.weight"}  # a rule would take it
-    assert rename_keys(odd, tables_of(rename=write_table(odd))) == odd
 
 
 def test_hostile_tables_are_read_quickly() -> None:

@@ -25,8 +25,8 @@ class VerifyKeywords(TypedDict, total=False):
         config: config values that cannot be inferred from the weights; a JSON file or a mapping.
         settings: ``key=value`` strings that override ``config``.
         layout: name of the checkpoint layout; detected by default.
-        rename: a table of the checkpoint's keys to names, or "auto" to match them with the names of
-            tfexport's own modules, for a checkpoint that no layout reads.
+        rename: a table of the checkpoint's keys to names, or a JSON file of one, for a checkpoint
+            that no layout reads.
         reference: your own code to compare with, as a callable or "package.file:function",
             which is imported: ``reference(input_ids, decoder_input_ids)`` takes int64 (B, S) and
             (B, T) and returns logits or log-probabilities (B, T, V). Rows are never padded: all
@@ -62,7 +62,7 @@ class VerifyKeywords(TypedDict, total=False):
     config: PathLike | Mapping[str, Any] | None
     settings: Iterable[str]
     layout: str | None
-    rename: str | Mapping[str, Any] | None
+    rename: PathLike | Mapping[str, Any] | None
     reference: Callable[..., Any] | str | None
     samples: PathLike | None
     expect: PathLike | None

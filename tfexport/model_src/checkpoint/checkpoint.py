@@ -182,9 +182,7 @@ def complete_config(
     if SOURCE_TABLE not in weights and TARGET_TABLE not in weights:
         require = ()  # special ids mean nothing to a model that takes vectors
     missing = [key for key in (*layout.required, *require) if values.get(key) is None]
-    for key in missing:  # last, in this order
-        origins.pop(key, None)
-        origins[key] = MISSING
+    origins |= dict.fromkeys(missing, MISSING)
     if missing:
         problems.append(needed(missing))
     if "num_heads" in missing and "head_dim" not in values:
@@ -222,11 +220,11 @@ def needed(keys: Iterable[str]) -> Message:
     """A sentence about config keys that need a value, and how to set it."""
     keys = list(keys)
     words = Option(SETTINGS, [f"{key}=…" for key in keys])
-    named = (f"{key} ({values})" if (values := describe_values(key)) else key for key in keys)
+    named = (f"{key} ({values})" if (values := _describe_values(key)) else key for key in keys)
     return Message(f"required, but not in the file: {', '.join(named)}; set ", words)
 
 
-def describe_values(key: str) -> str:
+def _describe_values(key: str) -> str:
     """The values that a config key may have, if they are few."""
     values = choices(key)
     return f"{', '.join(values[:-1])} or {values[-1]}" if values else ""
@@ -437,7 +435,6 @@ class Examination:
         remedy: advice on the problems.
         notes: remarks for the user on how the file was read.
         inside: see ``StateDict``.
-        table: the rename table of names that were matched; empty if none were.
     """
 
     checkpoint: Checkpoint
@@ -446,13 +443,6 @@ class Examination:
     remedy: Text
     notes: list[Text]
     inside: tuple[Any, ...] | None = None
-    table: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> list[str]:
-        """Config keys that need a value."""
-        origins = self.checkpoint.origins
-        return [key for key, origin in origins.items() if origin == MISSING and key != "head_dim"]
 
     def require_usable(self) -> Checkpoint:
         """The checkpoint, if it has no problems.

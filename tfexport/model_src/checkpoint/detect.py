@@ -19,10 +19,6 @@ from tfexport.model_src.checkpoint.unsupported import (
 )
 
 
-class OtherProjectError(CheckpointError):
-    """A file is that of a project or of a kind of model that no layout reads."""
-
-
 @dataclass(frozen=True)
 class Detected:
     """The layout of a state dict.
@@ -62,11 +58,10 @@ def detect_layout(
         renamed: whether there is a rename table, which may lead to the modules' own names.
 
     Raises:
-        OtherProjectError: names or the config tell which project it is of.
         CheckpointError: no table knows half of the keys.
     """
     names = list(names)
-    refuse_form(raw, names)
+    _refuse_form(raw, names)
     if METADATA_KEY in raw.metadata and forced in (None, NATIVE.name):
         return Detected(NATIVE, "", len(names))
     all_ours = renamed and _count_known(NATIVE, names, "") == len(names)
@@ -88,12 +83,12 @@ def detect_layout(
         if other_project is None and (several := _undecided(undecided, names)):
             raise CheckpointError(Message(f"{raw.path}: ", several))
         if (other_project := other_project or describe_names(names)) is not None:
-            raise OtherProjectError(f"{raw.path}: {other_project}")
+            raise CheckpointError(f"{raw.path}: {other_project}")
         raise CheckpointError(_no_layout(raw, names, found, best))
     return best
 
 
-def refuse_form(raw: StateDict, names: list[str]) -> None:
+def _refuse_form(raw: StateDict, names: list[str]) -> None:
     """Refuse weights in a form that no layout reads, such as adapters.
 
     Raises:
@@ -164,9 +159,9 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
         return Message(f"{text}\n{inner}")
     return Message(
         f"{text}\n{MODULE.capitalize()}, which needs no layout; or, if it is an ordinary "
-        "Transformer, map its names with the config's 'rename' table (docs/checkpoints.md), which ",
-        Option("rename", "auto"),
-        " writes as far as the names allow.",
+        "Transformer, map its names in a table (docs/checkpoints.md, other names), ",
+        Option("rename", "names.json"),
+        " or 'rename' in the config.",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_some
+from tfexport.errors import CheckpointError, Message, Option, join_some
 from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint as Checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Examination as Examination
@@ -20,17 +20,11 @@ from tfexport.model_src.checkpoint.checkpoint import (
     share_tied_tables,
     stated_values,
 )
-from tfexport.model_src.checkpoint.detect import (
-    Detected,
-    OtherProjectError,
-    detect_layout,
-    refuse_form,
-)
+from tfexport.model_src.checkpoint.detect import Detected, detect_layout
 from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
 from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.layouts import native, require_layout_name
-from tfexport.model_src.checkpoint.name_matching import describe_unplaced, match_names
 from tfexport.model_src.checkpoint.overrides import (
     SETTINGS,
     Source,
@@ -40,11 +34,11 @@ from tfexport.model_src.checkpoint.overrides import (
     read_overrides,
 )
 from tfexport.model_src.checkpoint.rename_tables import (
-    AUTO,
+    Rename,
     read_tables,
     rename_keys,
+    table_source,
     unknown_config_keys,
-    write_table,
 )
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import MODULE, with_lines
@@ -157,7 +151,7 @@ def load_checkpoint(
     layout: str | None = None,
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
-    rename: str | Mapping[str, Any] | None = None,
+    rename: Rename | None = None,
 ) -> Checkpoint:
     """Read a checkpoint, find its layout, complete its config and report every key.
 
@@ -169,8 +163,8 @@ def load_checkpoint(
         layout: force a layout instead of detecting it.
         require: config keys that must have a value although the model could do without.
         defaults: values for keys that neither file nor user gives.
-        rename: a table of keys to names, or "auto" to match the keys with tfexport's own names; it
-            replaces that of the config. See docs/checkpoints.md.
+        rename: a table of keys to names, or a JSON file of one; it replaces that of the config. See
+            docs/checkpoints.md.
 
     Raises:
         CheckpointError: the file or its weights are unusable; every reason is given.
@@ -188,7 +182,7 @@ def examine_checkpoint(
     layout: str | None = None,
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
-    rename: str | Mapping[str, Any] | None = None,
+    rename: Rename | None = None,
 ) -> Examination:
     """``load_checkpoint``, with the problems of weights and config as data."""
     with with_lines(Path(path)):
@@ -204,7 +198,7 @@ def examine_checkpoint(
     elif config is not None:
         sources.append(Source(Path(config).name, read_json(Path(config)), Path(config)))
     sources.append(Source(SETTINGS, parse_settings(settings)))
-    sources += [Source("rename", {"rename": rename})] if rename is not None else []
+    sources += [table_source(rename)] if rename is not None else []
     with with_lines(raw.path, raw.inside):
         found = examine(raw, sources, layout, require, defaults)
     decoding = raw.path.with_name(GENERATION_FILE)
@@ -222,14 +216,7 @@ def examine(
     defaults: Mapping[str, Any] | None = None,
 ) -> Examination:
     """Read a flat state dict: its layout, then its config and its weights."""
-    try:
-        found = _find_layout(raw, sources, layout_name)
-    except OtherProjectError:
-        raise
-    except CheckpointError as error:
-        matched = match_automatically(raw, sources, require, defaults)
-        raise CheckpointError(Message(error.message, _advice(matched))) from None
-    names, detected = found.names, found.detected
+    names, detected = _find_layout(raw, sources, layout_name)
     layout, defaults = detected.layout, defaults or {}
     overrides, skipped = read_overrides(sources, layout)
     tensors = {name: raw.tensors[key] for key in raw.tensors if (name := names[key]) is not None}
@@ -268,56 +255,7 @@ def examine(
     )
     notes = [*raw.notes, *detected.notes, *skipped, *prepared.notes]
     remedy = _remedy(layout, unread)
-    if unread:
-        remedy = Message(remedy, _advice(match_automatically(raw, sources, require, defaults)))
-    return Examination(
-        checkpoint, problems, completion.problems, remedy, notes, raw.inside, found.table
-    )
-
-
-def match_automatically(
-    raw: StateDict,
-    sources: Sequence[Source],
-    require: Iterable[str] = (),
-    defaults: Mapping[str, Any] | None = None,
-) -> Examination | None:
-    """Match the names of a file that no layout reads, as ``rename="auto"`` does.
-
-    Returns:
-        None if some keys have no place, if a layout reads all of them, or if it has been tried.
-    """
-    if read_tables(sources).automatic:
-        return None
-    try:
-        found = examine(
-            raw, [*sources, Source("rename", {"rename": AUTO})], None, require, defaults
-        )
-    except (CheckpointError, ConfigError):
-        return None
-    return found if found.table and not found.problems else None
-
-
-def match_checkpoint(
-    path: str | os.PathLike[str],
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    settings: Iterable[str] = (),
-    require: Iterable[str] = (),
-) -> Examination | None:
-    """Match the names of a checkpoint; see ``match_automatically``."""
-    try:
-        found = examine_checkpoint(path, config, settings, None, require, rename=AUTO)
-    except (CheckpointError, ConfigError):
-        return None
-    return found if found.table and not found.problems else None
-
-
-def _advice(matched: Examination | None) -> Message:
-    """Advice to match the names, with the settings that this needs; nothing if they do not fit."""
-    if matched is None:
-        return Message()
-    settings = [f"{key}=…" for key in matched.missing]
-    options = (Option("rename", AUTO), *((" ", Option(SETTINGS, settings)) if settings else ()))
-    return Message("\nAll of its names can be matched with tfexport's own: ", *options)
+    return Examination(checkpoint, problems, completion.problems, remedy, notes, raw.inside)
 
 
 def _key_report(
@@ -342,19 +280,10 @@ def _keys_read(
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class _Names:
-    """Every key of a file under its layout's name, None for ignored ones; and the layout.
-
-    ``table`` is the rename table of names that were matched.
-    """
-
-    names: dict[str, str | None]
-    detected: Detected
-    table: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def _find_layout(raw: StateDict, sources: Sequence[Source], layout_name: str | None) -> _Names:
+def _find_layout(
+    raw: StateDict, sources: Sequence[Source], layout_name: str | None
+) -> tuple[dict[str, str | None], Detected]:
+    """Every key of a file under its layout's name, None for ignored ones; and the layout."""
     require_layout_name(layout_name)
     tables = read_tables(sources)
     names = rename_keys((*raw.tensors, *raw.others), tables)
@@ -367,43 +296,15 @@ def _find_layout(raw: StateDict, sources: Sequence[Source], layout_name: str | N
         config = configs[0] if configs else None
         detected = detect_layout(raw, known, layout_name, config, renamed=bool(tables.rename))
     except CheckpointError as error:
-        if tables.automatic:
-            return _match(raw, sources, names, layout_name)
         # A table under a misspelt name may be why; a config of another kind has other keys.
         given = [it for it in sources if not it.optional and "model_type" not in it.values]
         unknown = [Message("\nNote: ", problem, ".") for problem in unknown_config_keys(given)]
-        raise type(error)(Message(error.message, *unknown)) from None
-    if tables.automatic and detected.known < len(known):
-        return _match(raw, sources, names, layout_name)
+        raise CheckpointError(Message(error.message, *unknown)) from None
     stripped = {
         key: None if name is None else name.removeprefix(detected.prefix)
         for key, name in names.items()
     }
-    return _Names(stripped, detected)
-
-
-def _match(
-    raw: StateDict,
-    sources: Sequence[Source],
-    names: Mapping[str, str | None],
-    layout_name: str | None,
-) -> _Names:
-    """Match the keys that are not ignored with the own names; no layout has all of them."""
-    if layout_name not in (None, native.NATIVE.name):
-        both = (Option("rename", AUTO), " leads to tfexport's own names; omit ", Option("layout"))
-        raise ConfigError(Message(*both, "."))
-    tensors = {key: it for key, it in raw.tensors.items() if names[key] is not None}
-    refuse_form(raw, [*tensors])
-    overrides, _ = read_overrides(sources, native.NATIVE)
-    matched = match_names(tensors, overrides.values)
-    if matched.unplaced:
-        raise CheckpointError(Message(f"{raw.path}: ", describe_unplaced(matched, tensors)))
-    layout = native.renamed_layout(
-        matched.names.values(), matched.required, matched.values, matched.tie_output
-    )
-    found = {key: matched.names.get(key) for key in names}
-    detected = Detected(layout, "", len(matched.names))
-    return _Names(found, detected, write_table(matched.names))
+    return stripped, detected
 
 
 def _remedy(layout: Layout, unread: list[str]) -> Message:

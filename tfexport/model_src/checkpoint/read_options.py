@@ -12,17 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from tfexport.errors import ConfigError, Message, Option, join_problems
-from tfexport.model_src.checkpoint.checkpoint import Checkpoint, Examination
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.layouts import native
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Source, parse_settings, read_json
-from tfexport.model_src.checkpoint.read import examine, examine_checkpoint, load_checkpoint
-from tfexport.model_src.checkpoint.rename_tables import AUTO
+from tfexport.model_src.checkpoint.read import examine, load_checkpoint
+from tfexport.model_src.checkpoint.rename_tables import Rename, table_source
 from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
-from tfexport.model_src.checkpoint.tried_settings import (
-    TRIABLE,
-    TRIED,
-    try_settings,
-)
 from tfexport.model_src.checkpoint.unsupported import with_lines
 from tfexport.model_src.checkpoint.weight_files import find_file
 from tfexport.model_src.transformer import Transformer
@@ -38,7 +33,7 @@ def checkpoint_of(
     require: Iterable[str] = (),
     layout: str | None = None,
     defaults: Mapping[str, Any] | None = None,
-    rename: str | Mapping[str, Any] | None = None,
+    rename: Rename | None = None,
 ) -> Checkpoint:
     """Read a module in memory as ``load_checkpoint`` reads a file.
 
@@ -59,7 +54,7 @@ def checkpoint_of(
         Source("module", values),
         Source("config", config or {}),
         Source(SETTINGS, parse_settings(settings)),
-        *([Source("rename", {"rename": rename})] if rename is not None else []),
+        *([table_source(rename)] if rename is not None else []),
     ]
     flat = flatten(model.state_dict(), Path(name))
     # Cloned, so that further training does not change the checkpoint.
@@ -144,14 +139,14 @@ class ReadOptions:
         settings: ``key=value`` strings; they override both.
         layout: the name of the layout; None to detect it.
         reference: the user's own code to compare with; see ``Checkpoint``.
-        rename: a table of keys to names, or "auto"; see ``load_checkpoint``.
+        rename: a table of keys to names, or a JSON file of one.
     """
 
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
     settings: Iterable[str] = ()
     layout: str | None = None
     reference: Callable[..., Any] | None = None
-    rename: str | Mapping[str, Any] | None = None
+    rename: Rename | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", tuple(self.settings))
@@ -197,57 +192,8 @@ class ReadOptions:
                 self.rename,
             )  # fmt: skip
             return dataclasses.replace(found, module=checkpoint)
-        if self.reference is not None and self._matches_names():
-            tried = self._try(checkpoint, require, defaults)
-            if tried is not None:
-                return tried
         return load_checkpoint(
             checkpoint, self.config, self.settings, self.layout, require, defaults, self.rename
-        )
-
-    def _matches_names(self) -> bool:
-        """Whether names are matched, by the option or by the config."""
-        if self.rename is not None or self.config is None:
-            return self.rename == AUTO
-        return (self._config_values() or {}).get("rename") == AUTO
-
-    def _try(
-        self,
-        path: str | os.PathLike[str],
-        require: tuple[str, ...],
-        defaults: Mapping[str, Any] | None,
-    ) -> Checkpoint | None:
-        """A file whose names are matched, with settings that agree with the reference.
-
-        None if names are not matched, or if no setting that can be tried is missing.
-        """
-
-        def read(values: Mapping[str, Any]) -> Examination:
-            tried = [f"{key}={str(it).lower()}" for key, it in values.items()]
-            settings = (*self.settings, *tried)
-            return examine_checkpoint(
-                path, self.config, settings, self.layout, require, defaults, self.rename
-            )
-
-        plain = read({})
-        missing = [key for key in plain.missing if key in TRIABLE]
-        others = [key for key in plain.missing if key not in TRIABLE]
-        if not plain.table or not missing or others or plain.problems:
-            return None
-        assert self.reference is not None
-        tried = try_settings(plain.checkpoint.name, read, self.reference)
-        values = {**tried.values}
-        if values.get("positions") == "none":
-            values["relative_positions"] = "none"
-        found = read(values).require_usable()
-        own = tried.logit_scale == 1.0  # otherwise the output table differs from the target's
-        origins = dict.fromkeys([*values, *(() if own else ("tie_output",))], TRIED)
-        tied = found.config.tie_output and own
-        return dataclasses.replace(
-            found,
-            origins={**found.origins, **origins},
-            config=dataclasses.replace(found.config, tie_output=tied),
-            weights=tried.scale(found.weights),
         )
 
     def _config_values(self) -> Mapping[str, Any] | None:

@@ -1,13 +1,13 @@
 """A config's ``rename`` and ``ignore`` tables: keys with placeholders, as in layouts' tables."""
 
-import itertools
 import math
-import re
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tfexport.errors import ConfigError, Message, join_problems, shown
+from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.model_src.checkpoint.keymap import (
     WORDS,
     Rule,
@@ -22,12 +22,21 @@ from tfexport.model_src.checkpoint.overrides import (
     Source,
     Text,
     name_origin,
+    read_json,
 )
 from tfexport.model_src.checkpoint.state_dict import MAX_KEY_LENGTH
-from tfexport.model_src.checkpoint.unsupported import is_ours
+from tfexport.model_src.checkpoint.unsupported import MODULE, is_ours
 from tfexport.model_src.config import config_keys, unknown_keys
 
-AUTO = "auto"  # in place of a table: names are matched; see ``name_matching``
+Rename = str | os.PathLike[str] | Mapping[str, Any]
+_AUTO = "auto"  # former versions matched names for it
+_NO_MATCHING = Message(
+    Option("rename", _AUTO),
+    " is not there any more, because names do not show what a forward computes: name the JSON file "
+    "of a table of keys to names, ",
+    Option("rename", "names.json"),
+    f" (docs/checkpoints.md, other names), or {MODULE}",
+)
 _MAX_RULES = 2**10
 _MAX_WORDS = 2**8  # of one placeholder
 _MAX_PLACEHOLDERS = 2**3  # of one key
@@ -41,16 +50,25 @@ class RenameTables:
     Attributes:
         rename: the rules; the first that matches a key wins.
         ignore: keys that may stay unread, as rules without targets.
-        automatic: names are matched, in place of a table.
     """
 
     rename: tuple[Rule, ...] = ()
     ignore: tuple[Rule, ...] = ()
-    automatic: bool = False
 
     def ignores(self, *names: str) -> bool:
         """Whether a key with these names, before and after renaming, may stay unread."""
         return any(rule.match(name) is not None for rule in self.ignore for name in names)
+
+
+def table_source(rename: Rename) -> Source:
+    """The table that a caller gives, or that of a JSON file.
+
+    Raises:
+        CheckpointError, ConfigError: the file cannot be read, or is not a JSON object.
+    """
+    if isinstance(rename, Mapping) or rename == _AUTO:
+        return Source("rename", {"rename": rename})
+    return Source("rename", {"rename": read_json(Path(rename))})
 
 
 def read_tables(sources: Iterable[Source]) -> RenameTables:
@@ -64,14 +82,11 @@ def read_tables(sources: Iterable[Source]) -> RenameTables:
     for source in ours:
         tables |= {key: source.values[key] for key in TABLE_KEYS if key in source.values}
     problems: list[Text] = []
-    rename, words = tables.get("rename", {}), WORDS
-    automatic = rename == AUTO
-    if not automatic:
-        rename, words = _read_rename(rename, problems)
+    rename, words = _read_rename(tables.get("rename", {}), problems)
     ignore = _read_ignore(tables.get("ignore", ()), words, problems)
     if problems:
         raise ConfigError(join_problems("config", [*unknown_config_keys(ours), *problems[:8]]))
-    return RenameTables(() if automatic else rename, ignore, automatic)
+    return RenameTables(rename, ignore)
 
 
 def unknown_config_keys(sources: Iterable[Source]) -> list[Message]:
@@ -84,8 +99,11 @@ def unknown_config_keys(sources: Iterable[Source]) -> list[Message]:
 
 
 def _read_rename(table: Any, problems: list[Text]) -> tuple[tuple[Rule, ...], Words]:
+    if table == _AUTO:
+        problems.append(_NO_MATCHING)
+        return (), WORDS
     if not isinstance(table, Mapping):
-        problems.append(f"rename: expected an object of keys to names, or {AUTO!r}")
+        problems.append("rename: expected an object of keys to names")
         return (), WORDS
     if len(table) > _MAX_RULES:
         problems.append(f"rename: {len(table)} rules, more than {_MAX_RULES}")
@@ -190,89 +208,3 @@ def _rename(key: str, rules: Iterable[Rule]) -> str:
         if (values := rule.match(key)) is not None:
             return fill(rule.target, values)
     return key
-
-
-# Tables that are written: what was matched, for a config.
-
-
-# A word of an own name, and the placeholder that it becomes.
-_PLACES = (
-    ("layer", r"(?<=\.layers\.)([0-9]+)"),
-    ("head", r"(?<=_proj\.)([0-9]+)"),
-    ("kind", r"(?<=\.)(weight|bias)$"),
-    ("qkv", r"(?<=\.)(q|k|v)(?=_proj)"),
-    ("stack", r"^(encoder|decoder)(?=\.)"),
-    ("side", r"^(source|target)(?=_embedding)"),
-)
-
-
-def write_table(names: Mapping[str, str]) -> dict[str, Any]:
-    """A rename table in few rules.
-
-    Args:
-        names: keys with their new names.
-    """
-    pairs = list(names.items())
-    lists: dict[str, Any] = {}
-    for name, pattern in _PLACES:
-        pairs, words = _merge(pairs, name, pattern)
-        if any(theirs != ours for theirs, ours in words.items()) and name in WORDS:
-            lists[f"{{{name}}}"] = words
-    table = {**lists, **dict(pairs)}
-    rules, _ = _read_rename(table, [])
-    made = {key: _rename(key, rules) for key in names}
-    return table if made == names else dict(names)
-
-
-def _merge(
-    pairs: list[tuple[str, str]], name: str, pattern: str
-) -> tuple[list[tuple[str, str]], dict[str, str]]:
-    """Join rules that differ in one word; and the words that they differ in, with ours."""
-    groups: dict[str, dict[str, str]] = {}
-    for key, target in pairs:
-        word = re.search(pattern, target)
-        stem = re.sub(pattern, f"{{{name}}}", target)
-        groups.setdefault(stem, {})[word[0] if word else ""] = key
-    words: dict[str, str] = {}
-    merged = []
-    for stem, keys in groups.items():
-        split = _split(list(keys.values()), list(keys), name)
-        given = dict(zip(split[1], keys, strict=True)) if split is not None else {}
-        usual = len(given) == (len(WORDS[name]) if name in WORDS else len(keys))
-        if not usual or any(words.get(theirs, ours) != ours for theirs, ours in given.items()):
-            merged += [(key, stem.replace(f"{{{name}}}", word)) for word, key in keys.items()]
-            continue
-        assert split is not None
-        words |= given
-        merged.append((split[0], stem))
-    return merged, words
-
-
-def _split(keys: list[str], ours: list[str], name: str) -> tuple[str, list[str]] | None:
-    """Keys that differ in one word as one key with a placeholder, and their words."""
-    if "" in ours:
-        return None
-    if len(keys) == 1:
-        found = re.search(rf"(?<![0-9]){ours[0]}(?![0-9])", keys[0])
-        if name in WORDS or found is None:
-            return None
-        return f"{keys[0][: found.start()]}{{{name}}}{keys[0][found.end() :]}", ours
-    start = _alike(keys)
-    end = _alike([key[start:][::-1] for key in keys])
-    letters = "[0-9]" if name not in WORDS else "[A-Za-z]"
-    if any(len(key) - start - end != 1 for key in keys):  # complete words, but "w_qs" is split
-        while start and re.match(letters, keys[0][start - 1]):
-            start -= 1
-        while end and re.match(letters, keys[0][-end]):
-            end -= 1
-    words = [key[start : len(key) - end] for key in keys]
-    simple = words == ours if name not in WORDS else all(map(str.isalpha, words))
-    if not simple:
-        return None
-    return f"{keys[0][:start]}{{{name}}}{keys[0][len(keys[0]) - end :]}", words
-
-
-def _alike(keys: Sequence[str]) -> int:
-    """With how many characters all keys begin."""
-    same = itertools.takewhile(lambda each: len({*each}) == 1, zip(*keys, strict=False))
-    return sum(1 for _ in same)

@@ -1,4 +1,17 @@
-"""Checkpoints that are not read: each with the reason and an alternative."""
+"""Checkpoints that are not read: each with the reason and an alternative.
+
+What is known of them is data, in ``unsupported.json``:
+
+- ``phrases``: words that its other texts have in braces.
+- ``models``: models by the ``model_type`` of their folder's config.json (``kinds``), and by keys
+  that only they have.
+- ``marks``: models by certain marks among their keys, never by the name of a single layer.
+- ``forms_of_keys``, ``forms_of_files``: files that are not the plain weights of a complete model:
+  adapters that were not merged, quantised weights, parts of a distributed training, files of other
+  frameworks; each with what it is and what to do, by patterns of keys and of file names.
+
+A model's ``keys`` are patterns: a key has to match each, and none those that start with "!".
+"""
 
 import contextlib
 import json
@@ -12,11 +25,9 @@ from tfexport.bundle import is_bundle
 from tfexport.errors import CheckpointError, ConfigError, Message, join_some
 from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
-MODULE = "export the module itself with the lines below"
-FOLDER = "pass the folder that save_pretrained of transformers wrote, its config.json included"
-BY_FORWARD = "with transformers installed, its folder is exported by its own forward"
-OPTIMUM = "Optimum exports it to ONNX"
-CTRANSLATE2 = "CTranslate2 converts it"
+_DATA = json.loads(Path(__file__).with_name("unsupported.json").read_text(encoding="utf-8"))
+_PHRASES: dict[str, str] = _DATA["phrases"]
+MODULE, FOLDER, BY_FORWARD = (_PHRASES[name] for name in ("module", "folder", "by_forward"))
 
 
 @dataclass(frozen=True)
@@ -27,11 +38,15 @@ class Unsupported:
         title: the name in messages.
         reason: a clause, "because …" without the word; empty where the title says it.
         ways: clauses that name an alternative.
+        keys: patterns of its keys; empty if they are not known.
+        one_stack: whether it is an encoder or a decoder alone.
     """
 
     title: str
     reason: str
     ways: tuple[str, ...] = (MODULE,)
+    keys: tuple[str, ...] = ()
+    one_stack: bool = False
 
     def __str__(self) -> str:
         ways = "; ".join(self.ways)
@@ -39,18 +54,36 @@ class Unsupported:
         return f"{self.title}, which no layout reads{reason}. {ways[0].upper()}{ways[1:]}."
 
 
-_EXPERTS = "its feed-forward layers are mixtures of experts, chosen for each token by a router"
-_N_GRAM = "its decoder predicts several tokens at a time"
-_SPEECH = "it reads audio, and no layout reads anything but token ids"
-_IMAGE = "its encoder reads images, and no layout reads anything but token ids"
-_DECODER = "it is a decoder alone, and tfexport exports an encoder and a decoder"
-_ENCODER = "it is an encoder alone, which generates nothing"
+def _filled(text: str, **words: str) -> str:
+    return text.format(**_PHRASES, **words)
+
+
+def _read_model(entry: Mapping[str, Any], kind: str = "") -> Unsupported:
+    return Unsupported(
+        _filled(entry["title"], kind=kind),
+        _filled(entry.get("reason", "")),
+        tuple(_filled(way) for way in entry.get("ways", ["{module}"])),
+        tuple(entry.get("keys", ())),
+        entry.get("one_stack", False),
+    )
+
+
+# By the ``model_type`` of config.json.
+UNSUPPORTED = {
+    kind: _read_model(entry, kind)
+    for entry in (*_DATA["models"], *_DATA["marks"])
+    for kind in entry.get("kinds", ())
+}
+_MARKS = [_read_model(entry) for entry in _DATA["marks"]]
+_NAMED = [_read_model(entry) for entry in _DATA["models"] if "keys" in entry]
+_FORMS_OF_KEYS = [(it["keys"], _filled(it["text"])) for it in _DATA["forms_of_keys"]]
+_FORMS_OF_FILES = [(it["names"], _filled(it["text"])) for it in _DATA["forms_of_files"]]
 
 # What the forward of a model takes, by the reason why no layout reads it; ids otherwise.
 _INPUTS = {
     "Whisper of OpenAI's": '"mel", "float32", ("batch", 80, 3000)',
-    _SPEECH: '"input_features", "float32", ("batch", 80, "frames")',
-    _IMAGE: '"pixel_values", "float32", ("batch", 3, 224, 224)',
+    _PHRASES["speech"]: '"input_features", "float32", ("batch", 80, "frames")',
+    _PHRASES["image"]: '"pixel_values", "float32", ("batch", 3, 224, 224)',
 }
 _IDS = '"input_ids", "int64", ("batch", "source_length")'
 
@@ -78,160 +111,40 @@ def add_lines(
     if MODULE[1:] not in text:  # it may begin a sentence
         return Message(message)
     inputs = next((code for reason, code in _INPUTS.items() if reason in text), _IDS)
-    first = ["from tfexport.export import Input, export"]
-    if path is not None:
-        first += _loading(path, inside)
+    own = "from tfexport.export import Input, export"
     lines = [
-        *first,
+        *([own] if path is None else _loading(path, inside, own)),
         f'export(model, "model.bundle", inputs=[Input({inputs})],',
         "       pad_id=PAD_IDX, bos_id=BOS_IDX, eos_id=EOS_IDX, max_length=100)",
     ]
-    where = "In your training script (docs/training-script.md has other inputs and calls):"
+    where = "In Python, with your own class (docs/training-script.md has other inputs and calls):"
     return Message(message, f"\n{where}\n\n", "\n".join(lines))
 
 
-def _loading(path: Path, inside: Sequence[Any] | None) -> list[str]:
-    """Lines that build a model with the weights of a file."""
+def _loading(path: Path, inside: Sequence[Any] | None, own: str) -> list[str]:
+    """Lines that import a class and what they need, and build it with the weights of a file."""
     name = _quoted(str(path))
-    made = "model = YourModel()  # as it is built there"
+    imported = [own, "from your_code import YourModel"]
+    made = "model = YourModel()  # as it is built for the training"
     if inside is None:
-        return [f"{made}, with the weights of {name}"]
+        return [*imported, f"{made}, with the weights of {name}"]
     if path.suffix == ".safetensors":
         load = f"model.load_state_dict(load_file({name}))"
-        return ["from safetensors.torch import load_file", made, load]
+        return ["from safetensors.torch import load_file", *imported, made, load]
     keys = "".join(f"[{_quoted(key) if isinstance(key, str) else repr(key)}]" for key in inside)
     # A file that was saved on a GPU names its device, which this machine may not have.
     load = f'torch.load({name}, map_location="cpu", weights_only=True)'
-    return [made, f"model.load_state_dict({load}{keys})"]
+    return ["import torch", *imported, made, f"model.load_state_dict({load}{keys})"]
 
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# By the ``model_type`` of config.json.
-UNSUPPORTED = {
-    "led": Unsupported(
-        "LED", "its encoder attends in windows and to global tokens", (BY_FORWARD, MODULE)
-    ),
-    "longt5": Unsupported(
-        "LongT5", "its encoder attends in windows or through transient global tokens",
-        (BY_FORWARD, MODULE, OPTIMUM),
-    ),
-    "bigbird_pegasus": Unsupported(
-        "BigBird-Pegasus", "its encoder attends to random blocks", (BY_FORWARD, MODULE, OPTIMUM)
-    ),
-    "pegasus_x": Unsupported(
-        "Pegasus-X", "its encoder attends in blocks and to global tokens", (BY_FORWARD, MODULE)
-    ),
-    "prophetnet": Unsupported("ProphetNet", _N_GRAM),
-    "xlm-prophetnet": Unsupported("XLM-ProphetNet", _N_GRAM),
-    "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS, (BY_FORWARD, MODULE)),
-    "switch_transformers": Unsupported("Switch Transformers", _EXPERTS, (BY_FORWARD, MODULE)),
-    "mvp": Unsupported(
-        "MVP", "it prepends prompts to the keys of every attention", (BY_FORWARD, MODULE)
-    ),
-    "t5gemma": Unsupported(
-        "T5Gemma", "its layers are Gemma's: rotary, grouped and soft-capped attention",
-        (BY_FORWARD, MODULE, CTRANSLATE2),
-    ),
-    "t5gemma2": Unsupported(
-        "T5Gemma 2", "its layers are Gemma's: rotary, grouped and soft-capped attention",
-        (MODULE, CTRANSLATE2),
-    ),
-    "encoder-decoder": Unsupported(
-        "an encoder-decoder of two models (such as BERT)",
-        "the two halves compute differently", (BY_FORWARD, MODULE, OPTIMUM),
-    ),
-    "whisper": Unsupported("Whisper", _SPEECH, (BY_FORWARD, CTRANSLATE2, OPTIMUM, MODULE)),
-    "speech_to_text": Unsupported("Speech2Text", _SPEECH, (BY_FORWARD, MODULE, OPTIMUM)),
-    "speech-encoder-decoder": Unsupported(
-        "a speech encoder-decoder", _SPEECH, (BY_FORWARD, MODULE)
-    ),
-    "moonshine": Unsupported("Moonshine", _SPEECH, (BY_FORWARD, MODULE)),
-    "seamless_m4t": Unsupported("SeamlessM4T", _SPEECH),
-    "seamless_m4t_v2": Unsupported("SeamlessM4T v2", _SPEECH),
-    "speecht5": Unsupported("SpeechT5", _SPEECH, (MODULE, OPTIMUM)),
-    "vision-encoder-decoder": Unsupported(
-        "a vision encoder-decoder (such as TrOCR or Donut)", _IMAGE, (BY_FORWARD, MODULE, OPTIMUM)
-    ),
-    "trocr": Unsupported("TrOCR's decoder", _IMAGE, (MODULE, OPTIMUM)),
-    "pix2struct": Unsupported("Pix2Struct", _IMAGE, (BY_FORWARD, MODULE, OPTIMUM)),
-    **{
-        kind: Unsupported(f"a decoder-only language model ({kind})", _DECODER, (CTRANSLATE2,))
-        for kind in (
-            "gpt2", "gptj", "gpt_neox", "gpt_bigcode", "opt", "bloom", "codegen", "falcon", "mpt",
-            "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi",
-            "phi3", "gpt_oss", "xglm",
-        )
-    },
-    **{
-        kind: Unsupported(f"an encoder-only model ({kind})", _ENCODER, (OPTIMUM,))
-        for kind in (
-            "bert", "roberta", "xlm-roberta", "distilbert", "electra", "albert", "camembert",
-            "deberta-v2", "mpnet", "modernbert",
-        )
-    },
-}  # fmt: skip
-
-
 _HUGGING_FACE_ALONE = ("architectures", "transformers_version")
 _HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
 _NO_LAYOUT = "docs/families.md has those that are read"
 _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
-
-# Models, each with patterns of keys: one key has to match every pattern, and none those
-# that start with "!". Only certain marks are listed, never the name of a single layer.
-_MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
-    (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
-    (
-        Unsupported(
-            "Whisper of OpenAI's own package",
-            "it reads audio, and layouts read token ids",
-            (MODULE, CTRANSLATE2),
-        ),
-        (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\."),
-    ),
-    (
-        Unsupported("an Eole Transformer", "", (MODULE, CTRANSLATE2)),
-        (
-            r"^(src|tgt)_emb\.embeddings\.weight$",
-            r"^(en|de)coder\.transformer_layers\.\d+\.(input|precontext|post_attention)_layernorm\.",
-        ),
-    ),
-    (
-        Unsupported("a model with recurrent layers (LSTM or GRU)", ""),
-        (r"\b(weight|bias)_[ih]h_l\d",),
-    ),
-    (
-        Unsupported(
-            "a decoder-only language model",
-            "its keys name no encoder",
-            (CTRANSLATE2, f"if it has an encoder, {MODULE}"),
-        ),
-        (
-            r"^(model\.layers|transformer\.h|gpt_neox\.layers)\.\d+\.",
-            r"!enc|src|source|cross",
-        ),
-    ),
-    (
-        Unsupported("a BERT of Hugging Face", "its keys name no decoder", (OPTIMUM, MODULE)),
-        (r"\.attention\.self\.query\.weight$", r"!dec|tgt|target|cross"),
-    ),
-)  # fmt: skip
-
-# Patterns of keys that only these have, by the ``model_type`` that the config.json of their folder
-# has.
-_UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("led", (r"\.longformer_self_attn\.",)),
-    ("longt5", (r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\.",)),
-    ("pegasus_x", (r"\.global_self_attn_layer_norm\.",)),
-    ("prophetnet", (r"^prophetnet\.|\.ngram_embeddings\.",)),
-    ("switch_transformers", (r"\.mlp\.(router|experts)\.",)),
-    ("nllb-moe", (r"\.ffn\.(router|experts)\.",)),
-    ("whisper", (r"^model\.encoder\.conv1\.", r"^model\.decoder\.layers\.\d+\.encoder_attn\.")),
-    ("vision-encoder-decoder", (r"^encoder\.embeddings\.patch_embeddings\.",)),
-)  # fmt: skip
 
 
 def _fits(names: list[str], patterns: Iterable[str]) -> bool:
@@ -245,11 +158,8 @@ def _fits(names: list[str], patterns: Iterable[str]) -> bool:
 def describe_unsupported(names: Iterable[str]) -> str | None:
     """Name the model that a few names of tensors identify; None if none does."""
     names = list(names)
-    for kind, patterns in _UNSUPPORTED_NAMES:
-        if _fits(names, patterns):
-            known = UNSUPPORTED[kind]
-            return str(replace(known, ways=(FOLDER, *known.ways)))
-    return None
+    model = next((it for it in _NAMED if _fits(names, it.keys)), None)
+    return None if model is None else str(replace(model, ways=(FOLDER, *model.ways)))
 
 
 def describe_names(names: Iterable[str]) -> str | None:
@@ -257,10 +167,7 @@ def describe_names(names: Iterable[str]) -> str | None:
     names = list(names)
     if (unsupported := describe_unsupported(names)) is not None:
         return unsupported
-    for unsupported_kind, patterns in _MARKS:
-        if _fits(names, patterns):
-            return str(unsupported_kind)
-    return None
+    return next((str(it) for it in _MARKS if _fits(names, it.keys)), None)
 
 
 def describe_config(values: Mapping[str, Any]) -> str | None:
@@ -283,8 +190,8 @@ def describe_config(values: Mapping[str, Any]) -> str | None:
 
 def is_one_stack(values: Mapping[str, Any]) -> bool:
     """Whether a Hugging Face config.json is that of an encoder or a decoder alone."""
-    found = UNSUPPORTED.get(str(values.get("model_type")))
-    return found is not None and found.reason in (_DECODER, _ENCODER)
+    model = UNSUPPORTED.get(str(values.get("model_type")))
+    return model is not None and model.one_stack
 
 
 def is_ours(values: Mapping[str, Any]) -> bool:
@@ -299,90 +206,8 @@ def is_ours(values: Mapping[str, Any]) -> bool:
     return 2 * len(ours) >= len(values)
 
 
-# Files that are not the plain weights of a complete model: adapters that were not merged, quantised
-# weights, parts of a distributed training, files of other frameworks. Each is recognised by its
-# keys, its names or its first bytes.
-
-
-_MERGE = (
-    "Merge them into the model, and save that: model = model.merge_and_unload() of PEFT, then "
-    "model.save_pretrained('merged') or torch.save(model.state_dict(), 'model.pt'). "
-    "Compare its logits with those before, as merging may give another model: "
-    "docs/checkpoints.md, adapters."
-)
-_NOT_MERGED = "which are not merged into the weights; the model needs them."
-_UNQUANTISED = (
-    "which are not supported: tfexport quantises by itself. Pass the original model, or what "
-    "model.dequantize() of transformers makes of it."
-)
-
-# What the keys of such files have, with what it is and what to do.
-_KEYS = (
-    (
-        r"\blora_(A|B|embedding_A|embedding_B|magnitude_vector|up|down)\b",
-        f"weights of LoRA, {_NOT_MERGED} {_MERGE} With loralib, model.eval() merges them.",
-    ),
-    (
-        r"\b(hada_w[12]_[ab]|lokr_w[12]\w*|oft_r|oft_R|vera_lambda_[bd]|ia3_l|boft_[RPs])\b",
-        f"weights of adapters (PEFT), {_NOT_MERGED} {_MERGE}",
-    ),
-    (r"^base_model\.model\.", f"a model inside PEFT's, {_NOT_MERGED} {_MERGE}"),
-    (
-        r"\badapter_(down|up)\b|\badapters\.[\w-]+\.\w*(down|up)",
-        "bottleneck adapters, which are additional layers that no layout has and that cannot be "
-        f"merged. If the model is called with them, {MODULE}.",
-    ),
-    (
-        r"\bprompt_embeddings\b|\bprefix_encoder\b|\bprompt_encoder\b",
-        "trained prompts or prefixes, which no layout has and which cannot be merged: "
-        f"{MODULE}.",
-    ),
-    (
-        r"\.(absmax|quant_map|nested_absmax)$|\.quant_state\.bitsandbytes__|\.(SCB|weight_format)$",
-        f"weights that bitsandbytes has quantised, {_UNQUANTISED}",
-    ),
-    (r"\.(qweight|qzeros)$", f"weights that GPTQ or AWQ has quantised, {_UNQUANTISED}"),
-    (
-        r"\.(weight_packed|weight_zero_point|W_q|_packed_params)$|\._packed_params\.",
-        f"weights that were quantised, {_UNQUANTISED}",
-    ),
-    (
-        r"\b_?flat_param(_\d+)?$",
-        "parameters that FSDP has put into one row. Save the full state dict where it was trained: "
-        "torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict=True.",
-    ),
-)  # fmt: skip
-
-_IN_TRANSFORMERS = (
-    "Convert them with transformers 4: AutoModelForSeq2SeqLM.from_pretrained(FOLDER, {flag}=True)"
-    ".save_pretrained(OUT)."
-)
 _ADAPTER_FILES = (
     "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "pytorch_adapter.bin",
-)  # fmt: skip
-# Names in folders without weights of PyTorch.
-_NAMES = (
-    (
-        r"zero_to_fp32\.py|global_step\d+|.*_optim_states\.pt|mp_rank_\d+_model_states\.pt",
-        "parts of a training with DeepSpeed. Join them with its own script: "
-        "python zero_to_fp32.py FOLDER OUT.",
-    ),
-    (
-        r".*\.distcp",
-        "parts of a distributed checkpoint of PyTorch (FSDP). Join them: python -m "
-        "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt.",
-    ),
-    (
-        r".*\.h5|.*\.keras|saved_model\.pb|.*\.ckpt\.index|.*\.data-\d+-of-\d+",
-        "weights of TensorFlow. " + _IN_TRANSFORMERS.format(flag="from_tf"),
-    ),
-    (r".*\.msgpack", "weights of Flax. " + _IN_TRANSFORMERS.format(flag="from_flax")),
-    (
-        r".*\.onnx",
-        "a model that was exported to ONNX already. Give the weights of PyTorch that it was made "
-        "of.",
-    ),
-    (r".*\.gguf", "a GGUF file of llama.cpp. Pass the weights that it was converted from."),
 )  # fmt: skip
 _HEADS = (
     (b"\x89HDF\r\n\x1a\n", "model.h5"),
@@ -397,7 +222,7 @@ _BUNDLE = (
 def describe_form(keys: Iterable[str]) -> str | None:
     """Describe the form of the weights with these keys; None for plain ones."""
     keys = list(keys)
-    for pattern, text in _KEYS:
+    for pattern, text in _FORMS_OF_KEYS:
         if found := [key for key in keys if re.search(pattern, key)]:
             return f"holds {text} They are {join_some(found, 3)}."
     return None
@@ -432,11 +257,11 @@ def describe_form_of_file(path: Path, head: bytes) -> str | None:
     if b"Spec\0" in head[:32]:
         return "a model of CTranslate2. Pass the weights that it was converted from."
     name = next((name for mark, name in _HEADS if head.startswith(mark)), path.name)
-    return next((text for pattern, text in _NAMES if re.fullmatch(pattern, name)), None)
+    return next((text for pattern, text in _FORMS_OF_FILES if re.fullmatch(pattern, name)), None)
 
 
 def _describe_names(names: list[str]) -> str | None:
-    for pattern, text in _NAMES:
+    for pattern, text in _FORMS_OF_FILES:
         if found := [name for name in names if re.fullmatch(pattern, name)]:
             what, _, way = text.partition(". ")
             return f"holds {what} ({join_some(found, 3)}). {way}"

@@ -1,6 +1,5 @@
 """The project's own format: safetensors, the model's own names, the config in the metadata."""
 
-import functools
 import json
 import os
 import re
@@ -92,40 +91,20 @@ _NOT_SHOWN = (
 )  # fmt: skip
 
 
-def renamed_layout(
-    names: Iterable[str],
-    required: Iterable[str] = (),
-    values: Mapping[str, Any] | None = None,
-    tie_output: bool = False,
-) -> Layout:
-    """The layout of a file whose keys were renamed to the modules' own names.
-
-    Args:
-        names: the new names.
-        required: config keys that are required, too.
-        values: config values that the names or the tensors show.
-        tie_output: whether the target's embedding serves as the output table by default.
-    """
-    names = list(names)
-    notes = ("no output table: the target's embedding serves as it",) if tie_output else ()
-    every = [*_NOT_SHOWN, *required]
-    every += [] if any(name.endswith("positions.table") for name in names) else ["positions"]
+def renamed_layout(names: Iterable[str]) -> Layout:
+    """The layout of a file whose keys were renamed to these of the modules' own names."""
+    positions = () if any(name.endswith("positions.table") for name in names) else ("positions",)
     return replace(
         NATIVE,
         title="tfexport's own names",
-        required=tuple(dict.fromkeys(every)),
-        prepare=functools.partial(_completed, values=values or {}, notes=notes),
-        defaults={"tie_output": True} if tie_output else {},
+        required=(*_NOT_SHOWN, *positions),
+        prepare=_completed,
     )
 
 
-def _completed(
-    tensors: Mapping[str, Tensor],
-    config: Mapping[str, Any],
-    values: Mapping[str, Any],
-    notes: tuple[str, ...],
-) -> Prepared:
+def _completed(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
     """Tensors that other modules have in another form, which computes the same."""
+    notes: tuple[str, ...] = ()
     completed = {**tensors, **_zero_biases(tensors)}
     widths = [it.shape[-1] for name, it in tensors.items() if name.endswith("tokens.weight")]
     for name, tensor in tensors.items():
@@ -135,9 +114,9 @@ def _completed(
     rows = sorted({len(table) for table in tables.values()})
     if len(rows) > 1:
         cut = f"the position tables have {rows} rows; the first {rows[0]} of each are used"
-        notes = (*notes, cut)
+        notes = (cut,)
         completed |= {name: table[: rows[0]] for name, table in tables.items()}
-    return Prepared(completed, values=values, notes=notes)
+    return Prepared(completed, notes=notes)
 
 
 _NORM = re.compile(r"\bnorm\.(weight|bias)$")
