@@ -7,10 +7,11 @@ from typing import Any
 from tfexport.errors import ConfigError, ParityError
 from tfexport.export.artifacts.picture_processors import picture_steps
 from tfexport.export.artifacts.sound_processors import sound_part
-from tfexport.export.artifacts.transformers_call import TransformersModel, first_line
+from tfexport.export.artifacts.transformers_call import TransformersModel
 from tfexport.export.parity.pictures import compare_pictures
 from tfexport.export.parity.sounds import compare_sounds
 from tfexport.export.quiet import quiet
+from tfexport.export.reference.library_class import first_line
 from tfexport.preprocessing import check_preprocessing
 
 FILES = ("preprocessor_config.json", "processor_config.json")

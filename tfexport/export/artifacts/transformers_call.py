@@ -18,6 +18,7 @@ from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_some
 from tfexport.export.modules.inputs import Input, as_tensors, axes_of, draw_rows
+from tfexport.export.reference.library_class import first_line
 from tfexport.graph_io import BATCH
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.module_rows import Array, stack_rows
@@ -144,12 +145,6 @@ class TransformersModel:
             if size > most:
                 raise ValueError(f"{size} is more than the {most} of {axis} that it takes")
         return tensor
-
-
-def first_line(error: Exception) -> str:
-    """The beginning of an error of another library, for a message."""
-    text = str(error) or type(error).__name__
-    return text.splitlines()[0][:200].rstrip(". ")
 
 
 def _of_encoder(config: Any) -> Any:

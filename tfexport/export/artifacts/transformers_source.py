@@ -4,10 +4,8 @@ The class of the folder is the installed one; no code of a folder is run. Weight
 of every checkpoint: safetensors, or pickles of plain tensors.
 """
 
-import contextlib
 import copy
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ from tfexport.errors import (
     join_problems,
     join_some,
     missing_dependency,
-    shown,
 )
 from tfexport.export.artifacts.transformers_call import (
     Inputs,
@@ -32,12 +29,17 @@ from tfexport.export.artifacts.transformers_call import (
     TransformersModel,
     block_size_of,
     decoder_config,
-    first_line,
     size_limits,
 )
 from tfexport.export.artifacts.transformers_classes import check_class, check_encoder
 from tfexport.export.artifacts.whisper_settings import read_speech, without_prefix
 from tfexport.export.quiet import quiet
+from tfexport.export.reference.library_class import (
+    CONFIG,
+    find_class,
+    import_transformers,
+    load_class,
+)
 from tfexport.export.text.model_tokenizers import InstalledTokenizer, find_installed_tokenizer
 from tfexport.model_src.checkpoint.generation_config import (
     GENERATION_FILE,
@@ -47,10 +49,8 @@ from tfexport.model_src.checkpoint.generation_config import (
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
-from tfexport.model_src.checkpoint.unsupported import describe_config, is_one_stack
+from tfexport.model_src.checkpoint.unsupported import is_one_stack
 from tfexport.model_src.checkpoint.weight_files import load_state_dict
-
-_CONFIG = "config.json"
 
 
 def find_transformers(checkpoint: CheckpointLike, layout: str | None) -> Mapping[str, Any] | None:
@@ -80,7 +80,7 @@ def _values_of(checkpoint: CheckpointLike) -> Mapping[str, Any]:
     if not isinstance(checkpoint, str | Path):
         return {}
     path = Path(checkpoint)
-    file = path / _CONFIG if path.is_dir() else path.with_name(_CONFIG)
+    file = path / CONFIG if path.is_dir() else path.with_name(CONFIG)
     return read_json(file) if file.is_file() and path.exists() else {}
 
 
@@ -88,7 +88,7 @@ def find_tokenizer(found: TransformersModel) -> InstalledTokenizer | None:
     """The tokenizer of a model's folder; None if there is none."""
     if found.folder is None:
         return None
-    values = read_json(found.folder / _CONFIG)
+    values = read_json(found.folder / CONFIG)
     return find_installed_tokenizer(found.folder, values, _library(found.folder))
 
 
@@ -183,81 +183,26 @@ def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
             f"{folder}: quantization_config: quantized weights are not read; pass the original "
             "model."
         )
-    config, kind = _config(transformers, folder, values)
-    state = load_state_dict(path)
-    with quiet(), _without_logs(transformers):
-        try:
-            model, info = kind.from_pretrained(
-                None, config=config, state_dict=dict(state.tensors), dtype=torch.float32,
-                attn_implementation="eager", ignore_mismatched_sizes=True, output_loading_info=True,
-            )  # fmt: skip
-        except Exception as error:
-            raise CheckpointError(
-                f"{folder}: {kind.__name__} of transformers {transformers.__version__} cannot be "
-                f"loaded: {first_line(error)}."
-            ) from error
-    mismatched = [str(each[0]) for each in info.get("mismatched_keys", ())]
-    if mismatched:
-        raise CheckpointError(
-            f"{folder}: {len(mismatched)} weights have other shapes than {kind.__name__} has by "
-            f"{_CONFIG}: {join_some(sorted(mismatched))}."
-        )
-    unread = sorted(info.get("unexpected_keys", ()))
+    config, kind = find_class(transformers, folder, values)
+    check_class(str(folder), kind, config)
+    loaded = load_class(transformers, folder, kind, config, load_state_dict(path).tensors)
+    model, unread = loaded.model, loaded.unread
     notes = [f"{kind.__name__} has no place for {join_some(unread)}"] if unread else []
     file = folder / GENERATION_FILE
     generation = read_json(file) if file.is_file() else _written(model.generation_config)
-    missing = tuple(sorted(info.get("missing_keys", ())))
     return _Loaded(
-        str(path), folder, model.eval(), _written(model.config), generation, missing, tuple(notes)
+        str(path), folder, model, _written(model.config), generation, loaded.missing, tuple(notes)
     )
 
 
 def _library(path: Path) -> Any:
-    try:
-        import transformers  # noqa: PLC0415 - optional, and slow to import
-    except ImportError:
+    transformers = import_transformers()
+    if transformers is None:
         raise missing_dependency(
             f"{path}: no layout reads this model, and its own forward is exported with the library "
             "transformers, which is not installed", "transformers",
-        ) from None  # fmt: skip
+        )  # fmt: skip
     return transformers
-
-
-def _config(transformers: Any, folder: Path, values: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The config of a folder and the class of its model, both of the installed library."""
-    kind, known = values["model_type"], transformers.CONFIG_MAPPING
-    version = f"transformers {transformers.__version__}"
-    if kind not in known:
-        text = describe_config(values)
-        raise CheckpointError(f"{folder}: holds {text} {version} has no model_type {shown(kind)}.")
-    try:
-        with _without_logs(transformers):
-            config = known[kind].from_pretrained(folder, local_files_only=True)
-    except Exception as error:
-        raise CheckpointError(
-            f"{folder / _CONFIG}: {version} cannot read it: {first_line(error)}."
-        ) from error
-    named = values.get("architectures")
-    name = named[0] if isinstance(named, list) and named else None
-    found = getattr(transformers, name, None) if isinstance(name, str) else None
-    if name is None:
-        found = _usual_class(transformers, config)
-    if not (inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel)):
-        raise CheckpointError(
-            f"{folder}: {version} has no class {shown(name)} for its {_CONFIG} (model_type "
-            f"{shown(kind)})."
-        )
-    check_class(str(folder), found, config)
-    return config, found
-
-
-def _usual_class(transformers: Any, config: Any) -> Any:
-    """The class that generates with a config, where the folder names none."""
-    for name in ("Seq2SeqLM", "SpeechSeq2Seq", "ImageTextToText"):
-        mapping = getattr(transformers, f"AutoModelFor{name}")._model_mapping
-        if type(config) in mapping:
-            return mapping[type(config)]
-    return None
 
 
 def _written(config: Any) -> dict[str, Any]:
@@ -272,21 +217,6 @@ def _without_cache(model: nn.Module) -> None:
         config = getattr(part, "config", None)
         if config is not None and hasattr(config, "use_cache"):
             config.use_cache = False
-
-
-@contextlib.contextmanager
-def _without_logs(transformers: Any) -> Iterator[None]:
-    """Silence what transformers logs, and its bars."""
-    logging = transformers.utils.logging
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()
 
 
 def _start_of(loaded: _Loaded) -> int:

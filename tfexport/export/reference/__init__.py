@@ -23,6 +23,7 @@ from tfexport.export.reference import (
     t5_like,
     toolkits,
 )
+from tfexport.export.reference.library_class import ClassReference, find_class_reference
 from tfexport.export.reference.live_module import LiveModule, PlainModule
 from tfexport.export.reference.nn_transformer import StockReference
 from tfexport.export.reference.original import ModuleReference, Original, Reference
@@ -72,7 +73,9 @@ class Found:
 
 
 def find_reference(checkpoint: Checkpoint, model: Transformer) -> Found:
-    """The user's own code, if there is any that can be run, else ``build_reference``.
+    """The user's own code, if there is any that can be run, else what ``build_reference`` builds.
+
+    Of a Hugging Face folder that is the class of transformers, where the library is installed.
 
     Args:
         checkpoint: the checkpoint, with the user's reference or the module that it was read from.
@@ -94,7 +97,10 @@ def find_reference(checkpoint: Checkpoint, model: Transformer) -> Found:
             return Found(OwnCodeReference(OwnCode(live.title, live), model))
         except ConfigError as error:
             not_run = str(error).rstrip(".")
-    return Found(build_reference(checkpoint, model), not_run)
+    judge = find_class_reference(checkpoint)
+    if isinstance(judge, ClassReference):
+        return Found(judge)
+    return Found(build_reference(checkpoint, model), not_run or judge)
 
 
 def _handed_in(given: Callable[..., Any], checkpoint: Checkpoint) -> OwnCode:
