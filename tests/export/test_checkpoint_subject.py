@@ -27,6 +27,7 @@ from tfexport.export.report import Comparison, ParityReport
 from tfexport.export.subject import Form, export_forms
 from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 from tfexport.runtime import Translator
@@ -181,7 +182,10 @@ def test_every_form_stands_behind_what_it_needs() -> None:
 def test_form_before_what_it_needs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     early = Form("early", lambda subject, late: late, compare_toy, needs=("late",))
     monkeypatch.setattr(checkpoint_subject, "BUNDLE_FORMS", (early,))
-    subject: Any = CheckpointSubject(checkpoint=None, options=GraphOptions())  # type: ignore[arg-type]
+    checkpoint: Any = None
+    subject = CheckpointSubject(
+        checkpoint=checkpoint, special_ids=None, generation=Generation(), options=GraphOptions()
+    )
     with pytest.raises(ExportError, match=r"early\.onnx: is made from late"):
         export_forms(subject, lambda *_: None)
 

@@ -45,7 +45,8 @@ STEPS_OPTION = click.option(
 # Options of ``tfexport onnx`` that apply to modules, too.
 _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
-    "accept_loss", "samples", "expect", "portable", "opset", "reads", "steps",
+    "accept_loss", "samples", "expect", "source_language", "target_language", "portable", "opset",
+    "reads", "steps",
 )  # fmt: skip
 _NEEDED = ("model", *DECLARE_INPUTS[:1], *NEEDED)
 _OF_EXPORT = ("graph", "quantize", "accept_loss", "verify", "force", "pack", "progress")

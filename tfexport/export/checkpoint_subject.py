@@ -7,7 +7,6 @@ this registry.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from torch import Tensor
 
 from tfexport import graph_io
 from tfexport.bundle import Limits, Manifest
-from tfexport.errors import ConfigError, Message, Problem, join_problems
+from tfexport.errors import ConfigError, Message, Problem
 from tfexport.export.graphs.beam import export_beam
 from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.slot_step import SlotAttention, export_slot_step
-from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.graphs.transformer_graphs import (
     export_decoder,
     export_encoder,
@@ -31,7 +29,7 @@ from tfexport.export.graphs.transformer_graphs import (
 )
 from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.export.parity import compare_bundle, compare_forward, compare_generate
-from tfexport.export.parity.plan import frame_samples, plan_bundle
+from tfexport.export.parity.plan import plan_bundle
 from tfexport.export.parity.search import compare_beam, compare_generate_in_bundle
 from tfexport.export.parity.steps import (
     compare_decoder,
@@ -46,10 +44,9 @@ from tfexport.export.subject import Form, Subject
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.config import BUNDLE_IDS, TransformerConfig
 from tfexport.model_src.relative import RelativeVectors
 from tfexport.model_src.transformer import Transformer
-from tfexport.runtime.text.codec import find_language_tokens
 from tfexport.typing import Progress
 
 
@@ -94,6 +91,19 @@ class CheckpointSubject(Subject):
     parameters: dict[str, list[str]] = field(default_factory=dict)
     _models: dict[type[Attention], Transformer] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, **fields: Any) -> "CheckpointSubject":
+        """A checkpoint with the special ids and the decoding defaults of its files.
+
+        Args:
+            checkpoint: a model.
+            **fields: the others of the class.
+        """
+        config, generation = checkpoint.config, checkpoint.read_generation()
+        decodes = all(getattr(config, key) is not None for key in BUNDLE_IDS)
+        ids = config.special_ids if decodes else None
+        return cls(checkpoint=checkpoint, special_ids=ids, generation=generation, **fields)
+
     @property
     def layout(self) -> str:
         """See ``Subject``."""
@@ -102,22 +112,12 @@ class CheckpointSubject(Subject):
     @property
     def notes(self) -> tuple[str, ...]:
         """See ``Subject``."""
-        return self.checkpoint.read_generation().notes
+        return self.generation.notes
 
     @property
     def forms(self) -> tuple[Form, ...]:
         """See ``Subject``."""
         return tuple(form for form in BUNDLE_FORMS if form.is_there(self))
-
-    @property
-    def opset(self) -> int:
-        """The opset version of the standard operators."""
-        return self.options.opset
-
-    @cached_property
-    def rules(self) -> GreedyRules:
-        """The rules of the model that are part of its greedy search."""
-        return GreedyRules.of(self.checkpoint.read_generation().defaults)
 
     def model(self, attention_class: type[Attention] | None = None) -> Transformer:
         """The model with a class of attention, by default that of the options; built once."""
@@ -132,14 +132,14 @@ class CheckpointSubject(Subject):
 
     def facts(self) -> dict[str, Any]:
         """See ``Subject``."""
-        config, generation = self.checkpoint.config, self.checkpoint.read_generation()
+        config, generation = self.checkpoint.config, self.generation
         assert config.source_vocab_size is not None
         assert config.target_vocab_size is not None
         longest = config.longest if self.max_target_length is None else self.max_target_length
         sizes = config.source_vocab_size, config.target_vocab_size
         return {
             "config": config.to_dict(),
-            "special_ids": config.special_ids,
+            "special_ids": self.special_ids,
             "limits": Limits(*sizes, config.longest, longest),
             "generation": dict(generation.defaults),
             "origins": {**self.checkpoint.unseen, **generation.origins},
@@ -155,29 +155,6 @@ class CheckpointSubject(Subject):
     def near_tie(self, report: ParityReport) -> NearTie:
         """See ``Subject``."""
         return near_tie_of(self.checkpoint, report)
-
-    def check_languages(self, translates: bool) -> None:
-        """Before the export, check the languages of real texts.
-
-        Args:
-            translates: whether the texts are translated; otherwise only sources are encoded.
-
-        Raises:
-            ConfigError: a language is unknown to the model, or required and missing.
-        """
-        languages, start = self.tokenizers.languages, self.checkpoint.special_ids.start
-        frame_samples(languages, self.language_pair)
-        if translates:
-            first = self.checkpoint.read_generation().defaults.get("first_token")
-            tokens = find_language_tokens(languages, self.language_pair, (first, start))
-            if tokens.problems:
-                raise ConfigError(join_problems("samples", tokens.problems))
-
-    def for_quantizing(self) -> "CheckpointSubject":
-        """See ``Subject``."""
-        if self.samples is not None:
-            self.check_languages(translates=True)
-        return self
 
 
 def _export_encoder(subject: CheckpointSubject) -> ir.Model:

@@ -1,8 +1,7 @@
 """A user's module as a subject, and its graphs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from tfexport.export.graphs.module_graphs import (
     export_module_encoder,
     export_module_states,
 )
-from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import Examination, check_sizes
@@ -48,7 +46,6 @@ from tfexport.export.recognition.decoder import RecognisedDecoder
 from tfexport.export.report import ParityReport
 from tfexport.export.subject import Form, Subject
 from tfexport.graph_io import tensor_to_dict
-from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.module_rows import Array
 from tfexport.typing import Progress
 
@@ -59,37 +56,24 @@ class ModuleSubject(Subject):
 
     Attributes:
         examination: the module, and what was found by running it.
-        special_ids: the special ids of the vocabularies.
         max_length: the maximum number of tokens of a row.
         framing: for the manifest's config: the special tokens around texts.
         examples: rows of real inputs.
-        generation: the decoding defaults of the model's files.
         preprocessing: of the model's files, see ``Manifest``; None if there is none.
         decoder: its decoder, if that is recognised.
         notes: remarks for the user.
         layout: None; see ``Subject``.
     """
 
-    examination: Examination
     special_ids: SpecialIds
+    examination: Examination
     max_length: int
     framing: dict[str, bool]
     examples: Sequence[Mapping[str, Array]] = ()
-    generation: Generation = field(default_factory=Generation)
     preprocessing: dict[str, Any] | None = None
     decoder: RecognisedDecoder | None = None
     notes: tuple[str, ...] = ()
     layout: str | None = None
-
-    @property
-    def opset(self) -> int:
-        """The opset version of the standard operators."""
-        return self.options.opset
-
-    @cached_property
-    def rules(self) -> GreedyRules:
-        """The rules of the model that are part of its greedy search."""
-        return GreedyRules.of(self.generation.defaults)
 
     @property
     def alignment_heads(self) -> Sequence[Sequence[int]]:
@@ -182,6 +166,7 @@ class ModuleSubject(Subject):
 
     def for_quantizing(self) -> "ModuleSubject":
         """See ``Subject``; rows of arrays measure the quality alone."""
+        super().for_quantizing()
         return replace(self, samples=None) if str(self.samples).endswith(".npz") else self
 
     def refuse_limits(self, path: Path) -> None:

@@ -7,6 +7,7 @@ A reader makes a ``Subject`` of a checkpoint (``checkpoint_subject``) or of a us
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ import onnx_ir as ir
 from torch import Tensor
 
 from tfexport import __version__
-from tfexport.bundle import Manifest, TokenizerEntry
-from tfexport.errors import ExportError
+from tfexport.bundle import Manifest, SpecialIds, TokenizerEntry
+from tfexport.errors import ConfigError, ExportError, join_problems
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.parity.plan import FULL
+from tfexport.export.graphs.step_model import GreedyRules
+from tfexport.export.parity.plan import FULL, frame_samples
 from tfexport.export.parity.text import NearTie
 from tfexport.export.report import ParityReport
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.graph_io import GraphSpec
-from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
+from tfexport.model_src.checkpoint.generation_config import Generation
+from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.typing import PathLike, Progress
 
 
@@ -62,6 +65,8 @@ class Subject(ABC):
     """What is exported: a model with all that its bundle holds and is compared with.
 
     Attributes:
+        special_ids: the special ids of the vocabularies; None of a model that decodes no tokens.
+        generation: the decoding defaults of the model's files.
         options: the options of the graphs.
         tokenizers: the tokenizers, which were checked against the model's vocabularies.
         level: how much is compared with the original: "full", "quick", or "" for nothing.
@@ -71,6 +76,8 @@ class Subject(ABC):
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
     """
 
+    special_ids: SpecialIds | None
+    generation: Generation
     options: GraphOptions
     tokenizers: TokenizerFiles = field(default_factory=TokenizerFiles)
     level: str = FULL
@@ -95,6 +102,16 @@ class Subject(ABC):
         """The graphs of its bundle, in the order of export and comparison."""
 
     @property
+    def opset(self) -> int:
+        """The opset version of the standard operators."""
+        return self.options.opset
+
+    @cached_property
+    def rules(self) -> GreedyRules:
+        """The rules of the model that are part of its greedy search."""
+        return GreedyRules.of(self.generation.defaults)
+
+    @property
     def sides(self) -> tuple[str, ...]:
         """The sides that are texts."""
         return ("source", "target")
@@ -115,13 +132,33 @@ class Subject(ABC):
     def near_tie(self, report: ParityReport) -> NearTie:
         """Whether a text comes from a near tie of the original; see ``add_expected``."""
 
-    @abstractmethod
     def for_quantizing(self) -> "Subject":
         """The subject of the float32 bundle that is quantised.
 
         Raises:
-            ConfigError: the samples cannot measure the quality.
+            ConfigError: the languages of the samples are unknown to the model, or missing.
         """
+        if self.samples is not None:
+            self.check_languages(translates=True)
+        return self
+
+    def check_languages(self, translates: bool) -> None:
+        """Before the export, check the languages of real texts.
+
+        Args:
+            translates: whether the texts are translated; otherwise only sources are encoded.
+
+        Raises:
+            ConfigError: a language is unknown to the model, or required and missing.
+        """
+        languages = self.tokenizers.languages
+        frame_samples(languages, self.language_pair)
+        if translates:
+            assert self.special_ids is not None
+            starts = self.generation.defaults.get("first_token"), self.special_ids.start
+            tokens = find_language_tokens(languages, self.language_pair, starts)
+            if tokens.problems:
+                raise ConfigError(join_problems("samples", tokens.problems))
 
     def export(self, form: Form, *graphs: ir.Model) -> ir.Model:
         """Export one graph.

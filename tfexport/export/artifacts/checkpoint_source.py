@@ -145,8 +145,8 @@ def read_checkpoint(
     found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
-    subject = CheckpointSubject(
-        checkpoint=found, options=graph_options(options), tokenizers=tokenizers, level=level,
+    subject = CheckpointSubject.of(
+        found, options=graph_options(options), tokenizers=tokenizers, level=level,
         samples=options.get("samples"), expect=options.get("expect"), language_pair=language_pair,
         reads=reads_texts(options, found.reads_texts),
     )  # fmt: skip
@@ -177,8 +177,8 @@ def verify_checkpoint(
     info.refuse_quantized(bundle)
     found = read_for_decoding(checkpoint, read_options(options), manifest.config)
     info.require_same_model(bundle, found.config)
-    subject = CheckpointSubject(
-        checkpoint=found, options=GraphOptions.choose(), level=level,
+    subject = CheckpointSubject.of(
+        found, options=GraphOptions.choose(), level=level,
         samples=options.get("samples"), expect=options.get("expect"), language_pair=language_pair,
     )  # fmt: skip
     return info.note_own_code(check_bundle(subject, bundle, manifest, progress))

@@ -17,7 +17,6 @@ from tfexport.export.artifacts.onnx_file import export_graph, verify_graph
 from tfexport.export.artifacts.option_rules import (
     BUNDLE,
     DECLARE_INPUTS,
-    LANGUAGES,
     TORCH_FILES,
     TORCHSCRIPT,
     Output,
@@ -192,7 +191,7 @@ def _check_verified(model: CheckpointLike, options: VerifyKeywords) -> None:
         if not isinstance(model, nn.Module):
             text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint does not use "
             problems.append(Message(Option("model"), text, Option("inputs"), "."))
-        for name in ("config", "settings", "layout", "rename", "reference", *LANGUAGES):
+        for name in ("config", "settings", "layout", "rename", "reference"):
             if options.get(name):
                 text = " applies to checkpoints, not to custom modules."
                 problems.append(Message(Option(name), text))

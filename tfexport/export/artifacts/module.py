@@ -33,7 +33,7 @@ from tfexport.export.artifacts.module_source import (
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
-from tfexport.export.artifacts.option_rules import BUNDLE, BY_METHODS, CALL, Output
+from tfexport.export.artifacts.option_rules import BUNDLE, BY_METHODS, CALL, LANGUAGES, Output
 from tfexport.export.artifacts.recognised import (
     is_recognised,
     read_recognised,
@@ -160,7 +160,7 @@ def verify_module(
         call = read_call(model, options.get("inputs"), facts, given, progress)
         if manifest.module_io is None:
             return _verify_recognised(path, call, level, options, progress)
-        for name in ("samples", "expect"):
+        for name in ("samples", "expect", *LANGUAGES):
             if name in options:
                 given[name] = options[name]  # type: ignore[literal-required]
         subject = read_module(call, level, given)
@@ -182,9 +182,9 @@ def _verify_recognised(
     except NotRecognisedError as error:
         raise BundleError(_unlike(path, "of a known architecture", error)) from error
     real = VerifyKeywords()
-    for name in ("samples", "expect"):
+    for name in ("samples", "expect", *LANGUAGES):
         if name in options:
-            real[name] = options[name]
+            real[name] = options[name]  # type: ignore[literal-required]
     return verify_checkpoint(path, checkpoint, level, real, progress)
 
 

@@ -13,7 +13,12 @@ from torch import nn
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
+from tfexport.export.artifacts.keywords import (
+    ExportKeywords,
+    check_expect,
+    language_pair_of,
+    reads_texts,
+)
 from tfexport.export.artifacts.option_rules import BY_FORWARD, BY_METHODS, STEPS
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.incremental.example import declare
@@ -33,6 +38,7 @@ from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.model_src.config import TransformerConfig
 from tfexport.module_rows import Array
+from tfexport.runtime.text.codec import NO_LANGUAGES
 from tfexport.typing import Progress
 
 
@@ -173,13 +179,17 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
     vocabularies = _vocabularies(examination, facts.special, framing)
     tokenizers = choose_module_tokenizers(examination.inputs, vocabularies, facts, options)
     check_expect(options, bool(level))
-    return ModuleSubject(
+    subject = ModuleSubject(
         examination=examination, special_ids=ids, max_length=max_length, options=call.graphs,
         tokenizers=tokenizers, framing=framing, examples=call.examples, level=level,
         samples=options.get("samples"), expect=options.get("expect"),
-        reads=reads_texts(options, False), generation=facts.generation,
-        preprocessing=facts.preprocessing, notes=_notes(call, examination),
+        language_pair=language_pair_of(options, "export"), reads=reads_texts(options, False),
+        generation=facts.generation, preprocessing=facts.preprocessing,
+        notes=_notes(call, examination),
     )  # fmt: skip
+    if subject.language_pair != NO_LANGUAGES:
+        subject.check_languages(translates=subject.expect is not None)
+    return subject
 
 
 def _notes(call: ModuleCall, found: Examination) -> tuple[str, ...]:

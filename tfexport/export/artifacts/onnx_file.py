@@ -151,8 +151,8 @@ def read_contents(
         progress("comparing the tokenizer", 0, 1)
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         check_reproduced(tokenizers, found.config, lines)
-    subject = CheckpointSubject(
-        options=of_graph, tokenizers=tokenizers, level=level, checkpoint=found, extras=extras
+    subject = CheckpointSubject.of(
+        found, options=of_graph, tokenizers=tokenizers, level=level, extras=extras
     )
     return GraphContents(form, subject, lines, folder_of(checkpoint))
 
@@ -232,11 +232,12 @@ def _judged(contents: GraphContents, options: ExportKeywords) -> CheckpointSubje
     checkpoint = contents.subject.checkpoint
     tokenizers = tokenizer_files(options, contents.folder)
     tokenizers.check(checkpoint.config)
-    subject = CheckpointSubject(
-        options=contents.subject.options, tokenizers=tokenizers, level="", samples=samples,
-        language_pair=language_pair, checkpoint=checkpoint,
+    subject = CheckpointSubject.of(
+        checkpoint, options=contents.subject.options, tokenizers=tokenizers, level="",
+        samples=samples, language_pair=language_pair,
     )  # fmt: skip
-    return subject.for_quantizing()
+    subject.check_languages(translates=True)
+    return subject
 
 
 def _save_quantized(

@@ -43,14 +43,14 @@ RECOGNISED = "recognised"  # the layout of a module that is recognised
 OF_MODULES = (*NEEDED, "unk_id", "examples", *CALL, *FRAMING, "recognise")
 OF_CHECKPOINTS = (
     "config", "settings", "layout", "rename", "reference", "target_tokenizer", "output_attentions",
-    "attention_biases", "log_probs", "text", *LANGUAGES,
+    "attention_biases", "log_probs", "text",
 )  # fmt: skip
 _MODULE_GOES_WITH: dict[str, tuple[str, ...]] = {
     "quantize": (BUNDLE,),
     "samples": (BUNDLE,),
     "expect": (BUNDLE,),
     "reads": (BUNDLE,),
-    **dict.fromkeys((*TOKENIZERS[:2], *SPLITS, *FRAMING), (BUNDLE,)),
+    **dict.fromkeys((*TOKENIZERS[:2], *SPLITS, *FRAMING, *LANGUAGES), (BUNDLE,)),
     "opset": (BUNDLE, GENERATE),
     "portable": (BUNDLE, GENERATE),
 }

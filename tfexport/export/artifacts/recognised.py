@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from tfexport.bundle import Manifest
-from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
+from tfexport.export.artifacts.keywords import (
+    ExportKeywords,
+    check_expect,
+    language_pair_of,
+    reads_texts,
+)
 from tfexport.export.artifacts.module_source import (
     ModuleCall,
     choose_module_tokenizers,
@@ -86,9 +91,10 @@ def read_recognised(call: ModuleCall, level: str, options: ExportKeywords) -> Ch
     report = report_parameters(call.model, checkpoint.state_dict)
     check_expect(options, bool(level))
     tokenizers = choose_module_tokenizers(call.inputs, checkpoint.config, call.facts, options)
-    return CheckpointSubject(
-        checkpoint=checkpoint, options=call.graphs, tokenizers=tokenizers, level=level,
+    return CheckpointSubject.of(
+        checkpoint, options=call.graphs, tokenizers=tokenizers, level=level,
         samples=options.get("samples"), expect=options.get("expect"),
+        language_pair=language_pair_of(options, "export"),
         reads=reads_texts(options, False), max_target_length=call.facts.max_length,
         parameters=compact_report(report),
     )  # fmt: skip

@@ -15,7 +15,6 @@ from tfexport.export.artifacts.module_source import ModuleFacts
 from tfexport.export.artifacts.option_rules import (
     BUNDLE,
     GENERATE,
-    LANGUAGES,
     TOKENIZERS,
     Output,
 )
@@ -32,9 +31,14 @@ from tfexport.typing import Progress
 _LENGTH = "max_length"
 # Options of checkpoints that a model without a layout does not have.
 _NOT_THERE = (
-    "config", "rename", "reference", "output_attentions", "attention_biases", "log_probs", "text",
-    *LANGUAGES,
-)  # fmt: skip
+    "config",
+    "rename",
+    "reference",
+    "output_attentions",
+    "attention_biases",
+    "log_probs",
+    "text",
+)
 
 
 def export_transformers(
