@@ -80,10 +80,10 @@ def export_known(
         result = _write_recognised(call, output, options)
         if isinstance(result, ExportResult):
             return result
-        note, subject = result.reason, read_module(call, output.level, options)
+        note, subject = result.text, read_module(call, output.level, options)
         result = _write_with_decoder(call, subject, output)
-        if isinstance(result, Refusal):
-            note, result = f"{note}; {result.reason}", write_bundle(subject, output)
+        if isinstance(result, Reason):
+            note, result = f"{note}; {result.text}", write_bundle(subject, output)
         elif call.inputs[0].name != INPUT_IDS:  # then nobody expects more
             return result
         else:
@@ -92,40 +92,40 @@ def export_known(
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Reason:
     """Why a module was not exported in one of the ways, for a note of the result."""
 
-    reason: str
+    text: str
 
 
 def _write_recognised(
     call: ModuleCall, output: Output, options: ExportKeywords
-) -> ExportResult | Refusal:
+) -> ExportResult | Reason:
     """Write the bundle of a module that is recognised whole."""
     try:
         return write_bundle(read_recognised(call, output.level, options), output)
     except NotRecognisedError as error:
-        return Refusal(f"not recognised as a known architecture: {error}")
+        return Reason(f"not recognised as a known architecture: {error}")
     except ParityError as error:
-        return Refusal(f"recognised, but {error}")
+        return Reason(f"recognised, but {error}")
     except (ConfigError, ExportError, InputError) as error:
         # If an option of the caller is wrong, the found steps say so too.
-        return Refusal(f"recognised, but it was not exported: {error}")
+        return Reason(f"recognised, but it was not exported: {error}")
 
 
 def _write_with_decoder(
     call: ModuleCall, subject: ModuleSubject, output: Output
-) -> ExportResult | Refusal:
+) -> ExportResult | Reason:
     """Write the bundle of found steps with the decoder that is recognised."""
     try:
         decoder = recognised_decoder(call, subject.examination)
         result = write_bundle(replace(subject, decoder=decoder), output)
     except NotRecognisedError as error:
-        return Refusal(f"nor is its decoder: {error}")
+        return Reason(f"nor is its decoder: {error}")
     except OutputExistsError:
         raise
     except TfexportError as error:  # the found steps are as good, or fail in the same way
-        return Refusal(f"its decoder is recognised, but {error}")
+        return Reason(f"its decoder is recognised, but {error}")
     if not decoder.why_no_layers:
         return result
     note = f"its encoder stays in onnxruntime: {decoder.why_no_layers}"

@@ -46,7 +46,7 @@ from tfexport.model_src.checkpoint.generation_config import (
     Generation,
     read_generation,
 )
-from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.layouts import layouts_of
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.model_src.checkpoint.unsupported import is_one_stack
@@ -67,7 +67,7 @@ def find_transformers(checkpoint: CheckpointLike, layout: str | None) -> Mapping
         return None
     values = _values_of(checkpoint)
     kind = values.get("model_type")
-    if not isinstance(kind, str) or any(each.recognises(values) for each in LAYOUTS.values()):
+    if not isinstance(kind, str) or layouts_of(values):
         return None
     return None if is_one_stack(values) else values
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tfexport.errors import CheckpointError, Message, Option, join_some
 from tfexport.model_src.checkpoint.layout import Layout
-from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.layouts import LAYOUTS, layouts_of
 from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE, renamed_layout
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import (
@@ -69,12 +69,13 @@ def detect_layout(
         return Detected(renamed_layout(names), "", len(names))
     config = config or {}
     layouts = [LAYOUTS[forced]] if forced else [v for v in LAYOUTS.values() if v is not NATIVE]
-    undecided = [v for v in layouts if v.needs_config and not forced and not v.recognises(config)]
+    by_config = layouts_of(config)
+    undecided = [v for v in layouts if v.needs_config and not forced and v not in by_config]
     layouts = [v for v in layouts if v not in undecided]
     prefixes = ("", *_common_prefixes(names))
     found = [Detected(v, p, _count_known(v, names, p)) for v in layouts for p in prefixes]
     best = _best(found, names)
-    recognised = [it for it in found if it.layout.recognises(config)]
+    recognised = [it for it in found if it.layout in by_config]
     if recognised and 2 * _best(recognised, names).known >= len(names):
         best = _best(recognised, names)
     if forced is None and (2 * best.known < len(names) or not best.known):

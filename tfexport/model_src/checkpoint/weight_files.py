@@ -21,7 +21,7 @@ from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.gc_pause import no_collecting
 from tfexport.marian_binary import describe_marian_file, describe_marian_folder
 from tfexport.model_src.checkpoint import pickle_checks, toolkit_files
-from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.layouts import layouts_of
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.model_src.checkpoint.pickle_files import (
     MAX_INSTRUCTIONS,
@@ -177,8 +177,7 @@ def _describe_folder(folder: Path) -> str | None:
     """Why the model of a folder without weights is not read; None if it would be."""
     config = folder / "config.json"
     values = read_json(config) if config.is_file() else {}
-    supported = any(layout.recognises(values) for layout in LAYOUTS.values())
-    return None if supported else describe_config(values)
+    return None if layouts_of(values) else describe_config(values)
 
 
 def _is_hugging_face(folder: Path) -> bool:

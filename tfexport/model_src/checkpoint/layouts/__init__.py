@@ -4,8 +4,10 @@ Every ``Layout`` that a file of this folder defines is registered. The command l
 names without torch, in ``tfexport.cli.console.LAYOUTS``.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from tfexport.errors import ConfigError, Message, Option
 from tfexport.model_src.checkpoint.layout import Layout
@@ -24,6 +26,11 @@ def register_layout(layout: Layout) -> None:
         raise ConfigError(
             f"There is a layout {layout.name!r} already: {LAYOUTS[layout.name].title}."
         )
+
+
+def layouts_of(config: Mapping[str, Any]) -> list[Layout]:
+    """The layouts whose own kind of config.json this is, by its ``model_type``."""
+    return [layout for layout in LAYOUTS.values() if layout.recognises(config)]
 
 
 def require_layout_name(name: str | None) -> None:
