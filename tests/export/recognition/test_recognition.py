@@ -18,7 +18,7 @@ from tests.export.recognition.styles import STYLES, Style, drawn_mutations
 from tests.export.recognition.styles.style import DECODER, trained
 from tests.support.combinations import few_of
 from tfexport.bundle import SpecialIds
-from tfexport.errors import BundleError, InputError
+from tfexport.errors import BundleError, ConfigError, InputError
 from tfexport.export import export, verify
 from tfexport.export.artifacts import recognised
 from tfexport.export.artifacts.module_source import ModuleFacts, read_call
@@ -175,18 +175,25 @@ def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_verify_recognises_the_module_again(tmp_path: Path) -> None:
+def test_verify_compares_with_the_forward_and_recognises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     style, path = named("gordic"), tmp_path / "a.bundle"
     bundle_of(style, path, verify=False)
     called = arguments(style)
+    for name in ("recognise_model", "recognised_checkpoint"):
+        monkeypatch.delattr(f"tfexport.export.artifacts.recognised.{name}")
     assert verify(path, style.build(), **called, level="quick").passed
     other = style.build()
     with torch.no_grad():
         next(iter(other.parameters())).mul_(1.01)
     assert not verify(path, other, **called, level="quick").passed
     unlike = named("alibi")
-    with pytest.raises(BundleError, match="none is recognised"):
+    with pytest.raises(ConfigError, match=r"forward returned .*; expected"):
         verify(path, unlike.build(), **arguments(unlike), level="quick")
+    captions = named("captions")
+    with pytest.raises(BundleError, match=r"takes input_ids; this one takes pixels"):
+        verify(path, captions.build(), **arguments(captions), level="quick")
 
 
 def recognise_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:

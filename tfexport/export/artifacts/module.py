@@ -37,7 +37,7 @@ from tfexport.export.artifacts.option_rules import BUNDLE, BY_METHODS, CALL, LAN
 from tfexport.export.artifacts.recognised import (
     is_recognised,
     read_recognised,
-    recognised_checkpoint,
+    stored_checkpoint,
 )
 from tfexport.export.artifacts.recognised_decoder import recognised_decoder
 from tfexport.export.artifacts.results import ExportResult
@@ -159,7 +159,7 @@ def verify_module(
     with in_eval(model), suited_threads(model):
         call = read_call(model, options.get("inputs"), facts, given, progress)
         if manifest.module_io is None:
-            return _verify_recognised(path, call, level, options, progress)
+            return _verify_recognised(path, call, manifest, level, options)
         for name in ("samples", "expect", *LANGUAGES):
             if name in options:
                 given[name] = options[name]  # type: ignore[literal-required]
@@ -175,17 +175,15 @@ def verify_module(
 
 
 def _verify_recognised(
-    path: Path, call: ModuleCall, level: str, options: VerifyKeywords, progress: Progress
+    path: Path, call: ModuleCall, manifest: Manifest, level: str, options: VerifyKeywords
 ) -> ParityReport:
-    try:
-        checkpoint = recognised_checkpoint(call, ExportKeywords())
-    except NotRecognisedError as error:
-        raise BundleError(_unlike(path, "of a known architecture", error)) from error
+    """Compare the bundle of a recognised module with a module's forward: the weights say it all."""
     real = VerifyKeywords()
     for name in ("samples", "expect", *LANGUAGES):
         if name in options:
             real[name] = options[name]  # type: ignore[literal-required]
-    return verify_checkpoint(path, checkpoint, level, real, progress)
+    checkpoint = stored_checkpoint(call, path, manifest)
+    return verify_checkpoint(path, checkpoint, level, real, call.progress)
 
 
 def _unlike(path: Path, kind: str, error: NotRecognisedError) -> str:

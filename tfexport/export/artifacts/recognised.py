@@ -5,10 +5,14 @@ It becomes a checkpoint with the user's forward as its reference, and so an ordi
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from tfexport.bundle import Manifest
+from tfexport.bundle import WEIGHTS, Manifest
+from tfexport.errors import BundleError
 from tfexport.export.artifacts.keywords import (
     ExportKeywords,
     check_expect,
@@ -37,6 +41,7 @@ from tfexport.model_src.checkpoint.keymap import compact_report
 from tfexport.model_src.config import TransformerConfig, config_keys
 from tfexport.model_src.transformer import Transformer
 from tfexport.module_rows import stack_rows
+from tfexport.weight_table import read_weight_table
 
 _ORIGIN = "recognised in your forward"
 _LONGEST_SOURCE = 1024  # that is compared, of a model without a limit
@@ -67,15 +72,41 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     except Exception as error:  # a program may be of any form, and its steps are found all the same
         raise NotRecognisedError(f"its program could not be read: {one_line(error)}") from error
     _prove(call, own, model)
+    return _as_checkpoint(call, config, found.state_dict)
+
+
+def stored_checkpoint(call: ModuleCall, folder: Path, manifest: Manifest) -> Checkpoint:
+    """What a bundle of a recognised module stores, with a module's forward as the reference.
+
+    Raises:
+        BundleError: its weights cannot be read, or it was not exported from such a module.
+    """
+    if call.own is None or call.inputs[0].name != INPUT_IDS:
+        raise BundleError(
+            f"{folder}: was exported from a module whose forward takes {INPUT_IDS}; this one takes "
+            f"{', '.join(each.name for each in call.inputs)}. Pass the module that it was exported "
+            "from, or export this one."
+        )
+    file = np.memmap(folder / WEIGHTS, np.uint8, "r")
+    table = read_weight_table(folder, file.size)
+    weights = {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
+    return _as_checkpoint(call, TransformerConfig.from_dict(manifest.config), weights)
+
+
+def _as_checkpoint(
+    call: ModuleCall, config: TransformerConfig, weights: dict[str, Tensor]
+) -> Checkpoint:
+    own, name = call.own, type(call.model).__name__
+    assert own is not None
 
     def reference(input_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
         return _own_logits(own, input_ids, decoder_input_ids)
 
-    name = type(call.model).__name__
     reference.__qualname__ = f"{name}.forward"
+    origins = dict.fromkeys(config_keys(), _ORIGIN)
     return Checkpoint(
-        name, None, RECOGNISED, config, dict.fromkeys(config_keys(), _ORIGIN), found.state_dict,
-        dict(found.state_dict), {}, reference=reference, generation=facts.generation,
+        name, None, RECOGNISED, config, origins, weights, dict(weights), {}, reference=reference,
+        generation=call.facts.generation,
     )  # fmt: skip
 
 
