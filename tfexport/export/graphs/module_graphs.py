@@ -11,7 +11,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import checked_ids
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
+from tfexport.export.graphs.step_model import NO_RULES, GreedyOutputs, GreedyRules, Memory
 from tfexport.export.graphs.transformer_steps import add_scores, best_token
 from tfexport.export.ir_tools.nodes import (
     PROJECTION,
@@ -273,7 +273,7 @@ class ModuleSteps:
         """See ``StepModel``; there is nothing to add."""
 
     def add_scores(
-        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+        self, graph: ir.Graph, decoded: GreedyOutputs, opset: int, spec: GraphSpec
     ) -> ir.Value:
         """See ``StepModel``; the mean of the records."""
         given = [decoded.counts, decoded.records]
@@ -327,7 +327,7 @@ class HeadSteps(ModuleSteps):
         self._projection = insert_argmax(graph, step, weight, bias, opset)
 
     def add_scores(
-        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+        self, graph: ir.Graph, decoded: GreedyOutputs, opset: int, spec: GraphSpec
     ) -> ir.Value:
         """See ``StepModel``; from the states of all steps."""
         return add_scores(graph, decoded, self._projection, opset, spec)
