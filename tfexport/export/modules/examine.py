@@ -17,7 +17,7 @@ from tfexport.export.modules.inputs import LARGEST_ID, Input, Sizes, as_tensors,
 from tfexport.export.modules.probes import (
     AxisNames,
     Examples,
-    Probe,
+    ProbeRun,
     Runner,
     batch_axes,
     example_sizes,
@@ -145,7 +145,7 @@ def _example_settings(names: AxisNames, count: int) -> list[int]:
     return sorted(range(count), key=lambda i: min(names.sizes(i).values()) == 1)
 
 
-def _check_counts(module: UserModule, probes: Sequence[Probe]) -> None:
+def _check_counts(module: UserModule, probes: Sequence[ProbeRun]) -> None:
     """Refuse a number of tensors, or a vocabulary, that varies with the sizes of the inputs."""
     last = "decode" if module.recomputes else "step"
     for method, name, counts in (
@@ -158,7 +158,7 @@ def _check_counts(module: UserModule, probes: Sequence[Probe]) -> None:
             raise module.wrong(method, f"returns {found} {name} for inputs of different sizes")
 
 
-def _check_repeats(runner: Runner, first: Probe, sizes: Sizes) -> None:
+def _check_repeats(runner: Runner, first: ProbeRun, sizes: Sizes) -> None:
     """Refuse a module whose results or shapes differ between equal or like runs."""
     again = runner.run(sizes, first.sizes[BATCH], runner.steps)
     method = runner.module.first_difference(
@@ -177,7 +177,7 @@ def _check_repeats(runner: Runner, first: Probe, sizes: Sizes) -> None:
         )
 
 
-def _check_rows_alone(runner: Runner, first: Probe, sizes: Sizes) -> None:
+def _check_rows_alone(runner: Runner, first: ProbeRun, sizes: Sizes) -> None:
     """Refuse a module in which the rows of a batch depend on each other."""
     rows = draw_rows(runner.inputs, runner.below, sizes, 2)
 
