@@ -24,7 +24,7 @@ from tests.drawn_modules.productions import SCORES, Condition, Design, draw_desi
 from tfexport.export.artifacts import recognised, recognised_decoder
 from tfexport.export.incremental import find, rules, step_graphs
 from tfexport.export.incremental.attention import attention
-from tfexport.export.incremental.rules import Call
+from tfexport.export.incremental.rules import OperatorCall
 from tfexport.export.incremental.states import Grown, Summed
 
 aten: Any = torch.ops.aten
@@ -80,7 +80,7 @@ def _emitted(changed: Callable[[Any, Any, Any], Any]) -> Patches:
 
 
 def _without_mask(expression: Any, program: Any, node: Any, rows: Any) -> Any:
-    if isinstance(expression, Call) and expression.target is attention:
+    if isinstance(expression, OperatorCall) and expression.target is attention:
         return replace(expression, args=(*expression.args[:3], None, expression.args[4]))
     return expression
 
@@ -91,17 +91,19 @@ def _without_scale(expression: Any, program: Any, node: Any, rows: Any) -> Any:
 
 def _one_further(expression: Any, program: Any, node: Any, rows: Any) -> Any:
     """Positions of ``arange`` that begin at 1."""
-    return Call(aten.add.Tensor, (expression, 1))
+    return OperatorCall(aten.add.Tensor, (expression, 1))
 
 
 def _slice_further(expression: Any, program: Any, node: Any, rows: Any) -> Any:
     """The row of a table of positions after the right one."""
-    if not isinstance(expression, Call) or not isinstance(expression.args[-1], Call):
+    if not isinstance(expression, OperatorCall) or not isinstance(
+        expression.args[-1], OperatorCall
+    ):
         return expression
     source, axis, begin, stop = expression.args
     if axis not in rows:
         return expression
-    more = (Call(operator.add, (each, 1)) for each in (begin, stop))
+    more = (OperatorCall(operator.add, (each, 1)) for each in (begin, stop))
     return replace(expression, args=(source, axis, *more))
 
 
@@ -111,7 +113,7 @@ def _all_real(expression: Any, program: Any, node: Any, rows: Any) -> Any:
         return expression
     ids = expression.args[0]
     never = aten.ge.Scalar if node.target is aten.ne.Scalar else aten.lt.Scalar
-    return Call(never, (ids, 0))
+    return OperatorCall(never, (ids, 0))
 
 
 def _row_of_another(writer: Any, plan: Any, written: Any) -> Any:

@@ -22,7 +22,7 @@ from tfexport.export.graphs import exporter
 from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import compare_values
 from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Shape, run_grid
-from tfexport.export.parity.plan import Plan
+from tfexport.export.parity.plan import ComparisonPlan
 from tfexport.export.report import Comparison, ParityReport
 from tfexport.export.subject import Form, export_forms
 from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS, SOURCE, GraphSpec, TensorSpec
@@ -79,7 +79,7 @@ def compare_toy(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Com
 
 
 def compare_toy_file(
-    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: Plan | None
+    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: ComparisonPlan | None
 ) -> ParityReport:
     graph = Graph(path, spec, THREADS)
 

@@ -26,7 +26,7 @@ def subject(languages: Languages | None, pair: LanguagePair, **defaults: Any) ->
     files = ModelTokenizers(Path(), nothing, nothing, (), languages)
     return ModuleSubject(
         special_ids=SpecialIds(0, 1, 2), generation=Generation(defaults, None),
-        options=GraphOptions(), examination=nothing, max_length=9, framing={},
+        options=GraphOptions(), probe=nothing, max_length=9, framing={},
         tokenizers=TokenizerFiles(model=files), samples="a.txt", language_pair=pair,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from tfexport.corpus.filesystem import (
     write_atomically,
 )
 from tfexport.corpus.partitions import (
-    Input,
+    InputFiles,
     Partition,
     check_apart,
     check_output,
@@ -59,7 +59,7 @@ class Listing:
         names: of the files, in their order.
     """
 
-    found: Input
+    found: InputFiles
     digest: str
     names: Sequence[str]
     _lines: bytes
@@ -141,7 +141,7 @@ def list_folder(
     source = Source(target_system, f"{where}/.{last[:100]}.files")
     target = Source(target_system, target_root, packing)
     partition = Partition(last, kind, source, target, len(lines))
-    return Listing(Input([partition], passed_over), digest.hexdigest(), names, lines)
+    return Listing(InputFiles([partition], passed_over), digest.hexdigest(), names, lines)
 
 
 _NOUN = {AUDIO: "sound", IMAGE: "a picture"}

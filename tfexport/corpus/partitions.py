@@ -35,7 +35,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Input:
+class InputFiles:
     """The input of a run.
 
     Attributes:
@@ -49,7 +49,7 @@ class Input:
 
 def find_partitions(
     input_: str, output: str, file_format: str | None = None, include: Sequence[str] = ()
-) -> Input:
+) -> InputFiles:
     """The partitions of a file or folder.
 
     Args:
@@ -91,7 +91,7 @@ def find_partitions(
         source = Source(system, root, compression)
         target = Source(target_system, target_root, packing)
         name = PurePosixPath(root).name
-        return Input([Partition(name, kind, source, target, found.size or 0)], [])
+        return InputFiles([Partition(name, kind, source, target, found.size or 0)], [])
     taken = {
         relative(info.path, root): info
         for info in files_in(system, root, target_root if same else None)
@@ -110,7 +110,7 @@ def find_partitions(
         problems += unknown
     if problems:
         raise InputError(join_problems(public(input_), _few(problems), _remedy()))
-    return Input(made, unknown)
+    return InputFiles(made, unknown)
 
 
 def _partitions(

@@ -19,7 +19,7 @@ from tfexport.corpus.decoders import open_decoder
 from tfexport.corpus.filesystem import file_system, local_path
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.listing import folder_of, is_folder, list_folder
-from tfexport.corpus.partitions import Input, Partition, find_partitions
+from tfexport.corpus.partitions import InputFiles, Partition, find_partitions
 from tfexport.corpus.report import CorpusReport, OnAdvance, Progress
 from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
@@ -252,12 +252,12 @@ class Workers(Protocol):
         """Partitions that have been joined since the last call, each with ``join``'s step."""
 
 
-def _run(workers: Workers, given: Input, on_advance: OnAdvance) -> CorpusReport:
+def _run(workers: Workers, files: InputFiles, on_advance: OnAdvance) -> CorpusReport:
     """Translate all partitions, and count the results."""
-    partitions = given.partitions
+    partitions = files.partitions
     progress, named = Progress(partitions), {found.name: found for found in partitions}
     report = progress.report
-    report.cores, report.passed_over = workers.cores, given.passed_over
+    report.cores, report.passed_over = workers.cores, files.passed_over
 
     def collect(wait: bool) -> None:
         for step, last in workers.joined(wait):

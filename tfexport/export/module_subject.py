@@ -27,7 +27,7 @@ from tfexport.export.graphs.module_graphs import (
 )
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
-from tfexport.export.modules.examine import Examination, check_sizes
+from tfexport.export.modules.examine import ModuleProbe, check_sizes
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.modules.wrappers import refuse_closed_parts
 from tfexport.export.parity.module import EagerModule
@@ -55,7 +55,7 @@ class ModuleSubject(Subject):
     """A user's module, examined.
 
     Attributes:
-        examination: the module, and what was found by running it.
+        probe: the module, and what was found by running it.
         max_length: the maximum number of tokens of a row.
         framing: for the manifest's config: the special tokens around texts.
         examples: rows of real inputs.
@@ -66,7 +66,7 @@ class ModuleSubject(Subject):
     """
 
     special_ids: SpecialIds
-    examination: Examination
+    probe: ModuleProbe
     max_length: int
     framing: dict[str, bool]
     examples: Sequence[Mapping[str, Array]] = ()
@@ -94,19 +94,19 @@ class ModuleSubject(Subject):
     @property
     def sides(self) -> tuple[str, ...]:
         """See ``Subject``."""
-        return ("source", "target") if self.examination.io.takes_ids else ("target",)
+        return ("source", "target") if self.probe.io.takes_ids else ("target",)
 
     @property
     def steps(self) -> ModuleSteps:
         """The module as a ``StepModel``."""
-        kind = ModuleSteps if self.examination.module.head is None else HeadSteps
-        return kind(self.examination, self.special_ids, self.max_length, self.rules)
+        kind = ModuleSteps if self.probe.module.head is None else HeadSteps
+        return kind(self.probe, self.special_ids, self.max_length, self.rules)
 
     @property
     def eager(self) -> EagerModule:
         """The module in eager PyTorch."""
         ids, length = self.special_ids, self.max_length
-        return EagerModule(self.examination, ids, length, self.level, self.rules)
+        return EagerModule(self.probe, ids, length, self.level, self.rules)
 
     def weights(self) -> Mapping[str, Tensor]:
         """See ``Subject``."""
@@ -114,24 +114,24 @@ class ModuleSubject(Subject):
 
     def facts(self) -> dict[str, Any]:
         """See ``Subject``."""
-        examination = self.examination
-        source = int(examination.below.get(graph_io.INPUT_IDS, 1))
-        longest = examination.longest_source
+        probe = self.probe
+        source = int(probe.below.get(graph_io.INPUT_IDS, 1))
+        longest = probe.longest_source
         return {
             "config": self.framing,
             "special_ids": self.special_ids,
-            "limits": Limits(source, examination.vocab_size, longest, self.max_length),
+            "limits": Limits(source, probe.vocab_size, longest, self.max_length),
             "generation": dict(self.generation.defaults),
             "origins": dict(self.generation.origins),
             "preprocessing": self.preprocessing,
             "speech": self.generation.speech,
-            "module": examination.io.to_dict() | self._steps_in_forward() | self.tensors(),
+            "module": probe.io.to_dict() | self._steps_in_forward() | self.tensors(),
             "parameters": {} if self.decoder is None else self.decoder.parameters,
         }
 
     def tensors(self) -> dict[str, Any]:
         """For the manifest: inputs, memory and state, and those of a decoder that is recognised."""
-        tensors = self.examination.io.to_dict()
+        tensors = self.probe.io.to_dict()
         if self.decoder is None:
             return tensors
         outputs = map(tensor_to_dict, self.decoder.outputs)
@@ -144,7 +144,7 @@ class ModuleSubject(Subject):
 
     def _steps_in_forward(self) -> dict[str, Any]:
         """For the manifest: what was found in the module's forward."""
-        model = self.examination.module.model
+        model = self.probe.module.model
         if not isinstance(model, FoundSteps | WholeForward):
             return {}
         return {"found": {**describe(model), "portable": self.options.portable}}
@@ -153,7 +153,7 @@ class ModuleSubject(Subject):
         """See ``Subject``."""
         stages, eager = [form.compare for form in self.forms], self.eager
         rows = list(self.examples)
-        if self.examination.io.takes_ids:
+        if self.probe.io.takes_ids:
             plan = plan_bundle(
                 folder, manifest, self.level, self.samples, progress, self.language_pair
             )
@@ -175,11 +175,11 @@ class ModuleSubject(Subject):
         Raises:
             ExportError: naming the axes.
         """
-        limits = self.examination.io.longest.items()
+        limits = self.probe.io.longest.items()
         if limits:
             named = " and ".join(f"{axis} exceeds {most}" for axis, most in limits)
             raise ExportError(
-                f"{path}: {self.examination.module.name} takes another branch if {named}. A file "
+                f"{path}: {self.probe.module.name} takes another branch if {named}. A file "
                 "cannot refuse such inputs; write a bundle, which does, or use a mask."
             )
 
@@ -189,10 +189,10 @@ class ModuleSubject(Subject):
         Raises:
             ExportError: torch's exporter failed; the message names the method and the line.
         """
-        module = self.examination.module
+        module = self.probe.module
         try:
             graph = form.export(self, *graphs)
-            check_sizes(self.examination, graph.meta.get(LARGEST_SIZES, {}), self.max_length)
+            check_sizes(self.probe, graph.meta.get(LARGEST_SIZES, {}), self.max_length)
             return graph
         except ModuleError:
             raise
@@ -209,11 +209,11 @@ class ModuleSubject(Subject):
 
 
 def _export_encoder(subject: ModuleSubject) -> ir.Model:
-    return export_module_encoder(subject.examination, subject.opset)
+    return export_module_encoder(subject.probe, subject.opset)
 
 
 def _export_decoder(subject: ModuleSubject) -> ir.Model:
-    return export_module_decoder(subject.examination, subject.opset)
+    return export_module_decoder(subject.probe, subject.opset)
 
 
 def _export_generate(subject: ModuleSubject, encoder: ir.Model | None = None) -> ir.Model:
@@ -237,15 +237,15 @@ _OF_STEPS = ("decoder", graph_io.GENERATE, graph_io.BEAM)  # which the methods o
 def _export_states(subject: ModuleSubject) -> ir.Model:
     assert subject.decoder is not None
     of = subject.decoder
-    return export_module_states(subject.examination, of.encoder, of.outputs, subject.opset)
+    return export_module_states(subject.probe, of.encoder, of.outputs, subject.opset)
 
 
 def _export_alignment(subject: ModuleSubject) -> ir.Model:
     assert subject.decoder is not None
-    of, examination = subject.decoder, subject.examination
-    states = StatesEncoder(examination, of.encoder)
+    of, probe = subject.decoder, subject.probe
+    states = StatesEncoder(probe, of.encoder)
     module = AlignmentHeads(states, of.model, subject.alignment_heads)
-    return export_alignment(examination, module, of.outputs[0].axes[1], subject.opset)
+    return export_alignment(probe, module, of.outputs[0].axes[1], subject.opset)
 
 
 # What a recognised decoder gives: its input, for the native engine, and times of words.
@@ -257,7 +257,7 @@ def _export_embeddings(subject: ModuleSubject) -> ir.Model:
     assert subject.decoder is not None
     of = subject.decoder.layers
     assert of is not None
-    return export_module_embeddings(subject.examination, of.embed, of.embeddings, subject.opset)
+    return export_module_embeddings(subject.probe, of.embed, of.embeddings, subject.opset)
 
 
 # The same, if the layers of the encoder are recognised too.

@@ -20,7 +20,7 @@ from tfexport.export.parity.eager_run import (
     run_batches,
     run_grid,
 )
-from tfexport.export.parity.plan import QUICK, Plan
+from tfexport.export.parity.plan import QUICK, ComparisonPlan
 from tfexport.export.parity.search import attention_weights
 from tfexport.export.rounding import Weights
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def test_real_rows_are_compared_beside_drawn_ones_and_named(checkpoint: Checkpoi
         yield compare_values("beam", run.shape, run.logits, run.logits, run.noise.logits)
 
     rows = ((4, 5, 2), (6, 7, 8, 2), (5,) * 65)
-    report = run_grid(checkpoint, compare, Plan(QUICK, rows, "samples"))
+    report = run_grid(checkpoint, compare, ComparisonPlan(QUICK, rows, "samples"))
     found = [(c.inputs, c.batch, c.source_length) for c in report.comparisons]
     assert found == [("drawn", 2, 7), ("samples", 2, 4)], "a row that is too long is left out"
     assert (report.level, report.measured_by) == ("quick", "float64")
@@ -111,7 +111,7 @@ def test_driver_compares_every_shape_and_tells_how_far_it_is(
         values = np.ones(3, np.float32)
         yield compare_values("beam", eager.run(shape).shape, values, values)
 
-    report = run_grid(checkpoint, compare, Plan(progress=lambda *step: told.append(step)))
+    report = run_grid(checkpoint, compare, ComparisonPlan(progress=lambda *step: told.append(step)))
     assert [(c.batch, c.source_length) for c in report.comparisons] == [(2, 7)]
     assert report.reference == "torch.nn.Transformer"
     assert told == [("comparing with eager PyTorch", done, 1) for done in (0, 1)]

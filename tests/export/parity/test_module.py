@@ -40,7 +40,7 @@ class Causal(nn.Module):
 def eager(model: Causal) -> EagerModule:
     inputs = (Input("source", "int64", ("batch", "length")),)
     own = OwnForward(model.eval(), inputs)
-    found: Any = SimpleNamespace(
+    probe: Any = SimpleNamespace(
         module=SimpleNamespace(
             own=own, encode=lambda tensors: (tensors[0].float(),), start=lambda memory: ()
         ),
@@ -48,7 +48,7 @@ def eager(model: Causal) -> EagerModule:
         io=SimpleNamespace(many_tokens=False),
         causal=True,
     )
-    return EagerModule(found, SpecialIds(0, 1, 2), 8)
+    return EagerModule(probe, SpecialIds(0, 1, 2), 8)
 
 
 @torch.no_grad()

@@ -27,10 +27,10 @@ INPUTS = (Input("input_features", "float32", ("batch", 6, 24)),)
 
 
 def eager(model: Any, call: Any) -> EagerModule:
-    found: Any = SimpleNamespace(
+    probe: Any = SimpleNamespace(
         module=SimpleNamespace(own=OwnForward(model, INPUTS, call=call)), inputs=INPUTS
     )
-    return EagerModule(found, IDS, 8)
+    return EagerModule(probe, IDS, 8)
 
 
 def by_formula(model: Any, features: Tensor, ids: Tensor) -> Any:

@@ -349,9 +349,9 @@ def test_a_mask_has_to_hide_positions_and_do_nothing_else(
     mask: Callable[[Tensor], Tensor], wrong: str
 ) -> None:
     call = call_of(made("", lambda: Masked(mask)))
-    found = read_module(call, "", {}).examination
+    probe = read_module(call, "", {}).probe
     with pytest.raises(NotRecognisedError, match=wrong):
-        artifacts.recognised_decoder(call, found)
+        artifacts.recognised_decoder(call, probe)
 
 
 @pytest.mark.exhaustive
@@ -366,9 +366,9 @@ def test_mutations_are_recognised_as_what_they_are_or_not() -> None:
             seen["recognised"] += 1
             if difference(mutation.style, found) > 5e-5:  # such as layers with other masks
                 call = call_of(mutation.style)
-                steps = read_module(call, "", {}).examination
+                probe = read_module(call, "", {}).probe
                 with pytest.raises(NotRecognisedError, match="differs from forward"):
-                    artifacts.recognised_decoder(call, steps)
+                    artifacts.recognised_decoder(call, probe)
     assert min(seen.values()) > 3
 
 

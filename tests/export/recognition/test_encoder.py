@@ -153,7 +153,7 @@ def test_layers_compute_the_same(style: Any) -> None:
 @pytest.mark.parametrize("style", few_of(OTHERS, OTHERS[1]), ids=name_of)
 def test_other_encoders_keep_their_own_code(style: Any) -> None:
     call = call_of(style)
-    found = artifacts.recognised_decoder(call, read_module(call, "", {}).examination)
+    found = artifacts.recognised_decoder(call, read_module(call, "", {}).probe)
     assert found.layers is None
     assert re.search(WHY[style.name], found.why_no_layers)
     assert difference(style, found) <= 5e-5
@@ -179,7 +179,7 @@ def test_layers_that_differ_are_left_to_the_encoder(monkeypatch: pytest.MonkeyPa
 
     call = call_of(KNOWN[0])
     monkeypatch.setattr(artifacts, "recognise_decoder", wrong)
-    found = artifacts.recognised_decoder(call, read_module(call, "", {}).examination)
+    found = artifacts.recognised_decoder(call, read_module(call, "", {}).probe)
     assert found.layers is None
     assert found.why_no_layers.startswith("what was recognised differs from ")
 

@@ -12,7 +12,12 @@ from tests.conftest import CONFIG
 from tests.support import own_forwards, tutorial
 from tests.support.originals import annotated, rebuilt, rmsnorm
 from tests.support.originals.weights import shake
-from tfexport.export.reference import Found, OwnCodeReference, build_reference, find_reference
+from tfexport.export.reference import (
+    ChosenReference,
+    OwnCodeReference,
+    build_reference,
+    find_reference,
+)
 from tfexport.export.reference.live_module import evaluated
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -53,7 +58,7 @@ LIVE: dict[str, tuple[Any, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-def found_for(module: nn.Module, config: dict[str, Any]) -> tuple[Checkpoint, Found]:
+def found_for(module: nn.Module, config: dict[str, Any]) -> tuple[Checkpoint, ChosenReference]:
     checkpoint = ReadOptions(config).read(module)
     return checkpoint, find_reference(checkpoint, checkpoint.build())
 

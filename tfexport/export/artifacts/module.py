@@ -118,7 +118,7 @@ def _write_with_decoder(
 ) -> ExportResult | Reason:
     """Write the bundle of found steps with the decoder that is recognised."""
     try:
-        decoder = recognised_decoder(call, subject.examination)
+        decoder = recognised_decoder(call, subject.probe)
         result = write_bundle(replace(subject, decoder=decoder), output)
     except NotRecognisedError as error:
         return Reason(f"nor is its decoder: {error}")
@@ -166,7 +166,7 @@ def verify_module(
         subject = read_module(call, level, given)
         if manifest.transformer is not None:
             try:
-                decoder = recognised_decoder(call, subject.examination)
+                decoder = recognised_decoder(call, subject.probe)
             except NotRecognisedError as error:
                 raise BundleError(_unlike(path, "with a known decoder", error)) from error
             subject = replace(subject, decoder=decoder)
@@ -195,17 +195,17 @@ def _unlike(path: Path, kind: str, error: NotRecognisedError) -> str:
 
 def _require_same(subject: ModuleSubject, path: Path, manifest: Manifest) -> None:
     """Check that a module has the tensors of a bundle."""
-    found, name = subject.examination, subject.examination.module.name
+    probe, name = subject.probe, subject.probe.module.name
     ours, theirs = manifest.module or {}, subject.tensors()
     unlike = [
         f"{key}: {shown(ours.get(key))} here and {shown(theirs[key])} in the module"
         for key in theirs
         if ours.get(key) != theirs[key]
     ]
-    if manifest.limits.target_vocab_size != found.vocab_size:
-        sizes = f"{manifest.limits.target_vocab_size} here and {found.vocab_size} in the module"
+    if manifest.limits.target_vocab_size != probe.vocab_size:
+        sizes = f"{manifest.limits.target_vocab_size} here and {probe.vocab_size} in the module"
         unlike.append(f"vocabulary size: {sizes}")
-    if found.io != manifest.module_io or unlike:
+    if probe.io != manifest.module_io or unlike:
         advice = "Pass the module that it was exported from, or export this one."
         raise BundleError(
             join_problems(f"{path}: this bundle was not exported from that {name}", unlike, advice)
@@ -230,7 +230,7 @@ def _write_file(subject: ModuleSubject, output: Output) -> ExportResult:
         info = ArtifactInfo(
             form.name,
             {**asdict(subject.special_ids), "max_length": subject.max_length,
-             "module": subject.examination.io.to_dict()},
+             "module": subject.probe.io.to_dict()},
             parity=None if report is None else report.summary(),
             needs={"onnxruntime": subject.options.minimum_onnxruntime},
         )  # fmt: skip

@@ -53,14 +53,14 @@ def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> 
 def _script(model: nn.Module, output: Output, subject: ModuleSubject) -> ExportResult:
     """Script a module in eval mode."""
     subject.refuse_limits(output.path)
-    progress, found = output.progress, subject.examination
+    progress, probe = output.progress, subject.probe
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]
     progress(f"exporting to {TORCHSCRIPT}", 0, 1)
     try:
         with quiet(), torch.no_grad():
-            if isinstance(found.module.model, ByForward):
+            if isinstance(probe.module.model, ByForward):
                 methods = list(STEP_METHODS)
-                scripted = script_steps(found.module.model)
+                scripted = script_steps(probe.module.model)
             else:
                 with _marked(type(model), methods):
                     scripted = torch.jit.script(copy.deepcopy(model))
@@ -76,7 +76,7 @@ def _script(model: nn.Module, output: Output, subject: ModuleSubject) -> ExportR
     config = {
         **asdict(subject.special_ids),
         "max_length": subject.max_length,
-        "module": found.io.to_dict(),
+        "module": probe.io.to_dict(),
     }
     with new_file(output.path, output.force) as path:
         report = None

@@ -31,7 +31,7 @@ from tfexport.export.modules.contract import (
     forward_problem,
     require_forward,
 )
-from tfexport.export.modules.examine import Examination, examine
+from tfexport.export.modules.examine import ModuleProbe, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
@@ -173,31 +173,31 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
     module = UserModule(model, len(call.inputs), call.own if call.by_methods else None)
     call.progress("running your module at several sizes", 0, 1)
     longest = None if call.by_methods else call.program.longest
-    examination = examine(module, call.inputs, call.examples, ids, max_length, longest)
-    _check_ids(ids, examination)
+    probe = examine(module, call.inputs, call.examples, ids, max_length, longest)
+    _check_ids(ids, probe)
     framing = framing_of(options)
-    vocabularies = _vocabularies(examination, facts.special, framing)
-    tokenizers = choose_module_tokenizers(examination.inputs, vocabularies, facts, options)
+    vocabularies = _vocabularies(probe, facts.special, framing)
+    tokenizers = choose_module_tokenizers(probe.inputs, vocabularies, facts, options)
     check_expect(options, bool(level))
     subject = ModuleSubject(
-        examination=examination, special_ids=ids, max_length=max_length, options=call.graphs,
+        probe=probe, special_ids=ids, max_length=max_length, options=call.graphs,
         tokenizers=tokenizers, framing=framing, examples=call.examples, level=level,
         samples=options.get("samples"), expect=options.get("expect"),
         language_pair=language_pair_of(options, "export"), reads=reads_texts(options, False),
         generation=facts.generation, preprocessing=facts.preprocessing,
-        notes=_notes(call, examination),
+        notes=_notes(call, probe),
     )  # fmt: skip
     if subject.language_pair != NO_LANGUAGES:
         subject.check_languages(translates=subject.expect is not None)
     return subject
 
 
-def _notes(call: ModuleCall, found: Examination) -> tuple[str, ...]:
+def _notes(call: ModuleCall, probe: ModuleProbe) -> tuple[str, ...]:
     """Remarks on limits of a module's inputs, and on a forward that was not compared."""
-    limits = [f"{axis} is at most {most}" for axis, most in found.io.longest.items()]
+    limits = [f"{axis} is at most {most}" for axis, most in probe.io.longest.items()]
     if limits:
         return (f"{' and '.join(limits)}: beyond, your code takes another branch",)
-    reason: str | None = found.module.why_no_judge
+    reason: str | None = probe.module.why_no_judge
     if call.own is None:
         reason = forward_problem(call.model, len(call.inputs))
     return (f"its methods were not compared with its forward: {reason}",) if reason else ()
@@ -208,9 +208,9 @@ def framing_of(options: ExportKeywords) -> dict[str, bool]:
     return {name: bool(options.get(name, False)) for name in ("add_source_bos", "add_source_eos")}
 
 
-def _check_ids(ids: SpecialIds, found: Examination) -> None:
+def _check_ids(ids: SpecialIds, probe: ModuleProbe) -> None:
     """Refuse special ids that the logits do not cover."""
-    size = found.vocab_size
+    size = probe.vocab_size
     beyond = {
         name: value
         for name in ("pad", "bos", "eos", "unk")
@@ -221,14 +221,14 @@ def _check_ids(ids: SpecialIds, found: Examination) -> None:
         for name, value in beyond.items()
     ]
     if problems:
-        names = ", ".join(each.name for each in (*found.inputs, TARGET))
+        names = ", ".join(each.name for each in (*probe.inputs, TARGET))
         more = max(beyond.values()) + 1 - size
         problems.append(
             "if it has a row in the table of embeddings and no logit, as a start token may have, "
             f"give it one that is never chosen: forward=lambda model, {names}: torch.nn.functional."
             f"pad(model({names}), (0, {more}), value=float('-inf'))"
         )
-        raise ConfigError(join_problems(found.module.name, problems))
+        raise ConfigError(join_problems(probe.module.name, problems))
 
 
 def choose_module_tokenizers(
@@ -279,9 +279,9 @@ class _Vocabularies:
 
 
 def _vocabularies(
-    found: Examination, ids: SpecialIds, framing: Mapping[str, bool]
+    probe: ModuleProbe, ids: SpecialIds, framing: Mapping[str, bool]
 ) -> TransformerConfig:
-    size = found.vocab_size
-    source = int(found.below.get(graph_io.INPUT_IDS, size)) if found.io.takes_ids else size
+    size = probe.vocab_size
+    source = int(probe.below.get(graph_io.INPUT_IDS, size)) if probe.io.takes_ids else size
     special = ids.pad, ids.bos, ids.eos, ids.unk
     return cast(TransformerConfig, _Vocabularies(source, size, *special, **framing))

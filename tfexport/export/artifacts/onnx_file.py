@@ -37,7 +37,7 @@ from tfexport.export.artifacts.option_rules import Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.checkpoint_subject import CheckpointSubject, Extras, file_form
 from tfexport.export.parity import ParityReport, compare_text
-from tfexport.export.parity.plan import FULL, Plan, plan_file, read_pairs
+from tfexport.export.parity.plan import FULL, ComparisonPlan, plan_file, read_pairs
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.weights import share_transposed
 from tfexport.export.quantization.graphs import quantize_graphs
@@ -184,7 +184,7 @@ def compare_graph(
     ir.save(model, path)
     assert contents.form.spec is not None
     spec = contents.form.spec(checkpoint.config, subject.extras)
-    plan = Plan(subject.level or FULL, progress=progress)
+    plan = ComparisonPlan(subject.level or FULL, progress=progress)
     report: ParityReport = contents.form.compare(path, spec, checkpoint, plan)
     report.require(str(output.path))
     if tokenizers:

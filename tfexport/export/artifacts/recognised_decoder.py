@@ -16,7 +16,7 @@ from torch import Tensor
 from tfexport.export.artifacts.module_source import ModuleCall
 from tfexport.export.incremental.find import beyond_rounding, draw_target
 from tfexport.export.modules.contract import ModuleError
-from tfexport.export.modules.examine import Examination
+from tfexport.export.modules.examine import ModuleProbe
 from tfexport.export.modules.inputs import Input, as_tensors, axes_of, draw_rows
 from tfexport.export.named_code import one_line
 from tfexport.export.recognition.dataflow import NotRecognisedError
@@ -32,19 +32,19 @@ _LONGER = 6  # times the largest row with which the module was run: a mask may a
 _LENGTHS = (5, 1, 17)  # target ids
 
 
-def recognised_decoder(call: ModuleCall, found: Examination) -> RecognisedDecoder:
+def recognised_decoder(call: ModuleCall, probe: ModuleProbe) -> RecognisedDecoder:
     """The decoder of a module, compared with the whole forward.
 
     Args:
         call: how the module is called.
-        found: its steps, examined.
+        probe: its steps, examined.
 
     Raises:
         NotRecognisedError: it is no such decoder, or computes something else; the message says
             what.
     """
     facts = call.facts
-    if found.module.recomputes:
+    if probe.module.recomputes:
         raise NotRecognisedError("no step of it was found")
     call.progress("recognising your decoder", 0, 1)
     try:
@@ -53,7 +53,7 @@ def recognised_decoder(call: ModuleCall, found: Examination) -> RecognisedDecode
         )
         if not all(bool(each.isfinite().all()) for each in decoder.weights.values()):
             raise NotRecognisedError("its weights are not all finite")
-        decoder = _proven(call, found, decoder)
+        decoder = _proven(call, probe, decoder)
     except (NotRecognisedError, ModuleError):
         raise
     except Exception as error:  # a program may be of any form, and its steps are found all the same
@@ -64,7 +64,7 @@ def recognised_decoder(call: ModuleCall, found: Examination) -> RecognisedDecode
     return replace(decoder, parameters=compact_report(used))
 
 
-def _proven(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) -> RecognisedDecoder:
+def _proven(call: ModuleCall, probe: ModuleProbe, decoder: RecognisedDecoder) -> RecognisedDecoder:
     """A recognised decoder that computes what the forward does, if it can be with its encoder.
 
     Raises:
@@ -72,7 +72,7 @@ def _proven(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) ->
     """
     if decoder.layers is not None:
         try:
-            _prove(call, found, decoder)
+            _prove(call, probe, decoder)
         except ModuleError:
             raise
         except NotRecognisedError as error:
@@ -82,12 +82,12 @@ def _proven(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) ->
             decoder = replace(decoder, layers=None, why_no_layers=why)
         else:
             return decoder
-    _prove(call, found, decoder)
+    _prove(call, probe, decoder)
     return decoder
 
 
 @torch.no_grad()
-def _prove(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) -> None:
+def _prove(call: ModuleCall, probe: ModuleProbe, decoder: RecognisedDecoder) -> None:
     """Compare the recognised decoder with the forward, on drawn and on real inputs.
 
     Raises:
@@ -96,10 +96,10 @@ def _prove(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) -> 
     own, ids, most = call.own, call.facts.special, call.facts.max_length
     assert own is not None
     model, hides = decoder.model, False
-    for number, (rows, needed) in enumerate(_cases(call, found)):
-        given = as_tensors(found.inputs, stack_rows(rows))
+    for number, (rows, needed) in enumerate(_cases(call, probe)):
+        given = as_tensors(probe.inputs, stack_rows(rows))
         tokens = most if number == 0 else min(most, _LENGTHS[number % len(_LENGTHS)])
-        target = draw_target(found.vocab_size, (len(rows), tokens), ids, number)
+        target = draw_target(probe.vocab_size, (len(rows), tokens), ids, number)
 
         def compute(given: tuple[Tensor, ...] = given, target: Tensor = target) -> Tensor:
             return log_probs(own(given, target))
@@ -119,22 +119,22 @@ def _prove(call: ModuleCall, found: Examination, decoder: RecognisedDecoder) -> 
         raise NotRecognisedError("its mask of the source hid nothing of what was drawn")
 
 
-def _cases(call: ModuleCall, found: Examination) -> Iterator[tuple[list[Row], bool]]:
+def _cases(call: ModuleCall, probe: ModuleProbe) -> Iterator[tuple[list[Row], bool]]:
     """Rows that may share a batch, and whether the module has to take them."""
-    varies = bool(axes_of(found.inputs))
+    varies = bool(axes_of(probe.inputs))
     # Those of fixed sizes are all the same, and two draws show what the others would.
-    for seed, sizes in enumerate(found.settings if varies else found.settings[:2]):
-        rows: list[Row] = [*draw_rows(found.inputs, found.below, sizes, 2, seed)]
+    for seed, sizes in enumerate(probe.settings if varies else probe.settings[:2]):
+        rows: list[Row] = [*draw_rows(probe.inputs, probe.below, sizes, 2, seed)]
         yield rows, True
-        padded = _padded(found.inputs, rows[0], call.facts.special.pad)
+        padded = _padded(probe.inputs, rows[0], call.facts.special.pad)
         yield [padded, rows[1]], False
     if varies:
-        largest = max(found.settings, key=lambda sizes: sum(sizes.values()))
+        largest = max(probe.settings, key=lambda sizes: sum(sizes.values()))
         longer = {
-            axis: math.ceil(_LONGER ** (1 / _num_axes(found.inputs, axis)) * size)
+            axis: math.ceil(_LONGER ** (1 / _num_axes(probe.inputs, axis)) * size)
             for axis, size in largest.items()
         }
-        yield [*draw_rows(found.inputs, found.below, longer, 1)], False
+        yield [*draw_rows(probe.inputs, probe.below, longer, 1)], False
     for row in call.examples[:_MOST_EXAMPLES]:
         yield [row], True
 

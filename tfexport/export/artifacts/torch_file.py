@@ -39,7 +39,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
-from tfexport.export.parity.plan import Plan, plan_file
+from tfexport.export.parity.plan import ComparisonPlan, plan_file
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
@@ -101,7 +101,7 @@ def export_torch_file(
         report = None
         if level:
             _save(made, path, kind, found, None)
-            report = _compare(path, kind, found, Plan(level, progress=progress))
+            report = _compare(path, kind, found, ComparisonPlan(level, progress=progress))
             report.require(str(output.path))
         _save(made, path, kind, found, report)
     return ExportResult(
@@ -201,7 +201,7 @@ def _save(
     write_archive(made, path, info)
 
 
-def _compare(path: Path, kind: str, checkpoint: Checkpoint, plan: Plan) -> ParityReport:
+def _compare(path: Path, kind: str, checkpoint: Checkpoint, plan: ComparisonPlan) -> ParityReport:
     """Load the file as its users will, and compare."""
     with quiet():
         try:

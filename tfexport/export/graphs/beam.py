@@ -19,9 +19,9 @@ from tfexport.export.graphs.beam_choice import (
     SOURCE,
     STATE,
     TURN,
-    Prepared,
+    InitialBeams,
     append_choice,
-    append_prepared,
+    append_initial_beams,
 )
 from tfexport.export.graphs.loops import (
     LoopInputs,
@@ -134,12 +134,12 @@ def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
     values = append_start(graph, start.graph, [*read, zeros])
     count = len(steps.beam_memory.made)
     made, sums, past = values[:count], values[count], values[count + 1 :]
-    prepared = append_prepared(graph, sums, trips, steps.vocab_size, opset)
-    _choose(step.graph, len(steps.beam_memory.tensors), prepared, steps.vocab_size, opset)
-    fixed = [*(kept if steps.beam_memory.kept else []), *made, prepared.source]
+    beams = append_initial_beams(graph, sums, trips, steps.vocab_size, opset)
+    _choose(step.graph, len(steps.beam_memory.tensors), beams, steps.vocab_size, opset)
+    fixed = [*(kept if steps.beam_memory.kept else []), *made, beams.source]
     body = _body(graph, step.graph, steps, opset)
     begin, zero = add_constant(graph, "begin", True), add_constant(graph, "zero", 0)
-    first = [*prepared.record, prepared.token, *prepared.state, *past, *fixed]
+    first = [*beams.record, beams.token, *beams.state, *past, *fixed]
     loop = loop_over(body, [trips, begin, trips, zero, *first], "shrinking_loop")
     graph.append(loop)
     _remaining, _base, _order, ended, *record = loop.outputs[: 2 + len(RECORD)]
@@ -152,7 +152,7 @@ def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
     return joined
 
 
-def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: int) -> None:
+def _choose(body: ir.Graph, place: int, beams: InitialBeams, size: int, opset: int) -> None:
     """Make the body of the inner loop of a model's step, whose inputs from ``place`` on change."""
     logits, *present = body.outputs
     position, token, *past = body.inputs[place:]
@@ -165,7 +165,7 @@ def _choose(body: ir.Graph, place: int, prepared: Prepared, size: int, opset: in
     for value in state:
         value.shape = None  # which changes from step to step
     values = [logits, taken.outputs[0], *turn, source, *state]
-    chosen = append_choice(body, values, prepared.fixed, size, opset)
+    chosen = append_choice(body, values, beams.fixed, size, opset)
     moved = []
     for value in present:
         rows = append_node(body, "Gather", [value, chosen.order], f"moved_{value.name}")

@@ -78,8 +78,8 @@ _ENOUGH = TensorSpec(graph_io.ENOUGH, "int64", ())
 _MOST = TensorSpec("most", "int64", ())
 
 
-class Prepared(NamedTuple):
-    """Values before the first step.
+class InitialBeams(NamedTuple):
+    """The beams before the first step, and what every step reads.
 
     Attributes:
         token: the first token of each beam, (B, K).
@@ -114,9 +114,9 @@ class Chosen(NamedTuple):
     record: Sequence[ir.Value]
 
 
-def append_prepared(
+def append_initial_beams(
     graph: ir.Graph, sums: ir.Value, most: ir.Value, size: int, opset: int
-) -> Prepared:
+) -> InitialBeams:
     """Append what comes before the first step.
 
     Args:
@@ -135,7 +135,7 @@ def append_prepared(
     count, end = len(STATE), len(STATE) + 1 + len(RECORD)
     state = [sums, *made[1:count]]
     fixed = [most, *given, *made[end:]]
-    return Prepared(made[0], state, made[count], made[count + 1 : end], fixed)
+    return InitialBeams(made[0], state, made[count], made[count + 1 : end], fixed)
 
 
 def append_choice(
@@ -147,7 +147,7 @@ def append_choice(
         graph: the graph of the step.
         values: the logits (B, K, V), the number of steps taken, and the values of ``TURN``,
             ``SOURCE`` and ``STATE``.
-        fixed: see ``Prepared``.
+        fixed: see ``InitialBeams``.
         size: V.
         opset: the opset version of the standard operators.
     """

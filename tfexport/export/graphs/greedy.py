@@ -28,7 +28,7 @@ from tfexport.export.graphs.loops import (
     present_inputs,
     set_outputs,
 )
-from tfexport.export.graphs.step_model import Decoded, StepModel, force_tokens
+from tfexport.export.graphs.step_model import GreedyOutputs, StepModel, force_tokens
 from tfexport.export.ir_tools.nodes import (
     PLACEHOLDERS,
     SEARCH_LOOP,
@@ -446,7 +446,7 @@ def export_generate(
         full = add_compacting_loop(
             graph, step.graph, search.memory, given, CompactionSpec.of(steps, opset)
         )
-        decoded = Decoded(full.sequences, full.count, full.states)
+        decoded = GreedyOutputs(full.sequences, full.count, full.states)
     if steps.rules.forces:
         forced, free = force_tokens(
             graph, steps.rules, decoded.sequences, decoded.counts, trips, opset
@@ -460,7 +460,7 @@ def export_generate(
     return joined
 
 
-def _loop_with_attentions(search: _Search) -> tuple[Decoded, ir.Value]:
+def _loop_with_attentions(search: _Search) -> tuple[GreedyOutputs, ir.Value]:
     """Append a loop without batch compaction, as attention weights of fewer rows cannot be stacked.
 
     Returns:
@@ -477,4 +477,4 @@ def _loop_with_attentions(search: _Search) -> tuple[Decoded, ir.Value]:
     squeezed = append_node(graph, "Squeeze", [states, third], "states_of_steps")
     states = append_node(graph, "Transpose", [squeezed], "states", {"perm": [1, 0, 2]})
     weights = append_node(graph, "Transpose", [weights], "turned", {"perm": [1, 2, 3, 0, 4]})
-    return Decoded(state.sequences, state.count, states), weights
+    return GreedyOutputs(state.sequences, state.count, states), weights

@@ -11,7 +11,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import checked_ids
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
+from tfexport.export.graphs.step_model import NO_RULES, GreedyOutputs, GreedyRules, Memory
 from tfexport.export.graphs.transformer_steps import add_scores, best_token
 from tfexport.export.ir_tools.nodes import (
     PROJECTION,
@@ -23,7 +23,7 @@ from tfexport.export.ir_tools.nodes import (
     write_role,
 )
 from tfexport.export.modules.contract import Head
-from tfexport.export.modules.examine import Examination
+from tfexport.export.modules.examine import ModuleProbe
 from tfexport.export.passes.int8_argmax import insert_argmax
 from tfexport.graph_io import PAST, ROWS, TARGET, GraphSpec, TensorSpec
 from tfexport.model_src.transformer import Transformer
@@ -32,26 +32,26 @@ from tfexport.model_src.transformer import Transformer
 class ModuleEncoder(nn.Module):
     """See ``ModuleIO.encoder_graph``."""
 
-    def __init__(self, found: Examination) -> None:
+    def __init__(self, probe: ModuleProbe) -> None:
         super().__init__()
-        self.model, self.found = found.module, found
+        self.model, self.probe = probe.module, probe
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Inputs -> memory, state before the first step."""
-        memory = self.model.encode(_checked(self.found, tensors))
+        memory = self.model.encode(_checked(self.probe, tensors))
         return (*memory, *self.model.start(memory))
 
 
 class StatesEncoder(nn.Module):
     """See ``ModuleIO.states_graph``."""
 
-    def __init__(self, found: Examination, encoder: nn.Module) -> None:
+    def __init__(self, probe: ModuleProbe, encoder: nn.Module) -> None:
         super().__init__()
-        self.encoder, self.found = encoder, found
+        self.encoder, self.probe = encoder, probe
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Inputs -> states, and which are kept if some are masked."""
-        states: tuple[Tensor, ...] = self.encoder(*_checked(self.found, tensors))
+        states: tuple[Tensor, ...] = self.encoder(*_checked(self.probe, tensors))
         return states
 
 
@@ -69,7 +69,7 @@ class AlignmentHeads(nn.Module):
         *inputs, ids = tensors
         states, *kept = self.states(*inputs)
         mask = kept[0].long() if kept else torch.ones_like(states[:, :, 0], dtype=torch.int64)
-        ids = checked_ids(ids, self.states.found.vocab_size)
+        ids = checked_ids(ids, self.states.probe.vocab_size)
         decoder = self.model.decoder
         x = self.model.target_embedding(ids, 0)
         biases = self.model.biases(mask, torch.ones_like(ids))
@@ -79,28 +79,28 @@ class AlignmentHeads(nn.Module):
         return torch.stack([weights[layer][:, head] for layer, head in self.heads], dim=1)
 
 
-def _checked(found: Examination, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _checked(probe: ModuleProbe, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The inputs, of which ids are within their vocabularies."""
     return [
-        checked_ids(tensor, found.io.below[each.name]) if each.name in found.io.below else tensor
-        for each, tensor in zip(found.inputs, tensors, strict=True)
+        checked_ids(tensor, probe.io.below[each.name]) if each.name in probe.io.below else tensor
+        for each, tensor in zip(probe.inputs, tensors, strict=True)
     ]
 
 
 class ModuleDecoder(nn.Module):
     """See ``ModuleIO.decoder_graph``."""
 
-    def __init__(self, found: Examination) -> None:
+    def __init__(self, probe: ModuleProbe) -> None:
         super().__init__()
-        self.model, self.found = found.module, found
+        self.model, self.probe = probe.module, probe
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Ids, position, state, memory -> logits, next state."""
         token, position, *others = tensors
-        token = checked_ids(token, self.found.vocab_size)
-        count = len(self.found.io.state)
+        token = checked_ids(token, self.probe.vocab_size)
+        count = len(self.probe.io.state)
         state, memory = others[:count], others[count:]
-        if self.found.io.many_tokens:
+        if self.probe.io.many_tokens:
             logits, after = self.model.advance(token, state, memory)
         else:
             logits, after = self.model.step(token, position, state, memory)
@@ -108,29 +108,29 @@ class ModuleDecoder(nn.Module):
         return (logits.float(), *after)
 
 
-def export_module_encoder(found: Examination, opset: int) -> ir.Model:
+def export_module_encoder(probe: ModuleProbe, opset: int) -> ir.Model:
     """Export ``encoder``."""
-    spec = found.io.encoder_graph()
-    return exporter.export_graph_module(ModuleEncoder(found), spec, opset, found.sizes)
+    spec = probe.io.encoder_graph()
+    return exporter.export_graph_module(ModuleEncoder(probe), spec, opset, probe.sizes)
 
 
 def export_module_states(
-    found: Examination, encoder: nn.Module, outputs: tuple[TensorSpec, ...], opset: int
+    probe: ModuleProbe, encoder: nn.Module, outputs: tuple[TensorSpec, ...], opset: int
 ) -> ir.Model:
     """Export ``states``: what a recognised decoder attends to.
 
     Args:
-        found: the module.
+        probe: the module.
         encoder: its inputs to the states.
         outputs: these as tensors, and which are kept if some are masked.
         opset: the opset version of the standard operators.
     """
-    spec = found.io.states_graph(outputs)
-    return exporter.export_graph_module(StatesEncoder(found, encoder), spec, opset, found.sizes)
+    spec = probe.io.states_graph(outputs)
+    return exporter.export_graph_module(StatesEncoder(probe, encoder), spec, opset, probe.sizes)
 
 
 def export_alignment(
-    found: Examination,
+    probe: ModuleProbe,
     module: AlignmentHeads,
     memory: int | str,
     opset: int,
@@ -138,35 +138,35 @@ def export_alignment(
     """Export ``alignment``: attention by which the times of words are found.
 
     Args:
-        found: the module that is exported.
+        probe: the module that is exported.
         module: its decoder, with what it attends to.
         memory: the axis of the positions that the decoder attends to.
         opset: the opset version of the standard operators.
     """
-    spec = found.io.alignment_graph(len(module.heads), memory)
-    sizes = [{**each, TARGET: length} for length, each in enumerate(found.sizes, 3)]
+    spec = probe.io.alignment_graph(len(module.heads), memory)
+    sizes = [{**each, TARGET: length} for length, each in enumerate(probe.sizes, 3)]
     return exporter.export_graph_module(module, spec, opset, sizes)
 
 
 def export_module_embeddings(
-    found: Examination, embed: nn.Module, output: TensorSpec, opset: int
+    probe: ModuleProbe, embed: nn.Module, output: TensorSpec, opset: int
 ) -> ir.Model:
     """Export ``embeddings``: what the layers of a recognised encoder take.
 
     Args:
-        found: the module.
+        probe: the module.
         embed: its inputs to the embeddings.
         output: these as a tensor of a graph.
         opset: the opset version of the standard operators.
     """
-    spec = found.io.embeddings_graph(output)
-    return exporter.export_graph_module(StatesEncoder(found, embed), spec, opset, found.sizes)
+    spec = probe.io.embeddings_graph(output)
+    return exporter.export_graph_module(StatesEncoder(probe, embed), spec, opset, probe.sizes)
 
 
-def export_module_decoder(found: Examination, opset: int) -> ir.Model:
+def export_module_decoder(probe: ModuleProbe, opset: int) -> ir.Model:
     """Export ``decoder``."""
-    spec = found.io.decoder_graph(found.vocab_size)
-    return exporter.export_graph_module(ModuleDecoder(found), spec, opset, found.sizes)
+    spec = probe.io.decoder_graph(probe.vocab_size)
+    return exporter.export_graph_module(ModuleDecoder(probe), spec, opset, probe.sizes)
 
 
 # A user's module gives the logits of all tokens, so the best token is their argmax, and a step
@@ -180,18 +180,18 @@ class ModuleSteps:
 
     def __init__(
         self,
-        found: Examination,
+        probe: ModuleProbe,
         special_ids: SpecialIds,
         longest: int,
         rules: GreedyRules = NO_RULES,
     ) -> None:
-        self.found, self.module = found, cast(nn.Module, found.module)
-        self.special_ids, self.vocab_size = special_ids, found.vocab_size
+        self.probe, self.module = probe, cast(nn.Module, probe.module)
+        self.special_ids, self.vocab_size = special_ids, probe.vocab_size
         self.longest: int | None = longest
         self.record_width = self._find_record_width()
-        self.sizes: Sequence[Mapping[str, int]] | None = found.sizes
+        self.sizes: Sequence[Mapping[str, int]] | None = probe.sizes
         self.rules = rules
-        io = found.io
+        io = probe.io
         self.inputs = io.inputs
         self.read_by_start = (*io.memory, *io.state_before("present"))
         self.memory = Memory(io.memory, ())
@@ -206,14 +206,14 @@ class ModuleSteps:
 
     def state(self, past: str, prefix: str = "") -> tuple[TensorSpec, ...]:
         """See ``StepModel``."""
-        io, name = self.found.io, f"{prefix}past"
+        io, name = self.probe.io, f"{prefix}past"
         if past == "0":
             return io.state_before(name)
         return io.state_named(name) if past == PAST else io.state_after("1", name)
 
     def encoder_values(self, graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
         """See ``StepModel``; start reads all of them."""
-        kept = list(graph.outputs[: len(self.found.io.memory)])
+        kept = list(graph.outputs[: len(self.probe.io.memory)])
         return kept, list(graph.outputs)
 
     def source_mask(self, values: Sequence[Tensor]) -> Tensor:
@@ -241,7 +241,7 @@ class ModuleSteps:
 
     def _split(self, values: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Memory and state before the first step, of the values that start reads."""
-        count = len(self.found.io.memory)
+        count = len(self.probe.io.memory)
         return tuple(values[:count]), tuple(values[count:])
 
     def step(
@@ -249,7 +249,7 @@ class ModuleSteps:
     ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         """See ``StepModel``; ``x`` are the logits, (B, V)."""
         # Rows that have not ended have taken all steps, and there is always one.
-        logits, present = self.found.module.step(token, count.max(), past, memory)
+        logits, present = self.probe.module.step(token, count.max(), past, memory)
         return logits.float(), present, ()
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,7 +264,7 @@ class ModuleSteps:
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """See ``StepModel``."""
         newest = reshape_as(token, torch.tensor([-1, 1]), [memory[0].size(0), 1])
-        logits, present = self.found.module.step(newest, position, past, memory)
+        logits, present = self.probe.module.step(newest, position, past, memory)
         shape = torch.onnx.ops.symbolic("Shape", [token], dtype=torch.int64, shape=[2])
         whole = torch.cat([shape, torch.tensor([self.vocab_size])])
         return reshape_as(logits.float(), whole, [*token.shape, self.vocab_size]), present
@@ -273,7 +273,7 @@ class ModuleSteps:
         """See ``StepModel``; there is nothing to add."""
 
     def add_scores(
-        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+        self, graph: ir.Graph, decoded: GreedyOutputs, opset: int, spec: GraphSpec
     ) -> ir.Value:
         """See ``StepModel``; the mean of the records."""
         given = [decoded.counts, decoded.records]
@@ -292,7 +292,7 @@ class HeadSteps(ModuleSteps):
 
     @property
     def _head(self) -> Head:
-        head = self.found.module.head
+        head = self.probe.module.head
         assert head is not None
         return head
 
@@ -303,7 +303,7 @@ class HeadSteps(ModuleSteps):
         self, token: Tensor, count: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]
     ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         """See ``StepModel``; ``x`` are the states before the head, (B, 1, E)."""
-        x, present = self.found.module.step_states(token, count.max(), past, memory)
+        x, present = self.probe.module.step_states(token, count.max(), past, memory)
         return x, present, ()
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -327,7 +327,7 @@ class HeadSteps(ModuleSteps):
         self._projection = insert_argmax(graph, step, weight, bias, opset)
 
     def add_scores(
-        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+        self, graph: ir.Graph, decoded: GreedyOutputs, opset: int, spec: GraphSpec
     ) -> ir.Value:
         """See ``StepModel``; from the states of all steps."""
         return add_scores(graph, decoded, self._projection, opset, spec)

@@ -149,7 +149,7 @@ class Memory:
         return (*self.kept, *self.made)
 
 
-class Decoded(NamedTuple):
+class GreedyOutputs(NamedTuple):
     """The results of a greedy loop.
 
     Attributes:
@@ -247,6 +247,6 @@ class StepModel(Protocol):
         """Replace placeholders of ``choose`` in a step; ``graph`` is the outer one."""
 
     def add_scores(
-        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+        self, graph: ir.Graph, decoded: GreedyOutputs, opset: int, spec: GraphSpec
     ) -> ir.Value:
         """Append the mean log-probability of each row's tokens, (B,), to the outer graph."""

@@ -19,7 +19,7 @@ from tfexport import graph_io
 from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import reshape_as
 from tfexport.export.graphs.loops import input_of
-from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
+from tfexport.export.graphs.step_model import NO_RULES, GreedyOutputs, GreedyRules, Memory
 from tfexport.export.ir_tools.nodes import BEST_TOKEN, mark_table_reader, parse_graph, take_nodes
 from tfexport.export.passes.int8_argmax import insert_argmax
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
@@ -38,7 +38,7 @@ _MAX_LOGITS = 1 << 22  # computed at a time: 16 MB
 
 def add_scores(
     graph: ir.Graph,
-    decoded: Decoded,
+    decoded: GreedyOutputs,
     weights: Sequence[ir.Value],
     opset: int,
     spec: graph_io.GraphSpec,
@@ -265,7 +265,7 @@ class TransformerSteps:
         return insert_argmax(graph, step, arrays["weight"], bias, opset)
 
     def add_scores(
-        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+        self, graph: ir.Graph, decoded: GreedyOutputs, opset: int, spec: GraphSpec
     ) -> ir.Value:
         """See ``StepModel``; from the hidden states of all steps."""
         return add_scores(graph, decoded, self._projection, opset, spec)

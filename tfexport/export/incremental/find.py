@@ -25,7 +25,7 @@ from tfexport.export.incremental.program import (
     Example,
     Program,
 )
-from tfexport.export.incremental.states import Found, NoStepsError
+from tfexport.export.incremental.states import NoStepsError, StateAnalysis
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, build_steps
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.examine import LONGEST_TRIED, other_branch, refuse_branch
@@ -108,7 +108,7 @@ def find_steps(
     """
     own = program.own
     try:
-        steps = build_steps(Found.of(program), max_length, fused)
+        steps = build_steps(StateAnalysis.of(program), max_length, fused)
         vocab_size = program.sizes(program.logits)[-1][FIRST]
         _check(steps, own, program.examples[MORE_SOURCE].inputs, vocab_size, ids)
     except NoStepsError as error:

@@ -33,7 +33,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """An operator, called with expressions."""
 
     target: Any
@@ -162,13 +162,13 @@ def _size_with_length(size: Size, last: bool, known: Mapping[Size, Any]) -> Any:
         rest = size_of(others, last, known)
         return rest if last else _times(known.get(lengths, TOTAL), rest)
     more = {a - b for a, b in zip(size, lengths, strict=True)}
-    return Call(operator.add, (TOTAL, more.pop())) if len(more) == 1 and not last else None
+    return OperatorCall(operator.add, (TOTAL, more.pop())) if len(more) == 1 and not last else None
 
 
 def _times(one: Any, other: Any) -> Any:
     if other is None or other == 1:
         return None if other is None else one
-    return Call(operator.mul, (one, other))
+    return OperatorCall(operator.mul, (one, other))
 
 
 def _ask(program: Program, value: Any, rows: Rows = ()) -> Any:
@@ -176,10 +176,10 @@ def _ask(program: Program, value: Any, rows: Rows = ()) -> Any:
     return Ask(value, rows) if isinstance(value, fx.Node) else value
 
 
-def _with(node: Any, *args: Any) -> Call:
+def _with(node: Any, *args: Any) -> OperatorCall:
     """The node's operator with other first arguments."""
     others = node.args[len(args) :]
-    return Call(node.target, (*args, *_asked(others)), _asked(node.kwargs))
+    return OperatorCall(node.target, (*args, *_asked(others)), _asked(node.kwargs))
 
 
 def _asked(value: Any) -> Any:
@@ -188,18 +188,18 @@ def _asked(value: Any) -> Any:
     return fx.map_arg(value, ask)
 
 
-def plain(node: Any) -> Call:
+def plain(node: Any) -> OperatorCall:
     """A node computed from all rows of its inputs."""
     if is_recurrent(node):
-        return Call(sequence, (node.target, *_asked(node.args)), _asked(node.kwargs))
-    return Call(node.target, _asked(node.args), _asked(node.kwargs))
+        return OperatorCall(sequence, (node.target, *_asked(node.args)), _asked(node.kwargs))
+    return OperatorCall(node.target, _asked(node.args), _asked(node.kwargs))
 
 
 def _rank(program: Program, node: Any) -> int:
     return len(program.sizes(node))
 
 
-def _kept(program: Program, node: Any, rows: Rows) -> Call:
+def _kept(program: Program, node: Any, rows: Rows) -> OperatorCall:
     """A result whose axes are those of the first argument."""
     return _with(node, Ask(node.args[0], rows))
 
@@ -214,7 +214,7 @@ def _pointwise(program: Program, node: Any, rows: Rows) -> Any:
         axes = program.target_axes(value)
         return Ask(value, tuple(axis - shift for axis in rows if axis - shift in axes))
 
-    return Call(node.target, fx.map_arg(node.args, ask), fx.map_arg(node.kwargs, ask))
+    return OperatorCall(node.target, fx.map_arg(node.args, ask), fx.map_arg(node.kwargs, ask))
 
 
 for _name in (
@@ -255,7 +255,9 @@ def _gated(program: Program, node: Any, rows: Rows) -> Any:
 @rule("embedding")
 def _embedding(program: Program, node: Any, rows: Rows) -> Any:
     table, ids, *others = node.args
-    return Call(node.target, (_ask(program, table), _ask(program, ids, rows), *others), node.kwargs)
+    return OperatorCall(
+        node.target, (_ask(program, table), _ask(program, ids, rows), *others), node.kwargs
+    )
 
 
 @rule(
@@ -290,7 +292,7 @@ def _matmul(program: Program, node: Any, rows: Rows) -> Any:
     return _product(program, node, rows, left, right)
 
 
-def _product(program: Program, node: Any, rows: Rows, left: Any, right: Any) -> Call | None:
+def _product(program: Program, node: Any, rows: Rows, left: Any, right: Any) -> OperatorCall | None:
     rank, of_left, of_right = (_rank(program, each) for each in (node, left, right))
     if of_left < 2 or of_right < 2:
         return None
@@ -300,7 +302,7 @@ def _product(program: Program, node: Any, rows: Rows, left: Any, right: Any) -> 
         Ask(left, tuple(axis for axis in one if axis in program.target_axes(left))),
         Ask(right, tuple(axis for axis in two if axis in program.target_axes(right))),
     )
-    return Call(node.target, asked)
+    return OperatorCall(node.target, asked)
 
 
 @rule("addmm", "baddbmm")
@@ -312,7 +314,7 @@ def _added_product(program: Program, node: Any, rows: Rows) -> Any:
     shift = _rank(program, node) - _rank(program, added)
     axes = program.target_axes(added)
     kept = tuple(axis - shift for axis in rows if axis - shift in axes)
-    return Call(node.target, (Ask(added, kept), *product.args), node.kwargs)
+    return OperatorCall(node.target, (Ask(added, kept), *product.args), node.kwargs)
 
 
 @rule("einsum")
@@ -328,7 +330,7 @@ def _einsum(program: Program, node: Any, rows: Rows) -> Any:
         given.append(
             Ask(tensor, tuple(i for i, c in enumerate(letters) if c in asked and i in axes))
         )
-    return Call(node.target, (equation, given))
+    return OperatorCall(node.target, (equation, given))
 
 
 def _recognised(program: Program, node: Any, rows: Rows) -> Any:
@@ -338,7 +340,7 @@ def _recognised(program: Program, node: Any, rows: Rows) -> Any:
     asked = [Ask(each, tuple(a for a in rows if a < 2)) for each in (key, value)]
     of_bias = program.target_axes(bias) if isinstance(bias, fx.Node) else ()
     masked = _ask(program, bias, tuple(axis for axis in rows if axis in of_bias))
-    return Call(attention, (Ask(query, rows), *asked, masked, scale))
+    return OperatorCall(attention, (Ask(query, rows), *asked, masked, scale))
 
 
 RULES[attention] = _recognised
@@ -366,7 +368,7 @@ def _attention(program: Program, node: Any, rows: Rows) -> Any:
         shift = rank - _rank(program, mask)
         axes = program.target_axes(mask)
         mask = Ask(mask, tuple(axis - shift for axis in rows if axis - shift in axes))
-    return Call(node.target, (*asked, mask, 0.0, causal), others)
+    return OperatorCall(node.target, (*asked, mask, 0.0, causal), others)
 
 
 @rule("permute")
@@ -374,7 +376,7 @@ def _permute(program: Program, node: Any, rows: Rows) -> Any:
     source, order = node.args
     rank = _rank(program, node)
     back = sorted(order[axis] % rank for axis in rows)
-    return Call(node.target, (Ask(source, tuple(back)), order))
+    return OperatorCall(node.target, (Ask(source, tuple(back)), order))
 
 
 @rule("transpose.int", "t")
@@ -384,7 +386,7 @@ def _transpose(program: Program, node: Any, rows: Rows) -> Any:
     one, two = (int(axis) % rank for axis in axes) if axes else (0, 1)
     swapped = {one: two, two: one}
     back = tuple(sorted(swapped.get(axis, axis) for axis in rows))
-    return Call(node.target, (Ask(source, back), *axes))
+    return OperatorCall(node.target, (Ask(source, back), *axes))
 
 
 @rule("unsqueeze")
@@ -392,7 +394,7 @@ def _unsqueeze(program: Program, node: Any, rows: Rows) -> Any:
     source, axis = node.args
     new = int(axis) % _rank(program, node)
     back = tuple(each - (each > new) for each in rows)
-    return Call(node.target, (Ask(source, back), axis))
+    return OperatorCall(node.target, (Ask(source, back), axis))
 
 
 @rule("squeeze.dim")
@@ -402,7 +404,7 @@ def _squeeze(program: Program, node: Any, rows: Rows) -> Any:
         return None
     gone = int(axis) % _rank(program, source)
     back = tuple(each + (each >= gone) for each in rows)
-    return Call(node.target, (Ask(source, back), axis))
+    return OperatorCall(node.target, (Ask(source, back), axis))
 
 
 @rule("view", "reshape", "_unsafe_view", "unflatten.int", "flatten.using_ints", "_reshape_copy")
@@ -414,7 +416,7 @@ def _reshape(program: Program, node: Any, rows: Rows) -> Any:
         return None
     asked = Ask(source, tuple(sorted(back[i] for i in rows)))
     known = {
-        size: Call(aten.sym_size.int, (asked, axis))
+        size: OperatorCall(aten.sym_size.int, (asked, axis))
         for axis, size in enumerate(before)
         if axis not in asked.rows and len(set(size)) > 1
     }
@@ -424,7 +426,7 @@ def _reshape(program: Program, node: Any, rows: Rows) -> Any:
     varying = [i for i, size in enumerate(sizes) if not isinstance(size, int)]
     if len(varying) == 1:  # it follows from the others
         sizes[varying[0]] = -1
-    return Call(aten.reshape.default, (asked, sizes))
+    return OperatorCall(aten.reshape.default, (asked, sizes))
 
 
 def axes_before(before: Sequence[Size], after: Sequence[Size]) -> dict[int, int] | None:
@@ -489,7 +491,7 @@ def _expand(program: Program, node: Any, rows: Rows) -> Any:
         return None
     axes = program.target_axes(source)
     back = tuple(axis - shift for axis in rows if axis - shift in axes)
-    return Call(node.target, (Ask(source, back), wanted))
+    return OperatorCall(node.target, (Ask(source, back), wanted))
 
 
 @rule("slice.Tensor")
@@ -508,10 +510,10 @@ def _slice(program: Program, node: Any, rows: Rows) -> Any:
             or not program.is_length(program.sizes(node)[axis])
         ):
             return None
-        begin = Call(operator.add, (TOTAL, start - 1)) if axis in rows else start
-        stop = Call(operator.add, (TOTAL, start))
+        begin = OperatorCall(operator.add, (TOTAL, start - 1)) if axis in rows else start
+        stop = OperatorCall(operator.add, (TOTAL, start))
         back = tuple(each for each in rows if each != axis)
-        return Call(node.target, (Ask(source, back), axis, begin, stop))
+        return OperatorCall(node.target, (Ask(source, back), axis, begin, stop))
     return _with(node, Ask(source, rows))
 
 
@@ -535,7 +537,7 @@ def _cat(program: Program, node: Any, rows: Rows) -> Any:
     given = [
         Ask(each, tuple(a for a in back if a in program.target_axes(each))) for each in tensors
     ]
-    return Call(node.target, (given, axis))
+    return OperatorCall(node.target, (given, axis))
 
 
 @rule("chunk", "split.Tensor", "split_with_sizes", "split.sizes")
@@ -565,7 +567,7 @@ def _item(program: Program, node: Any, rows: Rows) -> Any:
         return Carried(several, int(number)) if ready and causal else None
     if several.target not in _SEVERAL:
         return None
-    return Call(operator.getitem, (Ask(several, rows), number))
+    return OperatorCall(operator.getitem, (Ask(several, rows), number))
 
 
 _SEVERAL = {
@@ -581,7 +583,7 @@ def _index(program: Program, node: Any, rows: Rows) -> Any:
     if given != [0] or program.target_axes(source):
         return None
     ids = indices[0]
-    return Call(node.target, (Ask(source), [Ask(ids, rows)]))
+    return OperatorCall(node.target, (Ask(source), [Ask(ids, rows)]))
 
 
 @rule("index_select")
@@ -589,7 +591,7 @@ def _index_select(program: Program, node: Any, rows: Rows) -> Any:
     source, axis, ids = node.args
     if program.target_axes(source) or rows != (int(axis) % _rank(program, node),):
         return None
-    return Call(node.target, (Ask(source), axis, Ask(ids, (0,))))
+    return OperatorCall(node.target, (Ask(source), axis, Ask(ids, (0,))))
 
 
 @rule("one_hot")
@@ -607,7 +609,7 @@ def _index_put(program: Program, node: Any, rows: Rows) -> Any:
     if program.sizes(mask) != program.sizes(source) or (len(node.args) > 3 and node.args[3]):
         return None
     of_mask = Ask(mask, tuple(axis for axis in rows if axis in program.target_axes(mask)))
-    return Call(aten.masked_fill.Tensor, (Ask(source, rows), of_mask, Ask(value)))
+    return OperatorCall(aten.masked_fill.Tensor, (Ask(source, rows), of_mask, Ask(value)))
 
 
 @rule("gather", "scatter_add", "scatter.src", "scatter.value")
@@ -623,7 +625,7 @@ def _gather(program: Program, node: Any, rows: Rows) -> Any:
     ]
     if any(isinstance(e, fx.Node) and _rank(program, e) != _rank(program, node) for e in others):
         return None
-    return Call(node.target, (given[0], axis, *given[1:]), node.kwargs)
+    return OperatorCall(node.target, (given[0], axis, *given[1:]), node.kwargs)
 
 
 @rule("arange", "arange.start")
@@ -631,8 +633,10 @@ def _arange(program: Program, node: Any, rows: Rows) -> Any:
     start = node.args[0] if node.target is aten.arange.start else 0
     if not rows or not isinstance(start, int) or not program.is_length(program.sizes(node)[0]):
         return None
-    begin = Call(operator.add, (TOTAL, start - 1))
-    return Call(aten.arange.start, (begin, Call(operator.add, (TOTAL, start))), node.kwargs)
+    begin = OperatorCall(operator.add, (TOTAL, start - 1))
+    return OperatorCall(
+        aten.arange.start, (begin, OperatorCall(operator.add, (TOTAL, start))), node.kwargs
+    )
 
 
 @rule("full", "zeros", "ones", "empty.memory_format")
@@ -640,7 +644,7 @@ def _constant(program: Program, node: Any, rows: Rows) -> Any:
     sizes = [size_of(size, i in rows) for i, size in enumerate(program.sizes(node))]
     if any(size is None for size in sizes):
         return None
-    return Call(node.target, (sizes, *node.args[1:]), node.kwargs)
+    return OperatorCall(node.target, (sizes, *node.args[1:]), node.kwargs)
 
 
 @rule("new_full", "new_zeros", "new_ones", "new_empty")
@@ -649,7 +653,7 @@ def _new_constant(program: Program, node: Any, rows: Rows) -> Any:
     if any(size is None for size in sizes):
         return None
     like = node.args[0]
-    return Call(
+    return OperatorCall(
         node.target, (Ask(like, program.target_axes(like)), sizes, *node.args[2:]), node.kwargs
     )
 
@@ -663,13 +667,13 @@ def _triangle(program: Program, node: Any, rows: Rows) -> Any:
     if rows != (rank - 2,) or not square:
         return None
     # Of the last row, number T - 1, the columns from T - 1 + diagonal on, or up to there.
-    columns = Call(aten.arange.default, (TOTAL,))
-    from_row = Call(aten.sub.Tensor, (columns, Call(operator.add, (TOTAL, -1))))
+    columns = OperatorCall(aten.arange.default, (TOTAL,))
+    from_row = OperatorCall(aten.sub.Tensor, (columns, OperatorCall(operator.add, (TOTAL, -1))))
     compare = aten.ge.Scalar if node.target is aten.triu.default else aten.le.Scalar
     of_kind = program.dtypes[node]
     nothing = False if of_kind == torch.bool else 0.0 if of_kind.is_floating_point else 0
-    kept = Call(compare, (from_row, diagonal))
-    return Call(aten.where.ScalarOther, (kept, Ask(source, rows), nothing))
+    kept = OperatorCall(compare, (from_row, diagonal))
+    return OperatorCall(aten.where.ScalarOther, (kept, Ask(source, rows), nothing))
 
 
 @rule("constant_pad_nd", "pad")
@@ -682,4 +686,4 @@ def _pad(program: Program, node: Any, rows: Rows) -> Any:
         if len(of_axis) == 2 and of_axis[1] != 0:
             return None
     cut = [0 if rank - 1 - i // 2 in rows else amount for i, amount in enumerate(pads)]
-    return Call(node.target, (Ask(source, rows), cut, *node.args[2:]), node.kwargs)
+    return OperatorCall(node.target, (Ask(source, rows), cut, *node.args[2:]), node.kwargs)

@@ -39,9 +39,9 @@ def script_steps(model: ByForward) -> Any:
         raise ExportError(f"no step was found in {name}.forward: {model.why}")
     assert isinstance(model, FoundSteps)
     made = torch.jit.script(_Graphs(_scriptable(model.encoder), _scriptable(model.one_step)).eval())
-    count, starts = len(model.found.memory), model.starts()
+    count, starts = len(model.analysis.memory), model.starts()
     memory, states = _named("memory", count), _named("state", len(starts))
-    inputs = _named("input", len(model.found.program.inputs))
+    inputs = _named("input", len(model.analysis.program.inputs))
     of_memory, of_state = _tuple(count), _tuple(len(starts))
     held = [f"memory[{i}]" for i in range(count)]
     made.define(f"def encode(self, {_typed(inputs)}) -> {of_memory}:\n"

@@ -28,9 +28,9 @@ from tfexport.export.incremental.recurrent import padded
 from tfexport.export.incremental.rules import (
     TOTAL,
     Ask,
-    Call,
     Carried,
     InputSize,
+    OperatorCall,
     Rows,
     RunningSum,
     is_moved,
@@ -141,7 +141,7 @@ class Stepped:
 def _parts(expression: Any) -> Iterator[Any]:
     """An expression and all expressions in it."""
     yield expression
-    if isinstance(expression, Call):
+    if isinstance(expression, OperatorCall):
         for each in (*expression.args, *expression.kwargs.values()):
             yield from _parts(each)
     elif isinstance(expression, Grown | Summed):
@@ -170,9 +170,9 @@ def _with_numbers(program: Program, expression: Any) -> Any:
     def asked(value: Any) -> Any:
         if isinstance(value, fx.Node):
             return Ask(value)
-        if isinstance(value, Call):
+        if isinstance(value, OperatorCall):
             kwargs = {name: asked(each) for name, each in value.kwargs.items()}
-            return Call(value.target, tuple(map(asked, value.args)), kwargs)
+            return OperatorCall(value.target, tuple(map(asked, value.args)), kwargs)
         if isinstance(value, list | tuple):
             return type(value)(map(asked, value))
         return value
@@ -189,7 +189,7 @@ def _has_total(expression: Any) -> bool:
 
 
 @dataclass
-class Found:
+class StateAnalysis:
     """The states found in a program.
 
     Attributes:
@@ -209,17 +209,17 @@ class Found:
     _without_rule: set[fx.Node] = field(default_factory=set)
 
     @classmethod
-    def of(cls, program: Program) -> "Found":
+    def of(cls, program: Program) -> "StateAnalysis":
         """Search a program.
 
         Raises:
             ModuleError: the forward cannot be decoded step by step.
             NoStepsError: an operator has no rule where it needs one.
         """
-        found = cls(program)
-        found._check_forward()
-        found._search()
-        return found
+        analysis = cls(program)
+        analysis._check_forward()
+        analysis._search()
+        return analysis
 
     def _check_forward(self) -> None:
         """Refuse random numbers, rows that depend on others, and tokens that see later ones."""
@@ -303,7 +303,7 @@ class Found:
         self._without_rule.add(node)
         last: Any = Ask(node, RECOMPUTED if self._is_cache(node) else ())
         for axis in rows:
-            last = Call(aten.slice.Tensor, (last, axis, -1, _END))
+            last = OperatorCall(aten.slice.Tensor, (last, axis, -1, _END))
         return last
 
     def _carry(self, result: Carried) -> "Stepped | None":
@@ -393,7 +393,7 @@ class Found:
             node
             for (node, rows), plan in self.plans.items()
             if rows in ((), RECOMPUTED)
-            and isinstance(plan, Call)
+            and isinstance(plan, OperatorCall)
             and (program.target_axes(node) or node in padded)
         }
         for node in program.graph.nodes:

@@ -20,13 +20,13 @@ from tfexport.export.incremental.fused import (
 )
 from tfexport.export.incremental.program import FIRST, LONGER, MORE_ROWS, MORE_SOURCE, Program, Size
 from tfexport.export.incremental.recurrent import activation_of, is_recurrent, one_step, sequence
-from tfexport.export.incremental.rules import TOTAL, Ask, Call, InputSize, Rows
+from tfexport.export.incremental.rules import TOTAL, Ask, InputSize, OperatorCall, Rows
 from tfexport.export.incremental.states import (
     RECOMPUTED,
-    Found,
     Grown,
     NoStepsError,
     State,
+    StateAnalysis,
     Stepped,
     Summed,
     asks_of,
@@ -39,16 +39,17 @@ _SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
 
 
 @torch.no_grad()
-def build_steps(found: Found, longest: int, fused: bool = True) -> "FoundSteps":
+def build_steps(analysis: StateAnalysis, longest: int, fused: bool = True) -> "FoundSteps":
     """Write the graphs of the encoder and of a step, as a module.
 
     Args:
-        found: in a program.
+        analysis: of a program.
         longest: tokens of a row.
         fused: compute attention by an operator of onnxruntime.
     """
-    step, encoder = _Emitter(found).step(), build_encoder(found.program, found.memory, fused)
-    examples = [found.program.examples[run] for run in _SHAPED]
+    step = _Emitter(analysis).step()
+    encoder = build_encoder(analysis.program, analysis.memory, fused)
+    examples = [analysis.program.examples[run] for run in _SHAPED]
     memory: dict[Any, Sequence[Tensor]] = {}  # zeros, by the sizes of the inputs
     for each in examples:
         sizes = tuple(tensor.shape for tensor in each.inputs)
@@ -57,16 +58,18 @@ def build_steps(found: Found, longest: int, fused: bool = True) -> "FoundSteps":
                 torch.zeros(made.shape, dtype=made.dtype)
                 for made in without_values(encoder, each.inputs)
             ]
-    given = [_step_arguments(found, run, memory) for run in _SHAPED]
+    given = [_step_arguments(analysis, run, memory) for run in _SHAPED]
     shapes = lighten(step, given, longest, fused)
     head = find_head(step, shapes) if fused else None
-    return FoundSteps(found, step, encoder, head)
+    return FoundSteps(analysis, step, encoder, head)
 
 
-def _step_arguments(found: Found, run: int, memory: Mapping[Any, Sequence[Tensor]]) -> list[Tensor]:
+def _step_arguments(
+    analysis: StateAnalysis, run: int, memory: Mapping[Any, Sequence[Tensor]]
+) -> list[Tensor]:
     """The arguments of a step: a token, states with the shapes that they have in a run, memory."""
-    program, states = found.program, []
-    for state in found.states:
+    program, states = analysis.program, []
+    for state in analysis.states:
         shape = []
         for axis, size in enumerate(sizes_of(program, state)):
             if not program.depends_on_length(size):
@@ -82,32 +85,32 @@ def _step_arguments(found: Found, run: int, memory: Mapping[Any, Sequence[Tensor
 class _Emitter:
     """Writes the graph of a step."""
 
-    def __init__(self, found: Found) -> None:
-        self.found, self.program = found, found.program
+    def __init__(self, analysis: StateAnalysis) -> None:
+        self.analysis, self.program = analysis, analysis.program
         self.graph = fx.Graph()
         self.made: dict[tuple[fx.Node, Rows], Any] = {}
         self.after: dict[int, fx.Node] = {}
         self.stepped: dict[fx.Node, fx.Node] = {}
         self.total: fx.Node | None = None
         self.token = self.graph.placeholder("token")
-        self.past = [self.graph.placeholder(f"state_{i}") for i in range(len(found.states))]
-        for placeholder, state in zip(self.past, found.states, strict=True):
+        self.past = [self.graph.placeholder(f"state_{i}") for i in range(len(analysis.states))]
+        for placeholder, state in zip(self.past, analysis.states, strict=True):
             if state.axis is not None:
                 placeholder.meta[PAST_AXIS] = state.axis
         self.held = {
-            node: self.graph.placeholder(f"memory_{i}") for i, node in enumerate(found.memory)
+            node: self.graph.placeholder(f"memory_{i}") for i, node in enumerate(analysis.memory)
         }
 
     def step(self) -> fx.GraphModule:
         """The graph of a step: token (B, 1), state, memory -> logits (B, V), next state."""
-        found, program = self.found, self.program
+        analysis, program = self.analysis, self.program
         for node in program.graph.nodes:
-            plans = [rows for known, rows in found.plans if known is node]
+            plans = [rows for known, rows in analysis.plans if known is node]
             # The last row and all rows computed again are asked for by a node itself.
             for rows in sorted(plans, key=_order):
                 self._make(node, rows)
         logits = self.graph.call_function(aten.select.int, (self.made[program.logits, (1,)], 1, 0))
-        after = tuple(self.after[i] for i in range(len(found.states)))
+        after = tuple(self.after[i] for i in range(len(analysis.states)))
         self.graph.output((logits, after))
         self.graph.eliminate_dead_code()
         return fx.GraphModule(_holder(program), self.graph)
@@ -115,7 +118,7 @@ class _Emitter:
     def _make(self, node: fx.Node, rows: Rows) -> None:
         if (node, rows) in self.made:
             return
-        plan = self.found.plans[node, rows]
+        plan = self.analysis.plans[node, rows]
         for ask in asks_of(plan):  # other rows of the node itself
             if ask.node is node:
                 self._make(node, ask.rows)
@@ -132,7 +135,7 @@ class _Emitter:
         if isinstance(plan, Ask):
             return self.made[plan.node, plan.rows]
         if isinstance(plan, Grown):
-            state = self.found.states[plan.number]
+            state = self.analysis.states[plan.number]
             row = self.made[plan.row.node, plan.row.rows]
             made = self.graph.call_function(
                 aten.cat.default, ([self.past[plan.number], row], state.axis)
@@ -150,7 +153,7 @@ class _Emitter:
             return self._size(plan.size)
         if plan is TOTAL:
             return self._total()
-        if isinstance(plan, Call):
+        if isinstance(plan, OperatorCall):
             args = self._emit_all(plan.args)
             kwargs = {name: self._emit_all(value) for name, value in plan.kwargs.items()}
             if not _symbolic(args) and plan.target in _NUMBERS:
@@ -189,8 +192,8 @@ class _Emitter:
 
     def _total(self) -> fx.Node:
         if self.total is None:
-            number = next(i for i, each in enumerate(self.found.states) if each.axis is not None)
-            axis = self.found.states[number].axis
+            number = next(i for i, each in enumerate(self.analysis.states) if each.axis is not None)
+            axis = self.analysis.states[number].axis
             past = self.graph.call_function(aten.sym_size.int, (self.past[number], axis))
             self.total = self.graph.call_function(operator.add, (past, 1))
         return self.total
@@ -274,14 +277,14 @@ class FoundSteps(ByForward):
 
     def __init__(
         self,
-        found: Found,
+        analysis: StateAnalysis,
         step: fx.GraphModule,
         encoder: fx.GraphModule,
         head: tuple[Head, fx.GraphModule] | None,
     ) -> None:
         super().__init__()
-        self.encoder, self.one_step, self.found = encoder, step, found
-        self.own = found.program.own
+        self.encoder, self.one_step, self.analysis = encoder, step, analysis
+        self.own = analysis.program.own
         self.head, before_head = head or (None, None)
         self.step_before_head: fx.GraphModule | None = before_head
 
@@ -308,7 +311,7 @@ class FoundSteps(ByForward):
 
     def starts(self) -> list[Start]:
         """The first value of each tensor of the state: zeros of a shape, or a memory tensor."""
-        program, memory = self.found.program, self.found.memory
+        program, memory = self.analysis.program, self.analysis.memory
         sizes = [program.sizes(node) for node in memory]
 
         def size(wanted: Size) -> int | tuple[int, int]:
@@ -320,7 +323,7 @@ class FoundSteps(ByForward):
             raise NoStepsError(f"a state has a size of {wanted[FIRST]}, which no memory has")
 
         made = []
-        for state in self.found.states:
+        for state in self.analysis.states:
             if state.start is not None:
                 made.append(Start(state.dtype, memory=memory.index(state.start)))
                 continue
@@ -385,7 +388,7 @@ def describe(model: FoundSteps | WholeForward) -> dict[str, list[str]]:
     """
     if isinstance(model, WholeForward):
         return {"memory": [], "state": [], "again": [model.why]}
-    found, program = model.found, model.found.program
+    analysis, program = model.analysis, model.analysis.program
 
     def kind(state: State) -> str:
         if state.carried is not None:
@@ -393,9 +396,11 @@ def describe(model: FoundSteps | WholeForward) -> dict[str, list[str]]:
         return "running sum" if state.axis is None else "cache"
 
     return {
-        "memory": [program.place_of(node) for node in found.memory],
-        "state": [f"{kind(state)}: {program.place_of(state.node)}" for state in found.states],
+        "memory": [program.place_of(node) for node in analysis.memory],
+        "state": [f"{kind(state)}: {program.place_of(state.node)}" for state in analysis.states],
         "again": list(
-            dict.fromkeys(f"{program.place_of(node)}: {why}" for node, why in found.again.items())
+            dict.fromkeys(
+                f"{program.place_of(node)}: {why}" for node, why in analysis.again.items()
+            )
         ),
     }

@@ -17,7 +17,7 @@ from tfexport.export.modules.inputs import LARGEST_ID, Input, Sizes, as_tensors,
 from tfexport.export.modules.probes import (
     AxisNames,
     Examples,
-    Probe,
+    ProbeRun,
     Runner,
     batch_axes,
     example_sizes,
@@ -37,8 +37,8 @@ Pair = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Examination:
-    """A module as the graphs need to know it.
+class ModuleProbe:
+    """A module, and what was found by running it at several sizes: what the graphs need to know.
 
     Attributes:
         module: the custom module.
@@ -71,7 +71,7 @@ def examine(
     ids: SpecialIds,
     max_length: int,
     longest: Mapping[str, int] | None = None,
-) -> Examination:
+) -> ModuleProbe:
     """Run a module at several sizes, and find its axes.
 
     Args:
@@ -118,7 +118,7 @@ def examine(
     most = max(settings, key=lambda sizes: sum(sizes.values()))
     io = io._replace(padded=_may_be_padded(runner, io, most, ids.pad))
     _check_length(runner, io, settings[0], max_length)
-    return Examination(
+    return ModuleProbe(
         module,
         inputs,
         io,
@@ -145,7 +145,7 @@ def _example_settings(names: AxisNames, count: int) -> list[int]:
     return sorted(range(count), key=lambda i: min(names.sizes(i).values()) == 1)
 
 
-def _check_counts(module: UserModule, probes: Sequence[Probe]) -> None:
+def _check_counts(module: UserModule, probes: Sequence[ProbeRun]) -> None:
     """Refuse a number of tensors, or a vocabulary, that varies with the sizes of the inputs."""
     last = "decode" if module.recomputes else "step"
     for method, name, counts in (
@@ -158,7 +158,7 @@ def _check_counts(module: UserModule, probes: Sequence[Probe]) -> None:
             raise module.wrong(method, f"returns {found} {name} for inputs of different sizes")
 
 
-def _check_repeats(runner: Runner, first: Probe, sizes: Sizes) -> None:
+def _check_repeats(runner: Runner, first: ProbeRun, sizes: Sizes) -> None:
     """Refuse a module whose results or shapes differ between equal or like runs."""
     again = runner.run(sizes, first.sizes[BATCH], runner.steps)
     method = runner.module.first_difference(
@@ -177,7 +177,7 @@ def _check_repeats(runner: Runner, first: Probe, sizes: Sizes) -> None:
         )
 
 
-def _check_rows_alone(runner: Runner, first: Probe, sizes: Sizes) -> None:
+def _check_rows_alone(runner: Runner, first: ProbeRun, sizes: Sizes) -> None:
     """Refuse a module in which the rows of a batch depend on each other."""
     rows = draw_rows(runner.inputs, runner.below, sizes, 2)
 
@@ -212,7 +212,7 @@ def _check_by_forward(runner: Runner, sizes: Sizes, ids: SpecialIds) -> bool:
     """Refuse methods that compute something else than the module's forward.
 
     Returns:
-        Whether the forward is causal, see ``Examination``.
+        Whether the forward is causal, see ``ModuleProbe``.
 
     Raises:
         ModuleError: the logits have another size, or other values.
@@ -398,35 +398,35 @@ def _check_growth(
             )
 
 
-def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int) -> None:
+def check_sizes(probe: ModuleProbe, largest: Mapping[str, int], max_length: int) -> None:
     """Refuse code that takes another branch for sizes that are larger than the example's.
 
     torch captures the branch of the example, with the largest size for which it is taken. That is
     right where the code itself ends there, as with a table of positions.
 
     Args:
-        found: the module.
+        probe: the module.
         largest: axis to that size; without axes that may have any size.
         max_length: the maximum number of decoded tokens.
 
     Raises:
         ModuleError: there is such code; the message names axis and size.
     """
-    module = found.module
+    module = probe.module
     last = "decode" if module.recomputes else "step"
-    for axis, growth in found.io.growth.items():
+    for axis, growth in probe.io.growth.items():
         if axis in largest and isinstance(growth.start, int):
             needed = growth.start + growth.step * (max_length - 1)
             if largest[axis] < needed:
                 raise module.wrong(last, other_branch(axis, largest[axis], f"{needed} are needed"))
-    runner = Runner(module, found.inputs, 0, 1)
-    runner.below.update(found.below)
-    declared = {axis for each in found.inputs for axis in each.axes if isinstance(axis, str)}
-    for axis in declared & largest.keys() - found.io.longest.keys():
+    runner = Runner(module, probe.inputs, 0, 1)
+    runner.below.update(probe.below)
+    declared = {axis for each in probe.inputs for axis in each.axes if isinstance(axis, str)}
+    for axis in declared & largest.keys() - probe.io.longest.keys():
         refuse_branch(
             axis,
             largest[axis],
-            lambda axis, size: runner.run({**found.settings[0], axis: size}, 2, steps=1),
+            lambda axis, size: runner.run({**probe.settings[0], axis: size}, 2, steps=1),
             lambda text: module.wrong("encode", text),
         )
 

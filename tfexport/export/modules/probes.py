@@ -47,7 +47,7 @@ class NotANumberError(ModuleError):
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeRun:
     """The shapes and logits of a module at one setting.
 
     Attributes:
@@ -88,7 +88,7 @@ class Shaped:
 @torch.no_grad()
 def probe(
     module: UserModule, inputs: Sequence[Tensor], sizes: Sizes, start_id: int, steps: int
-) -> Probe:
+) -> ProbeRun:
     """Encode, and take steps with drawn tokens.
 
     Raises:
@@ -121,7 +121,7 @@ def probe(
         states.append(tuple(map(Shaped.of, after)))
         state = after
         token = torch.randint(logits.size(-1), token.shape, generator=generator)
-    return Probe(
+    return ProbeRun(
         {BATCH: inputs[0].size(0), **sizes},
         tuple(map(Shaped.of, memory)),
         tuple(states),
@@ -164,7 +164,7 @@ def _check_state(module: UserModule, before: tuple[Shaped, ...], after: tuple[Sh
 class AxisNames:
     """Names for axes: axes that have one size at every setting share a name."""
 
-    def __init__(self, probes: Sequence[Probe]) -> None:
+    def __init__(self, probes: Sequence[ProbeRun]) -> None:
         # Name to its size at every setting; declared axes keep their names, whatever their sizes.
         self._sizes = {
             name: tuple(probe.sizes[name] for probe in probes) for name in probes[0].sizes
@@ -189,7 +189,7 @@ class AxisNames:
 
 
 def batch_axes(
-    module: UserModule, method: str, probes: Sequence[Probe], shapes: Sequence[Sequence[Shaped]]
+    module: UserModule, method: str, probes: Sequence[ProbeRun], shapes: Sequence[Sequence[Shaped]]
 ) -> tuple[int, ...]:
     """For each tensor the axis that is the batch.
 
@@ -218,7 +218,7 @@ def batch_axes(
     return tuple(found)
 
 
-def memory_specs(probes: Sequence[Probe], names: AxisNames) -> tuple[TensorSpec, ...]:
+def memory_specs(probes: Sequence[ProbeRun], names: AxisNames) -> tuple[TensorSpec, ...]:
     """Names, dtypes and axes of the memory."""
     specs = []
     for number, tensor in enumerate(zip(*(probe.memory for probe in probes), strict=True)):
@@ -229,7 +229,7 @@ def memory_specs(probes: Sequence[Probe], names: AxisNames) -> tuple[TensorSpec,
 
 
 def state_specs(
-    module: UserModule, probes: Sequence[Probe], names: AxisNames
+    module: UserModule, probes: Sequence[ProbeRun], names: AxisNames
 ) -> tuple[tuple[TensorSpec, ...], dict[str, Growth]]:
     """Names, dtypes and axes of the state, and how its axes grow."""
     specs, growth = [], dict[str, Growth]()
@@ -422,14 +422,14 @@ class Runner:
             f"indices, declare their range: {example}."
         )
 
-    def probes(self, settings: Sequence[Sizes]) -> list[Probe]:
+    def probes(self, settings: Sequence[Sizes]) -> list[ProbeRun]:
         """Runs at all settings, each with another size of the batch."""
         return [
             self.run(sizes, batch, self.steps)
             for sizes, batch in zip(settings, BATCHES, strict=False)
         ]
 
-    def run(self, sizes: Sizes, batch: int, steps: int, seed: int = 0) -> Probe:
+    def run(self, sizes: Sizes, batch: int, steps: int, seed: int = 0) -> ProbeRun:
         """One run with drawn inputs."""
         return self.run_rows(draw_rows(self.inputs, self.below, sizes, batch, seed), sizes, steps)
 
@@ -439,7 +439,7 @@ class Runner:
 
     def run_rows(
         self, rows: Sequence[Mapping[str, Array]], sizes: Sizes, steps: int, pad_id: int = 0
-    ) -> Probe:
+    ) -> ProbeRun:
         """One run over these rows."""
         given = as_tensors(self.inputs, stack_rows(rows, pad_id))
         return probe(self.module, given, sizes, self.start_id, steps)

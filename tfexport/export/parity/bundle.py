@@ -9,7 +9,7 @@ from tfexport.bundle import Manifest
 from tfexport.errors import BundleError
 from tfexport.export.parity.compare import compare_logits
 from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Shape, run_grid
-from tfexport.export.parity.plan import Plan
+from tfexport.export.parity.plan import ComparisonPlan
 from tfexport.export.reference import ModuleReference
 from tfexport.export.report import NATIVE, Comparison, ParityReport
 from tfexport.graph_io import GraphSpec
@@ -55,7 +55,7 @@ def compare_bundle(
     manifest: Manifest,
     checkpoint: Checkpoint,
     comparisons: Mapping[str, CompareGraph],
-    plan: Plan | None = None,
+    plan: ComparisonPlan | None = None,
 ) -> ParityReport:
     """Compare a bundle with eager PyTorch.
 

@@ -12,7 +12,7 @@ from tfexport.export.rounding import LEAST_LOG_PROB, Noise, difference
 from tfexport.runtime.search import truncate_at_eos
 
 
-class Run(Protocol):
+class ReferenceRun(Protocol):
     """Greedy decoding of one batch in eager PyTorch, with which tokens are compared."""
 
     @property
@@ -71,7 +71,9 @@ def compare_logits(
     return compare_values(stage, shape, ours, theirs, noise)
 
 
-def compare_tokens(run: Run, found: list[list[int]], stage: str = "greedy tokens") -> Comparison:
+def compare_tokens(
+    run: ReferenceRun, found: list[list[int]], stage: str = "greedy tokens"
+) -> Comparison:
     """Compare decoded tokens, without start and end token, with those of eager PyTorch.
 
     A row is compared up to its end token, or to its first difference.
@@ -110,7 +112,7 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
     return Comparison("text", *run.shape, float(wrong), compared, near_ties)
 
 
-def compare_sequences(run: Run, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
+def compare_sequences(run: ReferenceRun, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
     """Compare sequences (B, T) and scores (B,) of a generate graph with eager PyTorch."""
     eos_id = run.special_ids.eos
     rows = [truncate_at_eos(row, eos_id) for row in sequences.tolist()]
@@ -131,7 +133,7 @@ def is_near_tie(logits: Floats, noise: Noise) -> bool:
     return bool(first - second < 2 * allow(noise.logits) * max(1.0, abs(float(first))))
 
 
-def _scores(run: Run) -> Floats:
+def _scores(run: ReferenceRun) -> Floats:
     """Eager PyTorch's mean log-probability of each row (B,), the end token included."""
     eos_id = run.special_ids.eos
     chosen = np.take_along_axis(_log_softmax(run.logits), run.tokens[:, :, None], -1)[:, :, 0]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
-from tfexport.export.parity.plan import FULL, QUICK, Plan
+from tfexport.export.parity.plan import FULL, QUICK, ComparisonPlan
 from tfexport.export.reference import OwnCodeReference, Reference, find_reference
 from tfexport.export.report import DRAWN, Comparison, ParityReport
 from tfexport.export.rounding import (
@@ -231,7 +231,7 @@ class Eager:
 def run_grid(
     checkpoint: Checkpoint,
     compare: Callable[[Eager, Shape | Case], Iterable[Comparison]],
-    plan: Plan | None = None,
+    plan: ComparisonPlan | None = None,
 ) -> ParityReport:
     """Compare at every shape of the grid, and on real rows.
 
@@ -241,7 +241,7 @@ def run_grid(
             ``torch.no_grad``.
         plan: what to compare.
     """
-    plan = plan or Plan()
+    plan = plan or ComparisonPlan()
     batches: list[Shape | Case] = [*grid(checkpoint.config, plan.level)]
     drawn, config = len(batches), checkpoint.config
     fit = [list(row) for row in plan.rows if config.longest is None or len(row) <= config.longest]

@@ -11,7 +11,7 @@ from torch import Tensor
 from tfexport.export.parity.bundle import compare_modules
 from tfexport.export.parity.compare import compare_logits, compare_tokens, compare_values
 from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Floats, Shape, run_grid
-from tfexport.export.parity.plan import Plan
+from tfexport.export.parity.plan import ComparisonPlan
 from tfexport.export.reference import ModuleReference
 from tfexport.export.report import Comparison, ParityReport
 from tfexport.graph_io import BATCH, SOURCE, TARGET, GraphSpec, TensorSpec
@@ -24,7 +24,7 @@ LONGEST_TARGET = 32
 
 
 def compare_forward(
-    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: Plan | None = None
+    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: ComparisonPlan | None = None
 ) -> ParityReport:
     """Compare a forward graph with eager PyTorch.
 
@@ -154,7 +154,7 @@ Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
 def compare_torchscript(
-    module: Any, checkpoint: Checkpoint, plan: Plan | None = None
+    module: Any, checkpoint: Checkpoint, plan: ComparisonPlan | None = None
 ) -> ParityReport:
     """Compare a loaded TorchScript module with eager PyTorch, method by method.
 
@@ -173,7 +173,7 @@ def compare_torchscript(
 
 
 def compare_program(
-    generate: Generate, checkpoint: Checkpoint, plan: Plan | None = None
+    generate: Generate, checkpoint: Checkpoint, plan: ComparisonPlan | None = None
 ) -> ParityReport:
     """Compare a loaded torch.export program with eager PyTorch.
 

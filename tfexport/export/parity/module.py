@@ -16,7 +16,7 @@ from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import UserModule
-from tfexport.export.modules.examine import Examination
+from tfexport.export.modules.examine import ModuleProbe
 from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.parity.compare import (
     compare_sequences,
@@ -90,21 +90,21 @@ class EagerModule:
 
     def __init__(
         self,
-        found: Examination,
+        probe: ModuleProbe,
         special_ids: SpecialIds,
         max_length: int,
         level: str = FULL,
         rules: GreedyRules = NO_RULES,
     ) -> None:
-        self.found, self.special_ids, self.rules = found, special_ids, rules
+        self.probe, self.special_ids, self.rules = probe, special_ids, rules
         self.steps = min(NEW_TOKENS, max_length)
         self.most_steps = min(MOST_TOKENS, max_length)
-        self.rounding, self.level = Rounding(found.module), level
+        self.rounding, self.level = Rounding(probe.module), level
 
     def row_of(self, ids: Sequence[int]) -> dict[str, Array]:
         """A row of a module that takes ids."""
         row: dict[str, Array] = {}
-        for each in self.found.inputs:
+        for each in self.probe.inputs:
             values = np.ones(len(ids)) if each.name == graph_io.ATTENTION_MASK else np.array(ids)
             row[each.name] = values.astype(each.dtype)
         return row
@@ -125,7 +125,7 @@ class EagerModule:
     @property
     def module(self) -> UserModule:
         """The user's module."""
-        return self.found.module
+        return self.probe.module
 
     def decode_by_rules(self, run: ModuleRun) -> ModuleRun:
         """The same rows by the model's own rules; its logits are those of allowed tokens."""
@@ -192,7 +192,7 @@ class EagerModule:
         if self.module.own is not None:
             return self.module.encode(self._tensors([row])), self._forward_of(row)(tokens)
         memory, state = self._encode([row])
-        if self.found.io.many_tokens:
+        if self.probe.io.many_tokens:
             logits, _ = self.module.advance(tokens[None], state, memory)
             return memory, _wide(logits[0])
         found = []
@@ -216,7 +216,7 @@ class EagerModule:
         forward = self.module.own.of_source(self._tensors([row]))
 
         def logits(tokens: Tensor) -> Tensor:
-            if self.found.causal:
+            if self.probe.causal:
                 return _wide(forward(tokens[None])[0])
             prefixes = (tokens[None, :length] for length in range(1, len(tokens) + 1))
             return torch.stack([_wide(forward(prefix)[0, -1]) for prefix in prefixes])
@@ -225,7 +225,7 @@ class EagerModule:
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""
-        return max(sizes_of(self.found.inputs, row).values(), default=1)
+        return max(sizes_of(self.probe.inputs, row).values(), default=1)
 
     def _decode_row(
         self, row: Mapping[str, Array], steps: int, rules: GreedyRules
@@ -286,7 +286,7 @@ class EagerModule:
         return memory, self.module.start(memory)
 
     def _tensors(self, rows: Sequence[Mapping[str, Array]]) -> tuple[Tensor, ...]:
-        return as_tensors(self.found.inputs, stack_rows(rows))
+        return as_tensors(self.probe.inputs, stack_rows(rows))
 
     def scorer(self, rows: Rows, beams: int) -> Scorer:
         """Scores prefixes of ``beams`` (K) for each row."""
@@ -367,8 +367,8 @@ def compare_module(
     """
     found: list[Comparison] = []
     drawn = _few_drawn if eager.level == QUICK else _drawn
-    batches = [(rows, DRAWN) for rows in drawn(eager.found)]
-    batches += [(rows, EXAMPLES) for rows in _grouped(eager.found, examples)]
+    batches = [(rows, DRAWN) for rows in drawn(eager.probe)]
+    batches += [(rows, EXAMPLES) for rows in _grouped(eager.probe, examples)]
     for done, (rows, inputs) in enumerate(batches):
         progress("comparing with your module", done, len(batches))
         with torch.no_grad():
@@ -405,10 +405,10 @@ def compare_module_script(
     progress: Progress,
 ) -> ParityReport:
     """``compare_module`` of the module's own methods, scripted."""
-    module = UserModule(script, len(eager.found.inputs))
+    module = UserModule(script, len(eager.probe.inputs))
     module.memory_axes = eager.module.memory_axes
     module.state_axes = eager.module.state_axes
-    scripted = EagerModule(replace(eager.found, module=module), eager.special_ids, eager.steps)
+    scripted = EagerModule(replace(eager.probe, module=module), eager.special_ids, eager.steps)
 
     def compare(run: ModuleRun) -> Iterator[Comparison]:
         own = scripted.decode(run.rows, run.steps, measured=False)
@@ -436,45 +436,45 @@ def _joined(memory: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
     ]
 
 
-def _drawn(found: Examination) -> Iterator[Rows]:
+def _drawn(probe: ModuleProbe) -> Iterator[Rows]:
     """Drawn rows of one shape, and drawn rows that are padded."""
-    settings = _distinct(found)
+    settings = _distinct(probe)
     for seed, sizes in enumerate(settings, 10):
         for batch in BATCHES:
-            yield draw_rows(found.inputs, found.below, sizes, batch, seed)
-    if found.io.padded:
-        yield _padded(found, settings)
+            yield draw_rows(probe.inputs, probe.below, sizes, batch, seed)
+    if probe.io.padded:
+        yield _padded(probe, settings)
 
 
-def _few_drawn(found: Examination) -> Iterator[Rows]:
+def _few_drawn(probe: ModuleProbe) -> Iterator[Rows]:
     """A long row, for code that acts by windows or blocks, short ones, and both padded."""
-    settings = _distinct(found)
+    settings = _distinct(probe)
     longest = max(settings, key=lambda sizes: sum(sizes.values()))
     others = [sizes for sizes in settings if sizes != longest]
     if others:
-        yield draw_rows(found.inputs, found.below, longest, 1, seed=10)
+        yield draw_rows(probe.inputs, probe.below, longest, 1, seed=10)
     few = others[:2][-1] if others else longest  # the first is shorter than the blocks of much code
-    yield draw_rows(found.inputs, found.below, few, max(BATCHES), seed=11)
-    if found.io.padded and others:
-        yield _padded(found, [few, longest])
+    yield draw_rows(probe.inputs, probe.below, few, max(BATCHES), seed=11)
+    if probe.io.padded and others:
+        yield _padded(probe, [few, longest])
 
 
-def _distinct(found: Examination) -> list[Sizes]:
-    return [sizes for i, sizes in enumerate(found.settings) if sizes not in found.settings[:i]]
+def _distinct(probe: ModuleProbe) -> list[Sizes]:
+    return [sizes for i, sizes in enumerate(probe.settings) if sizes not in probe.settings[:i]]
 
 
-def _padded(found: Examination, settings: Sequence[Sizes]) -> Rows:
+def _padded(probe: ModuleProbe, settings: Sequence[Sizes]) -> Rows:
     """A row of each length."""
-    (axis,) = axes_of(found.inputs)
+    (axis,) = axes_of(probe.inputs)
     return [
-        draw_rows(found.inputs, found.below, {axis: length}, 1, seed=20)[0]
+        draw_rows(probe.inputs, probe.below, {axis: length}, 1, seed=20)[0]
         for length in sorted({sizes[axis] for sizes in settings})
     ]
 
 
-def _grouped(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:
+def _grouped(probe: ModuleProbe, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:
     """Real rows, those that can be one batch together."""
     groups: dict[object, Rows] = {}
     for row in examples[:MOST_EXAMPLES]:
-        groups.setdefault(shape_key(row, found.io.padded), []).append(dict(row))
+        groups.setdefault(shape_key(row, probe.io.padded), []).append(dict(row))
     yield from groups.values()

@@ -47,7 +47,7 @@ _SENTENCES = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """The shapes and inputs to compare.
 
     Attributes:
@@ -83,13 +83,13 @@ def plan_bundle(
     samples: PathLike | None,
     progress: Progress,
     language_pair: LanguagePair = NO_LANGUAGES,
-) -> Plan:
+) -> ComparisonPlan:
     """The plan of a bundle's comparison: the rows of ``samples``, or else built-in sentences.
 
     Args:
         folder: the folder of the bundle.
         manifest: the manifest of the bundle.
-        level: see ``Plan``.
+        level: see ``ComparisonPlan``.
         samples: a file of source texts, or of ids where the bundle holds no tokenizer.
         progress: called after every batch.
         language_pair: the languages of ``samples``.
@@ -107,20 +107,20 @@ def plan_bundle(
                 return codec.encode(text, framing=framing)
             return codec.check_ids(_ids(text, "the bundle holds no tokenizer"))
 
-        return Plan(level, _read_rows(Path(samples), encode), SAMPLES, progress)
+        return ComparisonPlan(level, _read_rows(Path(samples), encode), SAMPLES, progress)
     found = list(_sentences(codec, manifest)) if "source" in manifest.tokenizers else []
-    return Plan(level, tuple(map(tuple, found[:MOST_SENTENCES])), SENTENCES, progress)
+    return ComparisonPlan(level, tuple(map(tuple, found[:MOST_SENTENCES])), SENTENCES, progress)
 
 
 def plan_file(
     name: str, config: TransformerConfig, level: str, samples: PathLike | None, progress: Progress
-) -> Plan:
+) -> ComparisonPlan:
     """The plan of a single file's comparison.
 
     Args:
         name: the name of the file.
         config: the config of the model.
-        level: see ``Plan``.
+        level: see ``ComparisonPlan``.
         samples: a file of source ids.
         progress: called after every batch.
 
@@ -129,7 +129,7 @@ def plan_file(
         InputError: an invalid line.
     """
     if samples is None:
-        return Plan(level, progress=progress)
+        return ComparisonPlan(level, progress=progress)
     size, longest = config.source_vocab_size, config.longest
     if size is None:
         raise ConfigError(Message(Option("samples"), f" must be ids, but {name} takes embeddings."))
@@ -140,7 +140,7 @@ def plan_file(
             raise TooLongError(len(row), longest)
         return row
 
-    return Plan(level, _read_rows(Path(samples), encode), SAMPLES, progress)
+    return ComparisonPlan(level, _read_rows(Path(samples), encode), SAMPLES, progress)
 
 
 def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:

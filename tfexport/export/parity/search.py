@@ -10,7 +10,7 @@ import torch
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.export.parity.bundle import OpenBundle, compare_modules
-from tfexport.export.parity.compare import Run, compare_sequences, compare_values
+from tfexport.export.parity.compare import ReferenceRun, compare_sequences, compare_values
 from tfexport.export.parity.eager_run import (
     THREADS,
     Case,
@@ -22,7 +22,7 @@ from tfexport.export.parity.eager_run import (
     run_grid,
     start_with,
 )
-from tfexport.export.parity.plan import Plan
+from tfexport.export.parity.plan import ComparisonPlan
 from tfexport.export.report import Comparison, ParityReport
 from tfexport.export.rounding import Rounding
 from tfexport.graph_io import GraphSpec
@@ -32,7 +32,7 @@ from tfexport.runtime.model.session import open_session
 
 
 def compare_generate(
-    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: Plan | None = None
+    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: ComparisonPlan | None = None
 ) -> ParityReport:
     """Compare a generate graph with eager PyTorch's greedy decoding.
 
@@ -158,7 +158,7 @@ def beam_size(model: Model) -> int:
 
 
 def compare_search(
-    search: Search, run: Run, score: Scorer, rounding: Rounding
+    search: Search, run: ReferenceRun, score: Scorer, rounding: Rounding
 ) -> Iterator[Comparison]:
     """Compare one search in a graph with eager logits.
 

@@ -36,7 +36,7 @@ class AllMaskedError(NotRecognisedError):
 
 
 @dataclass(frozen=True)
-class Attention:
+class RecognisedAttention:
     """An attention sublayer.
 
     Attributes:
@@ -96,7 +96,7 @@ class _Heads:
 
 def read_attention(
     flow: Dataflow, other: Dataflow | None, result: fx.Node, prev: fx.Node
-) -> Attention:
+) -> RecognisedAttention:
     """The attention sublayer between a stream and what is added to it.
 
     Args:
@@ -136,7 +136,7 @@ def read_attention(
     strips = [each.strip for each in found if each.strip is not None]
     if len(strips) not in (0, len(found)):
         raise NotRecognisedError(f"{flow.program.line_of(result)}: heads with other positions")
-    return Attention(
+    return RecognisedAttention(
         first.source, first.memory, heads, query, key, value, out, first.scale, first.masked,
         first.rotary, torch.cat(strips) if len(strips) == len(found) else None,
     )  # fmt: skip
@@ -242,7 +242,7 @@ def _read_heads(
     prev: fx.Node,
     result: fx.Node,
     ends: Sequence[fx.Node],
-) -> Attention:
+) -> RecognisedAttention:
     line = flow.program.line_of(heads.result)
     of_keys = flow if heads.key in flow.side else other
     if of_keys is None or heads.key not in of_keys.side or heads.value not in of_keys.side:
@@ -263,7 +263,9 @@ def _read_heads(
     out = _output(flow, heads, result, ends)
     scale, masked, adds = _scores(flow, heads)
     strip = _strip(flow, heads, count) if adds else None
-    return Attention(source, memory, count, query, key, value, out, scale, masked, turned, strip)
+    return RecognisedAttention(
+        source, memory, count, query, key, value, out, scale, masked, turned, strip
+    )
 
 
 def _entry(flow: Dataflow, node: fx.Node, stop: fx.Node | None) -> tuple[fx.Node, bool]:
@@ -491,7 +493,7 @@ def _in_order(flow: Dataflow, heads: _Heads, scores: Tensor) -> Tensor:
 
 
 def _strip(flow: Dataflow, heads: _Heads, count: int) -> Tensor:
-    """The numbers that are added to scores, by distance; see ``Attention.strip``.
+    """The numbers that are added to scores, by distance; see ``RecognisedAttention.strip``.
 
     Raises:
         NotRecognisedError: it depends on something else.

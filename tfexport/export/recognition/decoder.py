@@ -25,7 +25,7 @@ from tfexport.export.incremental.program import (
 )
 from tfexport.export.incremental.step_graphs import build_encoder
 from tfexport.export.named_code import one_line
-from tfexport.export.recognition.attention import MASKED, AllMaskedError, Attention
+from tfexport.export.recognition.attention import MASKED, AllMaskedError, RecognisedAttention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
     Dataflow,
@@ -35,7 +35,7 @@ from tfexport.export.recognition.dataflow import (
 )
 from tfexport.export.recognition.encoder import RecognisedEncoder, recognise_encoder
 from tfexport.export.recognition.model import (
-    Assembly,
+    ModelAssembler,
     Recognised,
     check_ids,
     read_output,
@@ -239,8 +239,8 @@ class _DecoderReader:
                     f"source than projections of {_name(self.program, self.memory)}"
                 )
         shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
-        assembly = Assembly((_encoder_like(stack), stack), output, shapes, None)
-        return assembly.build(self.ids, self.max_length)
+        assembler = ModelAssembler((_encoder_like(stack), stack), output, shapes, None)
+        return assembler.build(self.ids, self.max_length)
 
     def specs(self) -> tuple[TensorSpec, ...]:
         """The memory, and which positions are kept, as tensors of a graph."""
@@ -267,14 +267,14 @@ def _encoder_like(decoder: Stack) -> Stack:
 
     def unmasked(each: Sublayer) -> Sublayer:
         inner = each.inner
-        if isinstance(inner, Attention):
+        if isinstance(inner, RecognisedAttention):
             inner = replace(inner, masked=torch.zeros_like(inner.masked))
         return replace(each, inner=inner)
 
     kept = tuple(
         unmasked(each)
         for each in decoder.sublayers
-        if not isinstance(each.inner, Attention) or each.inner.memory is each.inner.source
+        if not isinstance(each.inner, RecognisedAttention) or each.inner.memory is each.inner.source
     )
     return replace(decoder, sublayers=kept)
 

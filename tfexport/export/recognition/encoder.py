@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
 from tfexport.export.incremental.step_graphs import build_encoder
-from tfexport.export.recognition.attention import Attention
+from tfexport.export.recognition.attention import RecognisedAttention
 from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, Values
 from tfexport.export.recognition.model import name_layers
 from tfexport.export.recognition.stacks import Stack, StackReader
@@ -135,7 +135,7 @@ def _follows(flow: Dataflow, entry: fx.Node, node: fx.Node) -> bool:
 
 def _check_plain(stack: Stack) -> None:
     for each in stack.sublayers:
-        if isinstance(each.inner, Attention) and (
+        if isinstance(each.inner, RecognisedAttention) and (
             each.inner.rotary or each.inner.strip is not None
         ):
             raise NotRecognisedError(f"{each.line}: relative positions in an encoder")

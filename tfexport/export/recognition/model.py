@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.forward_capture import TARGET
 from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
-from tfexport.export.recognition.attention import MOST_DISTANCE, Attention
+from tfexport.export.recognition.attention import MOST_DISTANCE, RecognisedAttention
 from tfexport.export.recognition.dataflow import (
     ARRANGES_ALL,
     MOST_POSITIONS,
@@ -26,12 +26,12 @@ from tfexport.export.recognition.dataflow import (
     aten,
 )
 from tfexport.export.recognition.stacks import (
-    Embedding,
+    RecognisedEmbedding,
     Stack,
     StackReader,
     Sublayer,
 )
-from tfexport.export.recognition.sublayers import FeedForward, Norm, find_norms
+from tfexport.export.recognition.sublayers import Norm, RecognisedFeedForward, find_norms
 from tfexport.graph_io import ATTENTION_MASK
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.relative import bucket_lookup
@@ -99,7 +99,8 @@ class _ModelReader:
         memories = {
             self.encoder.peeled(each.inner.memory)
             for each in decoder.sublayers
-            if isinstance(each.inner, Attention) and each.inner.memory not in self.decoder.side
+            if isinstance(each.inner, RecognisedAttention)
+            and each.inner.memory not in self.decoder.side
         }
         if len(memories) != 1:
             raise NotRecognisedError(
@@ -107,8 +108,10 @@ class _ModelReader:
             )
         encoder = StackReader(self.encoder).read(memories.pop())
         shapes = {tuple(each.shape) for each in self.program.tensors.values() if each.dim() == 2}
-        assembly = Assembly((encoder, decoder), output, shapes, self.bounds.get(self.source_axis))
-        return assembly.build(self.ids, self.max_length)
+        assembler = ModelAssembler(
+            (encoder, decoder), output, shapes, self.bounds.get(self.source_axis)
+        )
+        return assembler.build(self.ids, self.max_length)
 
     def _example(self, length: int | None) -> Example:
         """Ids without padding, with nothing masked; of a length, or as the program was exported."""
@@ -194,7 +197,7 @@ def repeated(tensor: Tensor, length: int) -> Tensor:
     return tensor[:1].repeat(1, times)[:, :length].contiguous()
 
 
-class Assembly:
+class ModelAssembler:
     """Gives settings and names to what was found."""
 
     def __init__(
@@ -359,10 +362,10 @@ class Assembly:
         found = {"attention": False, "feed_forward": False}
         for each in (*self.encoder.sublayers, *self.decoder.sublayers):
             inner = each.inner
-            name = "attention" if isinstance(inner, Attention) else "feed_forward"
+            name = "attention" if isinstance(inner, RecognisedAttention) else "feed_forward"
             parts = (
                 (inner.query, inner.key, inner.value, inner.out)
-                if isinstance(inner, Attention)
+                if isinstance(inner, RecognisedAttention)
                 else (inner.up, inner.gate, inner.down)
             )
             found[name] |= any(bool(part[1].any()) for part in parts if part is not None)
@@ -392,7 +395,7 @@ class Assembly:
         if stack.final_norm is not None:
             self._norm(f"{side}.norm", stack.final_norm, config)
 
-    def _embedding(self, name: str, of: Embedding, config: TransformerConfig) -> None:
+    def _embedding(self, name: str, of: RecognisedEmbedding, config: TransformerConfig) -> None:
         self.state[f"{name}.tokens.weight"] = of.table
         if config.positions != "none":
             rows = torch.zeros(config.max_positions, config.d_model)
@@ -407,7 +410,7 @@ class Assembly:
 
     def _sublayer(self, name: str, of: Sublayer, config: TransformerConfig) -> None:
         inner = of.inner
-        if isinstance(inner, Attention):
+        if isinstance(inner, RecognisedAttention):
             factor = inner.scale * math.sqrt(inner.query[0].shape[0] / inner.heads)
             query = inner.query
             if abs(factor - 1) > 1e-6:
@@ -440,8 +443,8 @@ def name_layers(encoder: Stack) -> tuple[TransformerConfig, dict[str, Tensor]]:
     Raises:
         NotRecognisedError: they are no layers of a config.
     """
-    assembly = Assembly((encoder, encoder), (torch.zeros(0), torch.zeros(0)), (), None)
-    return assembly.build_encoder()
+    assembler = ModelAssembler((encoder, encoder), (torch.zeros(0), torch.zeros(0)), (), None)
+    return assembler.build_encoder()
 
 
 @dataclass(frozen=True)
@@ -467,7 +470,7 @@ def _layers(stack: Stack, kinds: Sequence[str]) -> list[dict[str, Sublayer]]:
         kind, expected = _kind(each), kinds[i % len(kinds)]
         if kind != expected:
             raise NotRecognisedError(f"{each.line}: {kind} where {expected} is expected")
-        if isinstance(each.inner, Attention):
+        if isinstance(each.inner, RecognisedAttention):
             _check_mask(each, causal=kind == "self" and len(kinds) == 3)
         if i % len(kinds) == 0:
             found.append(dict[str, Sublayer]())
@@ -476,18 +479,18 @@ def _layers(stack: Stack, kinds: Sequence[str]) -> list[dict[str, Sublayer]]:
 
 
 def _kind(sublayer: Sublayer) -> str:
-    if isinstance(sublayer.inner, FeedForward):
+    if isinstance(sublayer.inner, RecognisedFeedForward):
         return "feed_forward"
     return "self" if sublayer.inner.memory is sublayer.inner.source else "cross"
 
 
-def _attention(sublayer: Sublayer) -> Attention:
-    assert isinstance(sublayer.inner, Attention)
+def _attention(sublayer: Sublayer) -> RecognisedAttention:
+    assert isinstance(sublayer.inner, RecognisedAttention)
     return sublayer.inner
 
 
 def _check_mask(sublayer: Sublayer, causal: bool) -> None:
-    assert isinstance(sublayer.inner, Attention)
+    assert isinstance(sublayer.inner, RecognisedAttention)
     masked = sublayer.inner.masked
     expected = torch.ones_like(masked).triu(1) if causal else torch.zeros_like(masked)
     if not torch.equal(masked, expected):
@@ -497,10 +500,16 @@ def _check_mask(sublayer: Sublayer, causal: bool) -> None:
 
 def _sizes(layers: Sequence[dict[str, Sublayer]]) -> _Sizes:
     attentions = [
-        s.inner for layer in layers for s in layer.values() if isinstance(s.inner, Attention)
+        s.inner
+        for layer in layers
+        for s in layer.values()
+        if isinstance(s.inner, RecognisedAttention)
     ]
     forwards = [
-        s.inner for layer in layers for s in layer.values() if isinstance(s.inner, FeedForward)
+        s.inner
+        for layer in layers
+        for s in layer.values()
+        if isinstance(s.inner, RecognisedFeedForward)
     ]
     return _Sizes(
         _one((a.heads for a in attentions), "numbers of heads"),
@@ -517,7 +526,7 @@ def find_buckets(
     """The number of buckets of distances, and the distance of the last; None if there are none.
 
     Args:
-        strips: of the encoder and the decoder; see ``Attention.strip``.
+        strips: of the encoder and the decoder; see ``RecognisedAttention.strip``.
         rows: what the number may be.
         longest: the largest length of a source; beyond that of the strips, the last bucket has
             to be known.
@@ -571,7 +580,7 @@ def _placement(stack: Stack) -> Any:
     return _one((each.placement for each in stack.sublayers), "places of norms")
 
 
-def _embedding_norm(embedding: Embedding) -> Any:
+def _embedding_norm(embedding: RecognisedEmbedding) -> Any:
     if embedding.norm is not None and embedding.token_norm is not None:
         raise NotRecognisedError("embeddings with two norms")
     if embedding.norm is not None:

@@ -12,11 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor, fx
 
-from tfexport.export.recognition.attention import Attention, read_attention
+from tfexport.export.recognition.attention import RecognisedAttention, read_attention
 from tfexport.export.recognition.dataflow import ARRANGES_ALL, Dataflow, NotRecognisedError, aten
 from tfexport.export.recognition.sublayers import (
-    FeedForward,
     Norm,
+    RecognisedFeedForward,
     find_norm,
     read_feed_forward,
 )
@@ -37,7 +37,7 @@ class Sublayer:
         factor: of the stream.
     """
 
-    inner: Attention | FeedForward
+    inner: RecognisedAttention | RecognisedFeedForward
     before: Norm | None
     after: Norm | None
     line: str
@@ -70,7 +70,7 @@ class Sublayer:
 
 
 @dataclass(frozen=True)
-class Embedding:
+class RecognisedEmbedding:
     """The start of a stack.
 
     Attributes:
@@ -98,7 +98,7 @@ class Stack:
         final_norm: after the last.
     """
 
-    embedding: Embedding
+    embedding: RecognisedEmbedding
     sublayers: tuple[Sublayer, ...]
     final_norm: Norm | None
 
@@ -135,7 +135,7 @@ class StackReader:
                 f"{self.flow.program.line_of(node)} is no norm and no sublayer"
             )
         width = self.flow.values[node].shape[-1]
-        return node, _in_order(Embedding(torch.zeros(0, width), 1.0, None, None), found)
+        return node, _in_order(RecognisedEmbedding(torch.zeros(0, width), 1.0, None, None), found)
 
     def _walk(self, result: fx.Node) -> tuple[fx.Node, list[Norm | Sublayer]]:
         """Where the embeddings end, and the norms and sublayers from there to a node, in order."""
@@ -162,7 +162,7 @@ class StackReader:
             after = None
         result = sub if after is None else flow.peeled(after.source)
         ends = flow.leaves(result, prev)
-        inner: Attention | FeedForward
+        inner: RecognisedAttention | RecognisedFeedForward
         if any(_is_product(flow, end) for end in ends):
             inner = read_attention(flow, self.other, result, prev)
         elif len(ends) == 1 and ends[0] is not prev:
@@ -175,7 +175,7 @@ class StackReader:
             before = self._norm(source)
             if before is None or flow.peeled(before.source) is not prev:
                 raise NotRecognisedError(f"{flow.program.line_of(source)} is between sublayers")
-        if isinstance(inner, Attention) and inner.memory in flow.side:
+        if isinstance(inner, RecognisedAttention) and inner.memory in flow.side:
             if flow.peeled(inner.memory) is not source:
                 raise NotRecognisedError(f"{line}: queries and keys of different tensors")
             inner = replace(inner, memory=inner.source)
@@ -183,7 +183,7 @@ class StackReader:
 
     # Embeddings.
 
-    def _embedding(self, result: fx.Node) -> Embedding:
+    def _embedding(self, result: fx.Node) -> RecognisedEmbedding:
         flow = self.flow
         (start, *more) = flow.leaves(result)
         if more:
@@ -213,7 +213,7 @@ class StackReader:
             if not torch.equal(matrix, torch.eye(len(matrix))):
                 line = flow.program.line_of(result)
                 raise NotRecognisedError(f"{line}: scales a norm of embeddings")
-        return Embedding(table, scale, self._positions(start, result), token_norm)
+        return RecognisedEmbedding(table, scale, self._positions(start, result), token_norm)
 
     def _is(self, node: object, given: fx.Node) -> bool:
         """Whether a node has the ids that are given, at most in another order of axes."""
@@ -249,7 +249,7 @@ def _is_product(flow: Dataflow, node: fx.Node) -> bool:
     return any(word in name for word in ("matmul", "bmm", "einsum", "attention"))
 
 
-def _in_order(embedding: Embedding, found: Sequence[Norm | Sublayer]) -> Stack:
+def _in_order(embedding: RecognisedEmbedding, found: Sequence[Norm | Sublayer]) -> Stack:
     """Give each norm its place."""
     rest = list(found)
     if rest and isinstance(rest[0], Norm):

@@ -175,7 +175,7 @@ def _error(one: Tensor, two: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class RecognisedFeedForward:
     """A feed-forward sublayer.
 
     Attributes:
@@ -204,7 +204,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def read_feed_forward(
     flow: Dataflow, result: fx.Node, inner: fx.Node, prev: fx.Node
-) -> FeedForward:
+) -> RecognisedFeedForward:
     """The feed-forward sublayer between a stream and what is added to it.
 
     Args:
@@ -223,7 +223,7 @@ def read_feed_forward(
         name = _activation(flow, source, inner)
         if name is not None:
             entry = flow.only_leaf(source, prev)
-            return FeedForward(entry, name, flow.read_vectors(entry, source), None, down)
+            return RecognisedFeedForward(entry, name, flow.read_vectors(entry, source), None, down)
     return _read_gated(flow, inner, prev, down)
 
 
@@ -246,7 +246,7 @@ def _activation(flow: Dataflow, source: fx.Node, result: fx.Node) -> str | None:
 
 def _read_gated(
     flow: Dataflow, inner: fx.Node, prev: fx.Node, down: tuple[Tensor, Tensor]
-) -> FeedForward:
+) -> RecognisedFeedForward:
     for entry in flow.dominators(inner):
         tensor = isinstance(flow.values[entry], Tensor)
         if entry is not prev and (not tensor or flow.is_linear(entry)):
@@ -265,7 +265,7 @@ def _read_gated(
             for name, formula in ACTIVATIONS.items():
                 if _error(formula(given[gate]) * given[up], made) <= _SAME / 10:
                     of_gate, of_up = (flow.read_vectors(entry, end) for end in (gate, up))
-                    return FeedForward(entry, name, of_up, of_gate, down)
+                    return RecognisedFeedForward(entry, name, of_up, of_gate, down)
         break
     raise NotRecognisedError(f"{flow.program.line_of(inner)} is no known activation")
 

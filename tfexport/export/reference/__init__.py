@@ -60,7 +60,7 @@ def find_original(layout: Layout) -> Original | None:
 
 
 @dataclass(frozen=True)
-class Found:
+class ChosenReference:
     """The eager code that a checkpoint is compared with.
 
     Attributes:
@@ -72,7 +72,7 @@ class Found:
     not_run: str | None = None
 
 
-def find_reference(checkpoint: Checkpoint, model: Transformer) -> Found:
+def find_reference(checkpoint: Checkpoint, model: Transformer) -> ChosenReference:
     """The user's own code, if there is any that can be run, else what ``build_reference`` builds.
 
     Of a Hugging Face folder that is the class of transformers, where the library is installed.
@@ -87,20 +87,20 @@ def find_reference(checkpoint: Checkpoint, model: Transformer) -> Found:
     """
     given, module = checkpoint.reference, checkpoint.module
     if given is not None:
-        return Found(OwnCodeReference(_handed_in(given, checkpoint), model))
+        return ChosenReference(OwnCodeReference(_handed_in(given, checkpoint), model))
     if type(module) is Transformer:  # whose forward is that of ``model``
-        return Found(build_reference(checkpoint, model))
+        return ChosenReference(build_reference(checkpoint, model))
     not_run = ""
     if module is not None:
         try:
             live = LiveModule(module, checkpoint)
-            return Found(OwnCodeReference(OwnCode(live.title, live), model))
+            return ChosenReference(OwnCodeReference(OwnCode(live.title, live), model))
         except ConfigError as error:
             not_run = str(error).rstrip(".")
     judge = find_class_reference(checkpoint)
     if isinstance(judge, ClassReference):
-        return Found(judge)
-    return Found(build_reference(checkpoint, model), not_run or judge)
+        return ChosenReference(judge)
+    return ChosenReference(build_reference(checkpoint, model), not_run or judge)
 
 
 def _handed_in(given: Callable[..., Any], checkpoint: Checkpoint) -> OwnCode:
@@ -142,7 +142,7 @@ def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
 
 
 __all__ = [
-    "Found",
+    "ChosenReference",
     "ModuleReference",
     "Original",
     "OwnCodeReference",

@@ -29,7 +29,7 @@ Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class ForwardCall:
     """One call of a module.
 
     Attributes:
@@ -80,7 +80,7 @@ class Known:
 
     layouts: Names
     methods: dict[str, Names]
-    run: Callable[[Call], Tensor]
+    run: Callable[[ForwardCall], Tensor]
     batch_first: bool | None = True
     may_give_states: bool = True
 
@@ -116,14 +116,14 @@ def _is_of_transformers(module: nn.Module) -> bool:
     return "transformers" in packages and {*_OF_TRANSFORMERS} <= {*parameters}
 
 
-def _transformers(call: Call) -> Tensor:
+def _transformers(call: ForwardCall) -> Tensor:
     mask = torch.ones_like(call.source)
     given = dict(zip(_OF_TRANSFORMERS, (call.source, mask, call.target), strict=True))
     logits: Tensor = call.module(**given, use_cache=False, return_dict=True).logits
     return logits
 
 
-def _tutorial(call: Call) -> Tensor:
+def _tutorial(call: ForwardCall) -> Tensor:
     source, target = call.lengths
     padding = call.no_mask(call.rows, source)
     logits: Tensor = call.module(
@@ -138,38 +138,38 @@ def _tutorial(call: Call) -> Tensor:
     return logits
 
 
-def _tutorial_steps(call: Call) -> Tensor:
+def _tutorial_steps(call: ForwardCall) -> Tensor:
     source, _ = call.lengths
     memory = call.module.encode(call.source, call.no_mask(source, source))
     states: Tensor = call.module.decode(call.target, memory, call.added_future())
     return states
 
 
-def _nn_transformer(call: Call) -> Tensor:
+def _nn_transformer(call: ForwardCall) -> Tensor:
     states: Tensor = call.module(call.source, call.target, tgt_mask=call.added_future())
     return states
 
 
-def _annotated(call: Call) -> Tensor:
+def _annotated(call: ForwardCall) -> Tensor:
     states: Tensor = call.module(call.source, call.target, *_keep_masks(call))
     return states
 
 
-def _annotated_steps(call: Call) -> Tensor:
+def _annotated_steps(call: ForwardCall) -> Tensor:
     source_mask, target_mask = _keep_masks(call)
     memory = call.module.encode(call.source, source_mask)
     states: Tensor = call.module.decode(memory, source_mask, call.target, target_mask)
     return states
 
 
-def _keep_masks(call: Call) -> tuple[Tensor, Tensor]:
+def _keep_masks(call: ForwardCall) -> tuple[Tensor, Tensor]:
     """(B, 1, S) and (B, T, T), True = kept."""
     future = call.future()
     source = ~call.no_mask(call.rows, 1, call.lengths[0])
     return source, ~future.expand(call.rows, *future.shape)
 
 
-def _rmsnorm(call: Call) -> Tensor:
+def _rmsnorm(call: ForwardCall) -> Tensor:
     probabilities: Tensor = call.module(call.source, call.target, call.future())
     return probabilities
 
@@ -246,7 +246,7 @@ class LiveModule:
             for each in like_parameters(self._module, source, target)
         )
         with evaluated(self._module):
-            found = self._known.run(Call(self._module, own_source, own_target, len(source)))
+            found = self._known.run(ForwardCall(self._module, own_source, own_target, len(source)))
             if self._known.may_give_states:
                 found = self._projected(found)
         return found if self._batch_first else found.transpose(0, 1)

@@ -279,7 +279,7 @@ def merged_bias(
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """How one attention is called.
 
     Attributes:
@@ -340,11 +340,11 @@ def attention_function(
     return _attention(parts, inputs, _call(given), _Eager(False, dropout, inputs[0].dim() == 3))
 
 
-def _call(given: Mapping[str, Any]) -> Call:
-    return Call(*(given[field.name] for field in fields(Call)))
+def _call(given: Mapping[str, Any]) -> AttentionCall:
+    return AttentionCall(*(given[field.name] for field in fields(AttentionCall)))
 
 
-def takes_fast_path(layer: nn.MultiheadAttention, inputs: Inputs, call: Call) -> bool:
+def takes_fast_path(layer: nn.MultiheadAttention, inputs: Inputs, call: AttentionCall) -> bool:
     """Whether eager code without gradients computes a module on torch's fast path.
 
     Its conditions are those of ``nn.MultiheadAttention.forward``.
@@ -384,7 +384,7 @@ def _each_once(change: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
 
 
 def _attention(
-    parts: Projections, inputs: Inputs, call: Call, eager: _Eager
+    parts: Projections, inputs: Inputs, call: AttentionCall, eager: _Eager
 ) -> tuple[Tensor, Tensor | None]:
     if eager.dropout:
         raise refusal(_FUNCTION, "it drops weights at random", "call .eval() first")

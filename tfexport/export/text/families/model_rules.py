@@ -16,7 +16,7 @@ from tfexport.errors import Message, MissingDependencyError, Option, TfexportWar
 from tfexport.export.text.families.built import BuiltTokenizer
 from tfexport.export.text.families.folder import ModelFolder
 from tfexport.export.text.families.sentencepiece_models import built_pieces
-from tfexport.export.text.families.tokenizer_parts import BPE, Pieces, read_pieces
+from tfexport.export.text.families.tokenizer_parts import BPE, SentencePieceModel, read_pieces
 from tfexport.runtime.text.added_tokens import AddedToken
 from tfexport.runtime.text.piece_tokenizer import PieceTable
 from tfexport.runtime.text.tokenizer_json import rules_of
@@ -56,7 +56,7 @@ def warn_of_ignored_rules(folder: ModelFolder, content: str) -> None:
         )  # fmt: skip
 
 
-def _ignored_rules(pieces: Pieces, tokenizer: dict[str, Any]) -> Iterator[str]:
+def _ignored_rules(pieces: SentencePieceModel, tokenizer: dict[str, Any]) -> Iterator[str]:
     model = tokenizer["model"]
     normalizers = [*rules_of(tokenizer.get("normalizer"))]
     splits = [*rules_of(tokenizer.get("pre_tokenizer"))]

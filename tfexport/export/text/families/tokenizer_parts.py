@@ -123,7 +123,7 @@ CONTROL, USER_DEFINED = 3, 4  # types of pieces
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SentencePieceModel:
     """The content of a SentencePiece model.
 
     Attributes:
@@ -147,7 +147,7 @@ class Pieces:
     suffix: bool
 
 
-def read_pieces(path: Path) -> Pieces:
+def read_pieces(path: Path) -> SentencePieceModel:
     """Read a .model file.
 
     Raises:
@@ -167,7 +167,7 @@ def read_pieces(path: Path) -> Pieces:
         proto.ParseFromString(content)
     if not proto.pieces:
         raise TokenizerError(f"{path}: {describe_foreign(path, 'a SentencePiece model')}")
-    return Pieces(
+    return SentencePieceModel(
         [(piece.piece, piece.score, piece.type) for piece in proto.pieces],
         proto.normalizer_spec.precompiled_charsmap or None,
         proto.trainer_spec.model_type,
