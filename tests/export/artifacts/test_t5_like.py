@@ -13,7 +13,7 @@ from tests.support.hf_models import Padded, log_probs, padded_batch, save_folder
 from tfexport.export import export
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
-pytest.importorskip("transformers")
+version = pytest.importorskip("transformers").__version__
 pytestmark = [
     pytest.mark.peers,
     pytest.mark.slow,
@@ -40,7 +40,7 @@ def test_graphs(family: str, seed: int, tmp_path: Path) -> None:
     made = export(folder, tmp_path / "m.bundle", portable=seed == 2)
     assert made.report is not None
     assert made.bundle_manifest is not None
-    assert made.report.reference == "T5 (reference formulas)"
+    assert made.report.reference == f"{type(model).__name__} of transformers {version}"
     runtime = OnnxModel(tmp_path / "m.bundle", made.bundle_manifest)
     lengths, target = ((150, 131, 9), 140) if seed % 2 else ((35, 12, 1), 33)
     batch = padded_batch(model, seed, lengths, target)

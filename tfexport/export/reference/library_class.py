@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfexport.errors import CheckpointError, join_some, shown
+from tfexport.errors import CheckpointError, join_some, missing_dependency, shown
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.overrides import SETTINGS
@@ -197,7 +197,8 @@ def find_class_reference(checkpoint: Checkpoint) -> ClassReference | str:
     transformers = import_transformers()
     if transformers is None:
         named = values.get("architectures") or ["the original"]
-        return f"install tfexport[transformers] to compare with {named[0]}"
+        need = f"{named[0]} was not run, as transformers is not installed"
+        return str(missing_dependency(need, "transformers"))
     folder = checkpoint.path.parent
     try:
         config, kind = find_class(transformers, folder, values)
