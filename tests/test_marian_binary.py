@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfexport.cli.inspect_command import name_kind
+from tfexport.cli.file_kind import name_kind
 from tfexport.errors import CheckpointError
 from tfexport.marian_binary import describe_marian_file
 from tfexport.model_src import load_checkpoint

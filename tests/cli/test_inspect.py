@@ -20,7 +20,8 @@ from tests.support.command import IDS, invoke, run
 from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.bundle import MANIFEST
-from tfexport.cli import inspect_command
+from tfexport.cli.bundle_description import domains_text
+from tfexport.cli.description_lines import parity_text, print_config, weights_text
 from tfexport.errors import TfexportError
 from tfexport.export import export
 from tfexport.manifest import digest_of
@@ -268,13 +269,9 @@ ODD += [{"gate": {"agreement": "x", "tokens": 1}}, {"gate": {}}, {"reference": [
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: str(value)[:20])
 def test_any_value_of_a_manifest_or_of_metadata_is_printed(value: Any, tmp_path: Path) -> None:
-    for printer in (
-        inspect_command._parity,
-        inspect_command._weights,
-        inspect_command._domains,
-    ):
-        assert len(printer(value)) < 200
-    inspect_command._print_config({"key": value, "[red]": "[/]"})
+    for text in (parity_text, weights_text, domains_text):
+        assert len(text(value)) < 200
+    print_config({"key": value, "[red]": "[/]"})
 
 
 def rewritten(folder: Path, changes: dict[str, Any]) -> Path:
