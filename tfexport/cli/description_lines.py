@@ -101,7 +101,6 @@ def weights_text(quantization: Any) -> str:
         if gate != "not gated":
             share = f"{gate['agreement']:.2%} of {gate['tokens']} tokens"
             agreement = f"{share} are those of float32"
-            agreement += " (built-in samples)" if gate.get("built_in") else ""
             if gate.get("built_in"):
                 agreement += " (built-in samples)"
             if not gate.get("passed", True):

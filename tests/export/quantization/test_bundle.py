@@ -22,6 +22,7 @@ from tests.export.conftest import make_wide
 from tests.support import tutorial
 from tests.support.links import LINKS
 from tfexport.bundle import read_manifest
+from tfexport.cli.description_lines import weights_text
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
 from tfexport.export import Input, export, quantize, verify
@@ -210,6 +211,10 @@ def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
     assert not accepted.manifest.quantization["gate"]["passed"]
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "q.bundle")]).stdout
     assert "too few, but --accept-loss was given" in " ".join(shown.split())
+    gate = {"agreement": 0.95, "tokens": 20, "built_in": True, "passed": True}
+    assert weights_text({"weights": "int8", "kept": [], "gate": gate}) == (
+        "int8, 95.00% of 20 tokens are those of float32 (built-in samples); left in float32: none"
+    )
     shutil.rmtree(tmp_path / "q.bundle")
     # With a bar that only a model without its worst parameter quantised takes, that one is kept.
     judged: list[int] = []
