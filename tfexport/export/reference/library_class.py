@@ -187,13 +187,13 @@ def find_class_reference(checkpoint: Checkpoint) -> ClassReference | str:
     values = checkpoint.own_config
     if checkpoint.path is None or not isinstance(values.get("model_type"), str):
         return ""
-    given = [
+    keys = [
         key
         for key, origin in checkpoint.origins.items()
         if origin == SETTINGS and key not in _OF_TOKENS
     ]
-    if given:
-        return f"{join_some(given)} were set, which {CONFIG} does not have"
+    if keys:
+        return f"its config was changed: {join_some(keys)}"
     transformers = import_transformers()
     if transformers is None:
         named = values.get("architectures") or ["the original"]
