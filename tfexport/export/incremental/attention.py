@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-aten: Any = torch.ops.aten
+from tfexport.export.operators import BATCHED_PRODUCTS, SAME_VALUES, SOFTMAX, aten
+
 # What masks are filled with here: far enough from 0 that a row without a key is uniform, as it is
 # with any other number that is added to all of its scores.
 _MASKED = -1e30
@@ -51,7 +52,7 @@ def recognise(graph: fx.Graph, numbers: Mapping[fx.Node, float]) -> None:
     products = [
         (product, value, node)
         for node in list(graph.nodes)
-        if node.target in _SOFTMAX and _last(node, node.args[1])
+        if node.target in SOFTMAX and _last(node, node.args[1])
         for product, value in found.products(node)
     ]
     places = {node: i for i, node in enumerate(graph.nodes)}
@@ -122,7 +123,7 @@ class _Recogniser:
         for user in list(weights.users):
             if _is_same(user) and user.args[0] is weights:
                 found += self.products(user)
-            elif user.target in _PRODUCTS and user.args[0] is weights:
+            elif user.target in BATCHED_PRODUCTS and user.args[0] is weights:
                 found.append((user, user.args[1]))
             elif user.target is aten.einsum.default:
                 found += self._einsum_of_weights(user, weights)
@@ -153,7 +154,7 @@ class _Recogniser:
         target, args = node.target, node.args
         if _is_same(node):
             return self._scores(args[0])
-        if target in _PRODUCTS:
+        if target in BATCHED_PRODUCTS:
             return self._product(args[0], args[1], node)
         if target is aten.einsum.default:
             return self._einsum_of_scores(node)
@@ -313,7 +314,9 @@ class _Recogniser:
 
     def _number(self, value: Any) -> float | None:
         """A number of Python or a constant of one number, through operators that keep it."""
-        while isinstance(value, fx.Node) and (_is_same(value) or value.target in _LIFTED):
+        while isinstance(value, fx.Node) and (
+            _is_same(value) or value.target is aten.lift_fresh_copy.default
+        ):
             value = value.args[0]
         if isinstance(value, fx.Node):
             return self.numbers.get(value)
@@ -321,13 +324,6 @@ class _Recogniser:
 
 
 _NO_BIAS: Any = object()
-_SOFTMAX = (aten.softmax.int, aten._softmax.default)
-_PRODUCTS = (aten.matmul.default, aten.bmm.default)
-_LIFTED = (aten.lift_fresh_copy.default,)
-_SAME = (
-    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
-    aten.to.dtype, aten._to_copy.default, aten.type_as.default, aten.to.dtype_layout,
-)  # fmt: skip
 
 
 def _is_same(node: Any) -> bool:
@@ -336,7 +332,7 @@ def _is_same(node: Any) -> bool:
         return False
     if node.target is aten.dropout.default:
         return bool(node.args[2] is False or node.args[1] == 0)
-    if node.target not in _SAME:
+    if node.target not in SAME_VALUES:
         return False
     return bool(node.meta["val"].dtype == node.args[0].meta["val"].dtype)
 

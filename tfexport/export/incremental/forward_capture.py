@@ -16,12 +16,12 @@ from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.incremental.forward import OwnForward
 from tfexport.export.incremental.functional import functional
+from tfexport.export.operators import aten
 from tfexport.export.quiet import quiet
 from tfexport.gc_pause import no_collecting
 from tfexport.graph_io import BATCH
 
 TARGET = "target_length"  # the axis of the target ids
-aten: Any = torch.ops.aten
 NUMBERS_OF_VALUES = (aten.item.default, aten._local_scalar_dense.default)
 
 

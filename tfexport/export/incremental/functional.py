@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
@@ -22,8 +21,8 @@ from tfexport.export.graphs.shortcuts import (
     replace_by_input,
     type_converted_to,
 )
+from tfexport.export.operators import aten
 
-aten: Any = torch.ops.aten
 # Composite operators that may return their input. What reads programs knows them as they are.
 _KNOWN = {
     aten.reshape.default, aten.contiguous.default, aten.flatten.using_ints, aten.to.dtype,

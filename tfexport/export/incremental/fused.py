@@ -15,8 +15,15 @@ from tfexport.export import torch_names
 from tfexport.export.incremental.attention import attention, order_of
 from tfexport.export.ir_tools.nodes import MULTI_HEAD_ATTENTION
 from tfexport.export.modules.contract import Head
+from tfexport.export.operators import (
+    GROUPED_AXES,
+    LOG_SOFTMAX,
+    NEW_FILLED,
+    SIZE_ARITHMETIC,
+    VIEWS,
+    aten,
+)
 
-aten: Any = torch.ops.aten
 Shape = tuple[int, ...]
 PAST_AXIS = "past_axis"  # in the ``meta`` of a cache that a step takes: the axis of its rows
 
@@ -262,9 +269,8 @@ def _masked_arguments(node: fx.Node) -> list[tuple[Any, Any, Callable[[Tensor], 
 
 # Operators whose result does not depend on the values of the sizes that they are given.
 _OF_SIZES = {
-    aten.expand.default, aten.repeat.default, aten.full.default, aten.zeros.default,
-    aten.ones.default, aten.view.default, aten.reshape.default, aten.new_zeros.default,
-    aten.new_ones.default, aten.new_full.default,
+    *NEW_FILLED, aten.expand.default, aten.repeat.default, aten.full.default, aten.zeros.default,
+    aten.ones.default, aten.view.default, aten.reshape.default,
 }  # fmt: skip
 
 
@@ -299,7 +305,7 @@ class _OfLength:
         if node.op == "get_attr":
             return True
         if node.op != "call_function" or not (
-            hasattr(node.target, "overloadpacket") or node.target in _NUMBERS
+            hasattr(node.target, "overloadpacket") or node.target in SIZE_ARITHMETIC
         ):
             return False
         inputs = node.all_input_nodes
@@ -345,7 +351,6 @@ class _OfLength:
         return made
 
 
-_NUMBERS = (operator.add, operator.sub, operator.mul, operator.floordiv)
 _MOST_LENGTHS = 4096
 
 
@@ -464,8 +469,8 @@ def find_head(module: fx.GraphModule, shapes: Shapes) -> tuple[Head, fx.GraphMod
     (output,) = module.graph.find_nodes(op="output")
     node, after = output.args[0]
     vocabulary = shapes[node][0][-1]
-    while node.target in _AFTER_HEAD or _keeps_rows(node, shapes):
-        if node.target in _AFTER_HEAD and int(node.args[1]) not in (-1, len(shapes[node][0]) - 1):
+    while node.target in LOG_SOFTMAX or _keeps_rows(node, shapes):
+        if node.target in LOG_SOFTMAX and int(node.args[1]) not in (-1, len(shapes[node][0]) - 1):
             return None
         node = node.args[0]
     if node.target is not aten.linear.default or shapes[node][0][-1] != vocabulary:
@@ -491,9 +496,6 @@ def find_head(module: fx.GraphModule, shapes: Shapes) -> tuple[Head, fx.GraphMod
     return Head(held, of_bias, str(weight.target)), fx.GraphModule(module, graph)
 
 
-_AFTER_HEAD = (aten.log_softmax.int, aten._log_softmax.default)
-
-
 def _keeps_rows(node: Any, shapes: Shapes) -> bool:
     """Whether a node only reshapes its input, and keeps the logits of a row together."""
     if not isinstance(node, fx.Node) or not node.args or not isinstance(node.args[0], fx.Node):
@@ -512,8 +514,7 @@ def _keeps_rows(node: Any, shapes: Shapes) -> bool:
 
 
 _VIEWS = {
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints,
-    aten.unflatten.int, aten.unsqueeze.default, aten.squeeze.dim, aten.contiguous.default,
+    *VIEWS, *GROUPED_AXES, aten.unsqueeze.default, aten.squeeze.dim, aten.contiguous.default,
     aten.clone.default,
 }  # fmt: skip
 

@@ -48,7 +48,6 @@ _OTHER_SIZES = (
 _TOLERANCE = 1e-4  # by which a row may change when later tokens come: other orders of sums
 
 
-aten: Any = torch.ops.aten
 _FILLING = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1}  # the argument that fills
 # Operators that keep a tensor whose elements are all alike so.
 _KEEPING = {

@@ -19,8 +19,8 @@ from torch import fx
 from tfexport.export.incremental.attention import attention
 from tfexport.export.incremental.program import Program, Size
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
+from tfexport.export.operators import AXIS_ORDERS, GROUPED_AXES, PARTS, VIEWS, aten
 
-aten: Any = torch.ops.aten
 Rows = tuple[int, ...]  # axes of which the last row alone is asked for; () for all rows
 
 
@@ -106,12 +106,9 @@ def rule_of(node: fx.Node) -> Rule | None:
 
 # These move values too, and may change how many rows there are.
 _MOVED = _PASSED | {
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints,
-    aten.unflatten.int, aten.squeeze.default, aten.t.default, aten.slice.Tensor, aten.select.int,
-    aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
-    aten.cat.default, aten.stack.default, aten.constant_pad_nd.default, aten.pad.default,
-    aten.contiguous.default, aten.clone.default, aten.detach.default, aten.alias.default,
-    operator.getitem,
+    *VIEWS, *GROUPED_AXES, *PARTS, *AXIS_ORDERS, aten.squeeze.default, aten.cat.default,
+    aten.stack.default, aten.constant_pad_nd.default, aten.pad.default, aten.contiguous.default,
+    aten.clone.default, aten.detach.default, aten.alias.default, operator.getitem,
 }  # fmt: skip
 
 

@@ -39,8 +39,8 @@ from tfexport.export.incremental.rules import (
     rule_of,
     size_of,
 )
+from tfexport.export.operators import aten
 
-aten: Any = torch.ops.aten
 _END = (1 << 63) - 1
 # What is seen when a forward runs again, and what to do about it.
 _REFUSED = {

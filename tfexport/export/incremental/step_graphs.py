@@ -33,8 +33,8 @@ from tfexport.export.incremental.states import (
     sizes_of,
 )
 from tfexport.export.modules.contract import ByForward, Head
+from tfexport.export.operators import SIZE_ARITHMETIC, aten
 
-aten: Any = torch.ops.aten
 _SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
 
 
@@ -156,7 +156,7 @@ class _Emitter:
         if isinstance(plan, OperatorCall):
             args = self._emit_all(plan.args)
             kwargs = {name: self._emit_all(value) for name, value in plan.kwargs.items()}
-            if not _symbolic(args) and plan.target in _NUMBERS:
+            if not _symbolic(args) and plan.target in SIZE_ARITHMETIC:
                 return plan.target(*args)
             return self.graph.call_function(plan.target, args, kwargs)
         return plan
@@ -197,9 +197,6 @@ class _Emitter:
             past = self.graph.call_function(aten.sym_size.int, (self.past[number], axis))
             self.total = self.graph.call_function(operator.add, (past, 1))
         return self.total
-
-
-_NUMBERS = (operator.add, operator.mul, operator.sub, operator.floordiv)
 
 
 def _order(rows: Rows) -> int:

@@ -16,19 +16,17 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.export.incremental.attention import attention
+from tfexport.export.operators import BATCHED_PRODUCTS, PRODUCTS, SOFTMAX, aten
 from tfexport.export.recognition.dataflow import (
-    PRODUCTS,
     Dataflow,
     Linear,
     NotRecognisedError,
-    aten,
 )
 
 MOST_DISTANCE = 600  # of relative positions with a bias of their own
 _MOST_OPERATORS = 40  # between a product and the softmax
 MASKED = -1e3  # a score below has no weight
-_PRODUCTS = (aten.matmul.default, aten.bmm.default, aten.einsum.default)
-_SOFTMAX = (aten.softmax.int, aten._softmax.default)
+_PRODUCTS = (*BATCHED_PRODUCTS, aten.einsum.default)
 
 
 class AllMaskedError(NotRecognisedError):
@@ -227,7 +225,7 @@ def _letters(flow: Dataflow, node: fx.Node) -> tuple[str, str, str]:
 def _softmax_of(flow: Dataflow, node: Any) -> Any:
     """The softmax that gives a node through operators that arrange its values."""
     while isinstance(node, fx.Node) and node in flow.side:
-        if node.target in _SOFTMAX:
+        if node.target in SOFTMAX:
             return node
         if not flow.is_linear(node) or len(flow.before(node)) != 1 or node.target in PRODUCTS:
             return None

@@ -17,8 +17,21 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.export.incremental.program import Program
+from tfexport.export.operators import (
+    AXIS_ORDERS,
+    GROUPED_AXES,
+    JOINS,
+    PARTS,
+    PRODUCTS,
+    REARRANGED,
+    SAME_VALUES,
+    SCALES,
+    SELECTIONS,
+    SHAPES,
+    SUMS,
+    aten,
+)
 
-aten: Any = torch.ops.aten
 Values = Mapping[fx.Node, Any]
 _MOST_PLACES = 16  # of a row, by which a linear map of each of its positions is read
 _SAME = 1e-5  # relative difference of products that are equal but for the order of their sums
@@ -29,43 +42,13 @@ class NotRecognisedError(Exception):
     """A program, or a part of it, is none of the forms that are known; the message says where."""
 
 
-_IDENTITY = (
-    aten.clone.default, aten.contiguous.default, aten.detach.default, aten.alias.default,
-    aten.to.dtype, aten._to_copy.default, aten.type_as.default, aten.to.dtype_layout,
-    aten.dropout.default,
-)  # fmt: skip
-_MOVES = (aten.transpose.int, aten.permute.default, aten.t.default)
-# Operators that give all values of their input, in another form.
-ARRANGES_ALL = (
-    *_IDENTITY, *_MOVES, aten.view.default, aten.reshape.default, aten._unsafe_view.default,
-    aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-    aten.expand.default,
-)  # fmt: skip
+# Values of one tensor, all or some, in another form.
 _ARRANGES = (
-    *ARRANGES_ALL, aten.select.int, aten.slice.Tensor, aten.split.Tensor,
-    aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, aten.narrow.default,
-    aten.repeat_interleave.self_int, aten.repeat.default, aten.flatten.using_ints,
-    aten.unflatten.int, aten.movedim.int, aten.index_select.default, aten.neg.default,
+    *REARRANGED, *PARTS, *GROUPED_AXES, aten.narrow.default, aten.repeat_interleave.self_int,
+    aten.repeat.default, aten.movedim.int, aten.index_select.default, aten.neg.default,
     aten.view_as_complex.default, aten.view_as_real.default, operator.getitem,
 )  # fmt: skip
-# Operators that take the shape of a tensor, and none of its values.
-OF_SHAPES = (
-    aten.sym_size.int, aten._assert_tensor_metadata.default, aten.ones_like.default,
-    aten.zeros_like.default, aten.full_like.default, aten.new_zeros.default, aten.new_ones.default,
-    aten.new_full.default, aten.new_empty.default, aten.empty_like.default,
-)  # fmt: skip
-_JOINS = (aten.cat.default, aten.concat.default, aten.stack.default)
-_ADDS = (aten.add.Tensor, aten.sub.Tensor)
-_SCALES = (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar)
-_SELECTS = (
-    aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.masked_fill.Scalar,
-    aten.masked_fill.Tensor,
-)  # fmt: skip
 _ASSERTS = aten._assert_tensor_metadata.default  # has no result
-PRODUCTS = (
-    aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default,
-    aten.addmm.default, aten.baddbmm.default, aten.einsum.default, aten.conv1d.default,
-)  # fmt: skip
 _BIASED = {aten.linear.default: 2, aten.conv1d.default: 2, aten.addmm.default: 0,
            aten.baddbmm.default: 0}  # fmt: skip
 
@@ -154,7 +137,7 @@ class Dataflow:
         waiting, seen = list(nodes), set[fx.Node]()
         while waiting:
             node = waiting.pop()
-            if node in seen or node.target in OF_SHAPES or self.program.is_number(node):
+            if node in seen or node.target in SHAPES or self.program.is_number(node):
                 continue
             seen.add(node)
             embeds = node.target is aten.embedding.default and node.args[1] in self._of_ids
@@ -242,13 +225,14 @@ class Dataflow:
 
     def peeled(self, node: fx.Node) -> fx.Node:
         """A node before operators that keep its values, at most with axes in another order."""
-        while node in self.side and node.target in (*_IDENTITY, *_MOVES):
+        same = (*SAME_VALUES, aten.dropout.default, *AXIS_ORDERS)
+        while node in self.side and node.target in same:
             if not self.is_linear(node):
                 break
-            if node.target in _MOVES and not self._last_stays(node):
+            if node.target in AXIS_ORDERS and not self._last_stays(node):
                 break
             (node,) = self.before(node)
-        if node.target in _SELECTS and node in self.side and self.is_linear(node):
+        if node.target in SELECTIONS and node in self.side and self.is_linear(node):
             return self.peeled(self.before(node)[0])
         return node
 
@@ -271,7 +255,7 @@ class Dataflow:
 
     def _factor(self, node: fx.Node) -> float | None:
         """The number that a node multiplies an activation with; None if it does not."""
-        if node.target not in _SCALES or node in self.norms or not self.is_linear(node):
+        if node.target not in SCALES or node in self.norms or not self.is_linear(node):
             return None
         (activation,) = self.before(node)
         others = [each for each in node.args if each is not activation]
@@ -295,9 +279,9 @@ class Dataflow:
         others = [each for each in _taken(node) if each not in before]
         if not before or _times_taken(node, before) != len(before):
             return False
-        if target in _SELECTS:
+        if target in SELECTIONS:
             return self._selects_nothing(node, before)
-        if target in _JOINS:
+        if target in JOINS:
             return len(before) == len(node.all_input_nodes)
         if any(not self._is_constant(each) for each in others):
             return False
@@ -305,9 +289,9 @@ class Dataflow:
             return bool(node.args[2] is False or node.args[1] == 0)
         if target in _ARRANGES:
             return node.args[0] is before[0] and len(before) == 1
-        if target in _ADDS:
+        if target in SUMS:
             return not node.kwargs
-        if target in _SCALES:
+        if target in SCALES:
             return len(before) == 1 and ("mul" in str(target) or node.args[0] is before[0])
         if target is aten.conv1d.default:
             sizes = self.values[node.args[1]].shape  # type: ignore[index]
@@ -343,7 +327,7 @@ class Dataflow:
             for node in self.program.graph.nodes
             if node not in self.static
             and node not in self._of_ids
-            and all(user.target in (*_ADDS, _ASSERTS) for user in node.users)
+            and all(user.target in (*SUMS, _ASSERTS) for user in node.users)
         }
 
     def _selects_nothing(self, node: fx.Node, before: Sequence[fx.Node]) -> bool:
@@ -419,14 +403,14 @@ class Dataflow:
         given, kwargs = fx.map_arg((node.args, node.kwargs), value)
         args: list[Any] = list(given)
         before = self.before(node)
-        if target in _ADDS:
+        if target in SUMS:
             for i, each in enumerate(node.args):
                 if each not in before:
                     args[i] = torch.zeros_like(args[i]) if isinstance(args[i], Tensor) else 0
         elif target in _BIASED and len(args) > _BIASED[target]:
             i = _BIASED[target]
             args[i] = torch.zeros_like(args[i]) if isinstance(args[i], Tensor) else args[i]
-        elif target in _SELECTS:
+        elif target in SELECTIONS:
             return made.get(before[0], _zeros(self.values[before[0]]))
         return target(*args, **kwargs)
 

@@ -25,13 +25,20 @@ from tfexport.export.incremental.program import (
 )
 from tfexport.export.incremental.step_graphs import build_encoder
 from tfexport.export.named_code import one_line
+from tfexport.export.operators import (
+    EQUALITIES,
+    FILLED,
+    FILLED_LIKE,
+    NEW_FILLED,
+    REARRANGED,
+    WHERE,
+    aten,
+)
 from tfexport.export.recognition.attention import MASKED, AllMaskedError, RecognisedAttention
 from tfexport.export.recognition.dataflow import (
-    ARRANGES_ALL,
     Dataflow,
     NotRecognisedError,
     Values,
-    aten,
 )
 from tfexport.export.recognition.encoder import RecognisedEncoder, recognise_encoder
 from tfexport.export.recognition.model import (
@@ -52,22 +59,15 @@ MEMORY_AXIS = "memory_length"
 _OF_ENCODER = ("encoder.", "source_embedding.")
 # Operators that make tensors of the same number along the memory, or keep them so.
 _UNIFORM = (
-    *ARRANGES_ALL, aten.zeros.default, aten.ones.default, aten.full.default,
-    aten.empty.memory_format, aten.zeros_like.default, aten.ones_like.default,
-    aten.full_like.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default,
-    aten.eq.Scalar, aten.ne.Scalar, aten.gt.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar,
-    aten.eq.Tensor, aten.ne.Tensor, aten.logical_not.default, aten.bitwise_not.default,
-    aten.logical_and.default, aten.bitwise_and.Tensor, aten.logical_or.default,
-    aten.bitwise_or.Tensor, aten.sub.Tensor, aten.rsub.Scalar, aten.mul.Tensor,
-    aten.masked_fill.Scalar, aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther,
-    aten.where.Scalar, aten.amax.default, aten.any.dim, aten.all.dim,
-    aten._assert_tensor_metadata.default,
+    *REARRANGED, *FILLED, *FILLED_LIKE, *NEW_FILLED, *EQUALITIES, *WHERE, aten.gt.Scalar,
+    aten.lt.Scalar, aten.ge.Scalar, aten.le.Scalar, aten.logical_not.default,
+    aten.bitwise_not.default, aten.logical_and.default, aten.bitwise_and.Tensor,
+    aten.logical_or.default, aten.bitwise_or.Tensor, aten.sub.Tensor, aten.rsub.Scalar,
+    aten.mul.Tensor, aten.masked_fill.Scalar, aten.where.Scalar, aten.amax.default, aten.any.dim,
+    aten.all.dim, aten._assert_tensor_metadata.default,
 )  # fmt: skip
 # Operators that take a size for the shape of their result.
-_SHAPED = (
-    *ARRANGES_ALL, aten.zeros.default, aten.ones.default, aten.full.default,
-    aten.empty.memory_format, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default,
-)  # fmt: skip
+_SHAPED = (*REARRANGED, *FILLED, *NEW_FILLED)
 
 
 @dataclass(frozen=True)

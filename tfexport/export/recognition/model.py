@@ -15,15 +15,20 @@ from torch import Tensor, fx
 from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.forward_capture import TARGET
 from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
+from tfexport.export.operators import (
+    CONSTANT_COPIES,
+    EQUALITIES,
+    LOG_SOFTMAX,
+    REARRANGED,
+    SHAPES,
+    aten,
+)
 from tfexport.export.recognition.attention import MOST_DISTANCE, RecognisedAttention
 from tfexport.export.recognition.dataflow import (
-    ARRANGES_ALL,
     MOST_POSITIONS,
-    OF_SHAPES,
     Dataflow,
     NotRecognisedError,
     Values,
-    aten,
 )
 from tfexport.export.recognition.stacks import (
     RecognisedEmbedding,
@@ -35,11 +40,6 @@ from tfexport.export.recognition.sublayers import Norm, RecognisedFeedForward, f
 from tfexport.graph_io import ATTENTION_MASK
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.relative import bucket_lookup
-
-_COMPARES = (aten.eq.Scalar, aten.ne.Scalar, aten.eq.Tensor, aten.ne.Tensor)
-_LIFTS = (aten.clone.default, aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
-_LOG_SOFTMAX = (aten.log_softmax.int, aten._log_softmax.default)
-
 
 _Layers: TypeAlias = "Sequence[dict[str, Sublayer]]"
 
@@ -138,11 +138,11 @@ class _ModelReader:
 def read_output(flow: Dataflow) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
     """The last tensor of the decoder, and the output projection."""
     program, node = flow.program, flow.program.logits
-    while node in flow.side and node.target not in _LOG_SOFTMAX and flow.is_linear(node):
+    while node in flow.side and node.target not in LOG_SOFTMAX and flow.is_linear(node):
         if node.target in (aten.linear.default, aten.matmul.default):
             break
         (node,) = flow.before(node)
-    node = flow.before(node)[0] if node.target in _LOG_SOFTMAX else program.logits
+    node = flow.before(node)[0] if node.target in LOG_SOFTMAX else program.logits
     ends = flow.leaves(node)
     if len(ends) != 1:
         raise NotRecognisedError(f"{program.line_of(node)}: logits of several tensors")
@@ -172,16 +172,16 @@ def check_ids(program: Program, ids: fx.Node, pad_id: int | None) -> None:
         node = waiting.pop()
         for user in node.users:
             args: Any = user.args
-            if user in seen or user.target in OF_SHAPES:
+            if user in seen or user.target in SHAPES:
                 continue
             seen.add(user)
-            if user.target in ARRANGES_ALL:
+            if user.target in REARRANGED:
                 waiting.append(user)
             elif user.target is aten.embedding.default and args[1] is node:
                 continue
-            elif user.target in _COMPARES and args[0] is node:
+            elif user.target in EQUALITIES and args[0] is node:
                 other: Any = args[1]
-                while isinstance(other, fx.Node) and other.target in _LIFTS:
+                while isinstance(other, fx.Node) and other.target in CONSTANT_COPIES:
                     other = other.args[0]
                 held = program.tensors.get(other) if isinstance(other, fx.Node) else None
                 value = other if held is None else held.item() if held.numel() == 1 else None

@@ -12,8 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor, fx
 
+from tfexport.export.operators import REARRANGED, aten
 from tfexport.export.recognition.attention import RecognisedAttention, read_attention
-from tfexport.export.recognition.dataflow import ARRANGES_ALL, Dataflow, NotRecognisedError, aten
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError
 from tfexport.export.recognition.sublayers import (
     Norm,
     RecognisedFeedForward,
@@ -218,7 +219,7 @@ class StackReader:
     def _is(self, node: object, given: fx.Node) -> bool:
         """Whether a node has the ids that are given, at most in another order of axes."""
         while isinstance(node, fx.Node) and node is not given:
-            if node.target not in ARRANGES_ALL:
+            if node.target not in REARRANGED:
                 return False
             node = node.args[0]
         return node is given

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from tfexport.export.recognition.dataflow import PRODUCTS, Dataflow, NotRecognisedError, aten
+from tfexport.export.operators import PRODUCTS, aten
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError
 
 MOST_OPERATORS = 40  # of a norm
 _SAME = 2e-5  # relative difference of two formulas that are equal but for rounding
