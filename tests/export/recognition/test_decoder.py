@@ -242,12 +242,9 @@ class TwoNorms(Over):
     def __init__(self) -> None:
         super().__init__()
         self.of_keys, self.of_values = nn.LayerNorm(32), nn.LayerNorm(32)
-
-    def forward(self, frames: Tensor, ids: Tensor) -> Tensor:
         for layer in self.decoder.cross:
             layer.k_proj.register_forward_pre_hook(lambda _, x: self.of_keys(x[0]))  # type: ignore[union-attr]
             layer.v_proj.register_forward_pre_hook(lambda _, x: self.of_values(x[0]))  # type: ignore[union-attr]
-        return super().forward(frames, ids)
 
 
 def made(name: str, model: Callable[[], nn.Module], inputs: tuple[Input, ...] = (FRAMES,)) -> Style:
