@@ -149,9 +149,6 @@ def _joined(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]
         named = text[start] == "{" and text[end - 1] == "}" and " " not in text[start:end]
         if not joined or joined[-1][1] < start:
             start -= _BEFORE.search(text[max(0, start - 2) : start]) is not None
-        named = (
-            text[start:end].startswith("{") and text[end - 1] == "}" and " " not in text[start:end]
-        )
         if named and (letters := _LETTERS_BEFORE.search(text[max(0, start - 3) : start])):
             start -= len(letters[0])
         if after := _AFTER.match(text, end) or (named and _LETTERS_AFTER.match(text, end)):
