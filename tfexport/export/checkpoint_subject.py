@@ -89,7 +89,9 @@ class CheckpointSubject(Subject):
     extras: Extras = Extras()
     max_target_length: int | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict)
-    _models: dict[type[Attention], Transformer] = field(default_factory=dict, repr=False)
+    _models: dict[type[Attention], Transformer] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, **fields: Any) -> "CheckpointSubject":
@@ -117,7 +119,7 @@ class CheckpointSubject(Subject):
     @property
     def forms(self) -> tuple[Form, ...]:
         """See ``Subject``."""
-        return tuple(form for form in BUNDLE_FORMS if form.is_there(self))
+        return tuple(form for form in BUNDLE_FORMS if form.exists_for(self))
 
     def model(self, attention_class: type[Attention] | None = None) -> Transformer:
         """The model with a class of attention, by default that of the options; built once."""
@@ -223,7 +225,7 @@ BUNDLE_FORMS: tuple[Form, ...] = (
     Form("shortlist", _export_shortlist, compare_shortlist, needs=("decoder",)),
     Form("generate", _export_generate, compare_generate_in_bundle, needs=("encoder",)),
     Form("beam", _export_beam, compare_beam, needs=("encoder",)),
-    Form("step", _export_step, compare_slots, is_there=_has_step),
+    Form("step", _export_step, compare_slots, exists_for=_has_step),
 )
 
 FILE_FORMS: tuple[Form, ...] = (

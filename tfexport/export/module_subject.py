@@ -59,7 +59,6 @@ class ModuleSubject(Subject):
         max_length: the maximum number of tokens of a row.
         framing: for the manifest's config: the special tokens around texts.
         examples: rows of real inputs.
-        preprocessing: of the model's files, see ``Manifest``; None if there is none.
         decoder: its decoder, if that is recognised.
         notes: remarks for the user.
         layout: None; see ``Subject``.
@@ -70,7 +69,6 @@ class ModuleSubject(Subject):
     max_length: int
     framing: dict[str, bool]
     examples: Sequence[Mapping[str, Array]] = ()
-    preprocessing: dict[str, Any] | None = None
     decoder: RecognisedDecoder | None = None
     notes: tuple[str, ...] = ()
     layout: str | None = None

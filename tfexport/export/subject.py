@@ -40,7 +40,7 @@ class Form:
             eager code, its run of one batch and the open bundle; of a file it is called with the
             path, the spec, the checkpoint and the plan, and returns a report.
         needs: names of the forms whose graphs this one is made from; these are exported first.
-        is_there: whether the graph exists for a subject.
+        exists_for: whether the graph exists for a subject.
         spec: the inputs and outputs of a file, by the config and the extras.
         decodes: whether a file returns tokens. If so, the model needs special tokens and
             embeddings, and the file can have text inputs and outputs, and quantised weights.
@@ -50,7 +50,7 @@ class Form:
     export: Callable[..., ir.Model]
     compare: Callable[..., Any]
     needs: tuple[str, ...] = ()
-    is_there: Callable[[Any], bool] = lambda subject: True
+    exists_for: Callable[[Any], bool] = lambda subject: True
     spec: Callable[..., GraphSpec] | None = None
     decodes: bool = True
 
@@ -74,6 +74,7 @@ class Subject(ABC):
         expect: a file of sources and the texts that are expected.
         language_pair: the languages of ``samples`` and ``expect``.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
+        preprocessing: of the model's files, see ``Manifest``; None if there is none.
     """
 
     special_ids: SpecialIds | None
@@ -85,6 +86,7 @@ class Subject(ABC):
     expect: PathLike | None = None
     language_pair: LanguagePair = NO_LANGUAGES
     reads: str | None = None
+    preprocessing: dict[str, Any] | None = None
 
     @property
     @abstractmethod

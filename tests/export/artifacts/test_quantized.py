@@ -145,6 +145,10 @@ def test_what_cannot_be_quantised_is_refused(tmp_path: Path, wide: tutorial.Tuto
         export(wide, tmp_path / "q.onnx", graph="forward", quantize="int8", config=SETTINGS)
     with pytest.raises(ConfigError, match="accept_loss requires quantize"):
         export(wide, tmp_path / "q.bundle", accept_loss=True, config=SETTINGS)
+    for name, graph in (("q.bundle", None), ("q.onnx", "generate")):
+        with pytest.raises(ConfigError, match="accept_loss requires samples"):
+            export(wide, tmp_path / name, graph=graph, quantize="int8", accept_loss=True,
+                                                                 config=SETTINGS)  # fmt: skip
     with pytest.raises(ConfigError, match="own operators; omit portable"):
         export(
             wide,

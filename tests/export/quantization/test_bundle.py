@@ -203,6 +203,8 @@ def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
     ):
         quantize(wide_bundle, tmp_path / "q.bundle", "int4", samples=samples)
     assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="accept_loss requires samples"):
+        quantize(wide_bundle, tmp_path / "q.bundle", accept_loss=True)
     accepted = quantize(wide_bundle, tmp_path / "q.bundle", samples=samples, accept_loss=True)
     assert accepted.quality is not None
     assert not accepted.quality.passed

@@ -225,6 +225,14 @@ def test_a_bundle_of_texts_has_no_samples_built_in() -> None:
     assert open_any_check(Translator(VERSION_1, threads=1), None) is None
 
 
+def test_without_the_library_nothing_is_compared(
+    once: Once, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = Translator(once("pictures", make_picture_bundle) / "pictures.bundle", threads=1)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert open_any_check(translator, None) is None
+
+
 def test_built_in_pictures_are_compared_by_tokens_alone(once: Once) -> None:
     bundle = once("pictures", make_picture_bundle) / "pictures.bundle"
     translator = Translator(bundle, threads=1)

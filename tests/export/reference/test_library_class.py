@@ -98,7 +98,7 @@ def not_run(folder: Path, *settings: str) -> str:
 
 def test_values_that_the_caller_sets_are_not_the_class_s(folder: Path) -> None:
     assert not_run(folder, "activation=relu") == "its config was changed: activation"
-    checkpoint = ReadOptions(settings=["pad_id=3"]).read(folder)  # which changes no logits
+    checkpoint = ReadOptions(settings=["start_id=3"]).read(folder)  # which changes no logits
     reference = find_reference(checkpoint, checkpoint.build()).reference
     assert isinstance(reference, ClassReference)
 
@@ -127,6 +127,41 @@ def test_keys_of_a_wrapper_are_those_of_the_class(folder: Path, tmp_path: Path) 
     change_weights(tmp_path / "model", wrap)
     checkpoint = ReadOptions().read(tmp_path / "model")
     assert isinstance(library_class.find_class_reference(checkpoint), ClassReference)
+
+
+def test_padding_may_place_words(tmp_path: Path) -> None:
+    folder = save_folder(make_model("m2m_100"), tmp_path)
+    assert not_run(folder, "pad_id=5") == "its config was changed: pad_id"
+
+
+@pytest.mark.parametrize(
+    ("family", "named"), [("bart", "BartModel"), ("t5", "T5EncoderModel"), ("t5", "T5Model")]
+)
+def test_a_folder_of_states_is_judged_by_the_class_that_generates(
+    family: str, named: str, tmp_path: Path
+) -> None:
+    model = make_model(family)
+    change_json(save_folder(model, tmp_path) / "config.json", architectures=[named])
+    checkpoint = ReadOptions().read(tmp_path)
+    judge = library_class.find_class_reference(checkpoint)
+    assert isinstance(judge, ClassReference)
+    assert judge.title.startswith(type(model).__name__)
+
+
+def test_settings_of_results_do_not_matter_and_a_class_that_fails_is_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_json(save_folder(make_model("bart"), tmp_path) / "config.json", return_dict=False)
+    checkpoint = ReadOptions().read(tmp_path)
+    assert isinstance(library_class.find_class_reference(checkpoint), ClassReference)
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no such kernel.\nand more")
+
+    monkeypatch.setattr(ClassReference, "encode", fails)
+    assert library_class.find_class_reference(checkpoint) == (
+        f"BartForConditionalGeneration of transformers {version} fails: no such kernel"
+    )
 
 
 @pytest.mark.no_model

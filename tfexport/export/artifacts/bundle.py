@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from tfexport.bundle import Manifest, new_bundle, write_manifest
+from tfexport.errors import ConfigError, Message, Option
 from tfexport.export.artifacts.option_rules import BUNDLE, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.parity.text import add_expected
@@ -59,6 +60,11 @@ def check_bundle(
 def _write_quantized(subject: Subject, output: Output, weights: str) -> ExportResult:
     """Write and compare a float32 bundle in a temporary folder, and quantise it."""
     samples = subject.samples
+    if output.accept_loss and samples is None and subject.preprocessing is None:
+        raise ConfigError(Message(
+            Option("accept_loss"), " requires ", Option("samples"),
+            ": without them the quantised weights are not compared.",
+        ))  # fmt: skip
     exact_subject = subject.for_quantizing()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / output.path.name

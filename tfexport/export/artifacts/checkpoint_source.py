@@ -41,10 +41,8 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptio
 from tfexport.model_src.config import BUNDLE_IDS
 from tfexport.typing import Progress
 
-# The decoding defaults of a model that a file for greedy decoding can contain.
-
-
-# Defaults that graphs keep (see greedy_rules), or that do not act on greedy search.
+# Decoding defaults that a file for greedy decoding keeps (see greedy_rules), or that do not act on
+# greedy search.
 _KEPT = frozenset({
     "suppress_tokens", "first_token", "last_token", "search_rules", "beam_size", "num_hypotheses",
     "length_penalty", "early_stopping", "exhaustive", "renormalize_logits", "max_length",

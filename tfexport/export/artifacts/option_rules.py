@@ -129,6 +129,8 @@ def check_export(
         problems.append(Message(Option("quantize"), own, Option("portable"), "."))
     if given.get("accept_loss") and not given.get("quantize"):
         problems.append(Message(Option("accept_loss"), " requires ", Option("quantize"), "."))
+    elif given.get("accept_loss") and kind != BUNDLE and given.get("samples") is None:
+        problems.append(Message(Option("accept_loss"), " requires ", Option("samples"), "."))
     if len(problems) == 1:
         raise ConfigError(problems[0])
     if problems:

@@ -85,6 +85,11 @@ def quantize_bundle(
         require_samples("quantize", languages)
     check_output(output, force)
     path, manifest = Path(bundle), open_bundle(bundle)
+    if accept_loss and samples is None and manifest.media is None:
+        raise ConfigError(Message(
+            Option("accept_loss"), " requires ", Option("samples"), f": without them nothing of "
+            f"{path} is compared.",
+        ))  # fmt: skip
     with without_links(path, manifest.files) as files:
         original = _Original(path, files, manifest, weights)
         original.check()

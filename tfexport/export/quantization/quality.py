@@ -29,7 +29,7 @@ from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 LEAST_AGREEMENT = 0.97
 # Where words are counted, or with built-in samples, which may be of another language or kind than
 # what the model was trained on: there most of what differs is a choice between near ties.
-LEAST_AGREEMENT_OF_FILES = 0.9
+LENIENT_AGREEMENT = 0.9
 MOST_BLEU_LOSS = 0.3
 MOST_WORD_LOSS = 0.005  # more words that are wrong, for each word of the references
 MOST_BUILT_IN_WORD_LOSS = 0.02  # four of 204 words: one or two change by chance
@@ -70,7 +70,7 @@ class Quality:
     def least_agreement(self) -> float:
         """The least agreement to pass."""
         counted = self.word_loss is not None or self.built_in
-        return LEAST_AGREEMENT_OF_FILES if counted else LEAST_AGREEMENT
+        return LENIENT_AGREEMENT if counted else LEAST_AGREEMENT
 
     @property
     def most_word_loss(self) -> float:

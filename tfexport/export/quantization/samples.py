@@ -1,11 +1,12 @@
 """Samples by which the quality of quantised weights is measured: those of a file, or built in."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import InputError, Message
+from tfexport.errors import InputError, Message, MissingDependencyError
 from tfexport.export.quantization.built_in import built_in_pictures, built_in_sounds
 from tfexport.runtime import Translator
 from tfexport.runtime.files.array_rows import read_array_rows
@@ -102,19 +103,18 @@ _BUILT_IN: Mapping[str, Callable[[], Iterable[tuple[Any, str | None]]]] = {
 def built_in_samples(translator: Translator) -> list[Sample]:
     """Samples for a bundle that reads sound or pictures; none for one of texts or ids.
 
-    Those that the model does not take, such as sounds beyond its window, are left out.
-
-    Raises:
-        MissingDependencyError: a library that reads them is not installed.
+    Those that the model does not take, such as sounds beyond its window, are left out; where the
+    library that reads them is not installed, there are none.
     """
     media, samples = translator.manifest.media, list[Sample]()
     if media is None:
         return samples
-    for file, text in _BUILT_IN[media]():
-        try:
-            inputs = translator.engine.files.prepare({media: file})
-        except InputError:
-            continue
-        reference = text if translator.engine.gives_text else None
-        samples.append(Sample([], None, reference, inputs, file))
+    try:
+        for file, text in _BUILT_IN[media]():
+            with contextlib.suppress(InputError):
+                inputs = translator.engine.files.prepare({media: file})
+                reference = text if translator.engine.gives_text else None
+                samples.append(Sample([], None, reference, inputs, file))
+    except MissingDependencyError:
+        return []
     return samples

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_some, missing_dependency, shown
 from tfexport.export.quiet import quiet
+from tfexport.export.reference.own_code import probe_inputs
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.overrides import SETTINGS
 from tfexport.model_src.checkpoint.unsupported import describe_config
 
 CONFIG = "config.json"
+# Settings that change no logits of given ids; positions may depend on the padding's.
 _OF_TOKENS = frozenset({
-    "pad_id", "bos_id", "eos_id", "unk_id", "start_id", "add_source_bos", "add_source_eos",
+    "bos_id", "eos_id", "unk_id", "start_id", "add_source_bos", "add_source_eos",
 })  # fmt: skip
 
 
@@ -163,7 +165,8 @@ class ClassReference:
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """See ``Reference``."""
         encoder = self._model.get_encoder()
-        states: Tensor = encoder(input_ids, attention_mask=attention_mask).last_hidden_state
+        output = encoder(input_ids, attention_mask=attention_mask)
+        states: Tensor = output.last_hidden_state
         return states
 
     @torch.no_grad()
@@ -202,9 +205,22 @@ def find_class_reference(checkpoint: Checkpoint) -> ClassReference | str:
     folder = checkpoint.path.parent
     try:
         config, kind = find_class(transformers, folder, values)
+        config.return_dict = True
+        if not issubclass(kind, transformers.GenerationMixin):  # it gives states, such as BartModel
+            kind = _usual_class(transformers, config) or kind
         loaded = load_class(transformers, folder, kind, config, checkpoint.state_dict)
     except CheckpointError as error:
         return str(error).rstrip(".")
     if loaded.missing:
         return f"{kind.__name__} finds no {join_some(loaded.missing)} in the file"
-    return ClassReference(loaded.model, transformers.__version__)
+    reference = ClassReference(loaded.model, transformers.__version__)
+    source, target = probe_inputs(checkpoint.config)
+    try:
+        mask = torch.ones_like(source)
+        shape = reference.decode(reference.encode(source, mask), mask, target).shape
+    except Exception as error:  # a class may be of any kind, and its code raise anything
+        return f"{reference.title} fails: {first_line(error)}"
+    wanted = (*target.shape, checkpoint.config.target_vocab_size)
+    if shape != wanted:
+        return f"{reference.title} gives logits of shape {tuple(shape)}; expected {wanted}"
+    return reference
