@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import polib
 import pytest
 
 from tests.markup.stubs import backwards, careless, same, shuffled, translate, translated
@@ -14,7 +15,7 @@ from tfexport.errors import InputError
 from tfexport.markup.dialects import DIALECTS, Dialect
 from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
-from tfexport.markup.files import FileFormat, FileOptions, read_file
+from tfexport.markup.files import FileFormat, FileOptions, _po_lines, read_file
 from tfexport.markup.placeholders import Placeholders
 from tfexport.markup.tokens import TagRules
 from tfexport.runtime.text.sentences import split_text
@@ -811,3 +812,13 @@ def test_asides_of_obsidian_are_words_in_other_dialects() -> None:
     file = read_file("one %%two%% three", "markdown", Markup(dialect="obsidian"))
     assert translate(file.texts[0].text, file.texts[0].markup) == "ONE %%two%%THREE"
     assert there_and_back("one %%two%% three", "markdown") == "ONE %%TWO%% THREE"
+
+
+def test_short_translations_are_written_as_polib_writes_them() -> None:
+    draw = random.Random(0)
+    letters = "abc äöü .,;:!?'-()%{}\\\"\t\n\u2028日\x7f\x85é"
+    for _ in range(2000):
+        text = "".join(draw.choice(letters) for _ in range(draw.randrange(75)))
+        lines = str(polib.POEntry(msgid="a", msgstr=text)).rstrip("\n").split("\n")
+        first = next(n for n, line in enumerate(lines) if line.startswith("msgstr"))
+        assert _po_lines(None, text) == lines[first:]

@@ -33,6 +33,8 @@ _DECLARED: dict[str, re.Pattern[str]] = {
 }
 _STRING = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}\[\],]', re.DOTALL)
 _MESSAGE = re.compile(r"^(?:#~ *)?msgid\s", re.MULTILINE)
+_SHORT = 60  # characters, which a catalog does not wrap
+_ESCAPED = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e\xa0-\u02ff]")  # in a catalog, or perhaps wide
 _HEADER = re.compile(r'^msgid ""\s*\nmsgstr\s', re.MULTILINE)
 # The lines of times that srt and webvtt-py read; after them there may be where a cue is shown.
 _LINE_END = r"[^\r\n]*(?:\r\n?|\n|\Z)"
@@ -562,6 +564,8 @@ def _mark_fuzzy(lines: list[str], newline: str) -> None:
 
 def _po_lines(number: int | None, text: str) -> list[str]:
     """A translation as a catalog writes it; ``number`` is that of a form of the plural."""
+    if number is None and len(text) < _SHORT and not _ESCAPED.search(text):
+        return [f'msgstr "{text}"']
     import polib
 
     one = polib.POEntry(msgid="a", msgstr=text)

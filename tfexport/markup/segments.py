@@ -150,6 +150,14 @@ class Segment:
         return [*found, self._variant(start, end, dict.fromkeys(numbers, ""))]
 
     def _variant(self, start: int, end: int, written: dict[int, str]) -> Variant:
+        if not written:  # words alone
+            words = self.text[start:end]
+            first = end - len(words.lstrip())
+            sources = [first] if first < end else []
+            worded = any(map(str.isalpha, words))
+            return Variant(
+                words.strip(), {}, [0 for _ in sources], sources, [None for _ in sources], worded
+            )
         text, starts, sources, keeps = "", list[int](), list[int](), list[int | None]()
         parts, place = list[tuple[int, int, int | None]](), start
         for one in written:
