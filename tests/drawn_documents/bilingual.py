@@ -62,6 +62,11 @@ class _Xliff:
             return f'{before}<{p}target xml:lang="en"></{p}target>'
         return f"{before}<{p}target{self.target_of_copy}>{source}</{p}target>"
 
+    def pair(self, text: str, begin: str, end: str) -> str:
+        """A text between two codes with one id of their own, which ``~`` stands for."""
+        one = self.next_id()
+        return f"{begin.replace('~', one)}{text}{end.replace('~', one)}"
+
 
 class _Xliff1(_Xliff):
     """XLIFF 1.2: https://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html."""
@@ -85,12 +90,7 @@ class _Xliff1(_Xliff):
         )
 
     def wraps(self) -> list[Wrap]:
-        p, draw = self.p, self.draw
-
-        def pair(text: str, begin: str, end: str) -> str:
-            one = self.next_id()
-            return f"{begin.replace('~', one)}{text}{end.replace('~', one)}"
-
+        p, draw, pair = self.p, self.draw, self.pair
         return [
             lambda text: pair(text, f'<{p}g id="~">', f"</{p}g>"),
             lambda text: pair(text, f'<{p}bpt id="~">&lt;b&gt;</{p}bpt>',
@@ -212,12 +212,7 @@ class _Xliff2(_Xliff):
         )
 
     def wraps(self) -> list[Wrap]:
-        p, draw = self.p, self.draw
-
-        def pair(text: str, begin: str, end: str) -> str:
-            one = self.next_id()
-            return f"{begin.replace('~', one)}{text}{end.replace('~', one)}"
-
+        p, draw, pair = self.p, self.draw, self.pair
         return [
             lambda text: pair(text, f'<{p}pc id="~" dataRefStart="d1" dataRefEnd="d2">',
                               f"</{p}pc>"),

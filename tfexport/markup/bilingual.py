@@ -352,7 +352,7 @@ class _Reader:
         return Unit(text, begin, end, lambda text: escape(text).join(pieces), plural=True)
 
     def _around_forms(self, target: int, forms: Sequence[int]) -> list[str]:
-        """What is before, between and after the texts of the forms of a plural."""
+        """The markup before, between and after the texts of the forms of a plural."""
         pieces, place, closing = list[str](), self._starts[target + 1], self._tags(target)[0]
         for form in forms:
             opening, after = self._tags(form)

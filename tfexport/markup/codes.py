@@ -77,7 +77,10 @@ def pair_codes(tokens: Sequence[Token]) -> list[Token]:
 def _end_of_pair(
     name: str, attributes: dict[str, str]
 ) -> tuple[tuple[str, str] | None, bool]:  # fmt: skip
-    """What a code is an end of, and whether it is the beginning; None if it stands alone."""
+    """The kind and the name of the pair that a code belongs to, and whether it begins that.
+
+    The pair is None of a code that stands alone.
+    """
     if name == "x":
         match = _OF_ANGULAR.fullmatch(attributes.get("id", ""))
         return (None, False) if match is None else ((name, match[2]), match[1] == "START")

@@ -240,6 +240,7 @@ def test_built_in_pictures_are_compared_by_tokens_alone(once: Once) -> None:
     assert (quality.samples, quality.agreement, quality.word_loss) == (8, 1, None)
     rows = [array for one in built_in_samples(translator) for array in (one.inputs or {}).values()]
     assert all(array.std() > 0.1 for array in rows)  # there is something to see
+    assert len({array.tobytes() for array in rows}) == 8
 
 
 @pytest.mark.no_model

@@ -120,17 +120,17 @@ def read_for_decoding(
         ConfigError: special ids or embeddings are missing, or the decoding defaults in its files
             are not supported.
     """
-    found = read.read(checkpoint, BUNDLE_IDS, defaults)
-    if not found.config.has_embeddings:
+    model = read.read(checkpoint, BUNDLE_IDS, defaults)
+    if not model.config.has_embeddings:
         raise ConfigError(
             Message(
-                f"{found.name}: the model has no embeddings, so there are no tokens to decode. "
+                f"{model.name}: the model has no embeddings, so there are no tokens to decode. "
                 "Export its teacher-forced graph with ",
                 Option("graph", "forward"),
                 ".",
             )
         )
-    return start_as_files_say(found)
+    return start_as_files_say(model)
 
 
 def read_checkpoint(
@@ -140,13 +140,13 @@ def read_checkpoint(
     check_expect(options, bool(level))
     language_pair = language_pair_of(options, "export")
     progress("reading the checkpoint", 0, 1)
-    found = read_for_decoding(checkpoint, read_options(options, bool(level)))
+    model = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
-    tokenizers.check(found.config)
+    tokenizers.check(model.config)
     subject = CheckpointSubject.of(
-        found, options=graph_options(options), tokenizers=tokenizers, level=level,
+        model, options=graph_options(options), tokenizers=tokenizers, level=level,
         samples=options.get("samples"), expect=options.get("expect"), language_pair=language_pair,
-        reads=reads_texts(options, found.reads_texts),
+        reads=reads_texts(options, model.reads_texts),
     )  # fmt: skip
     if (subject.samples, subject.expect) != (None, None):
         subject.check_languages(translates=subject.expect is not None)
@@ -173,10 +173,10 @@ def verify_checkpoint(
         )  # fmt: skip
     info = info_of_bundle(manifest)
     info.refuse_quantized(bundle)
-    found = read_for_decoding(checkpoint, read_options(options), manifest.config)
-    info.require_same_model(bundle, found.config)
+    model = read_for_decoding(checkpoint, read_options(options), manifest.config)
+    info.require_same_model(bundle, model.config)
     subject = CheckpointSubject.of(
-        found, options=GraphOptions.choose(), level=level,
+        model, options=GraphOptions.choose(), level=level,
         samples=options.get("samples"), expect=options.get("expect"), language_pair=language_pair,
     )  # fmt: skip
     return info.note_own_code(check_bundle(subject, bundle, manifest, progress))

@@ -168,7 +168,11 @@ def verify_module(
             try:
                 decoder = recognised_decoder(call, subject.probe)
             except NotRecognisedError as error:
-                raise BundleError(_unlike(path, "with a known decoder", error)) from error
+                raise BundleError(
+                    f"{path}: was exported from a module with a known decoder; in this one, none "
+                    f"is recognised: {error}. Pass the module that it was exported from, or "
+                    "export this one."
+                ) from error
             subject = replace(subject, decoder=decoder)
         _require_same(subject, path, manifest)
         return check_bundle(subject, path, manifest, progress)
@@ -184,13 +188,6 @@ def _verify_recognised(
             real[name] = options[name]  # type: ignore[literal-required]
     checkpoint = stored_checkpoint(call, path, manifest)
     return verify_checkpoint(path, checkpoint, level, real, call.progress)
-
-
-def _unlike(path: Path, kind: str, error: NotRecognisedError) -> str:
-    return (
-        f"{path}: was exported from a module {kind}; in this one, none is recognised: {error}. "
-        "Pass the module that it was exported from, or export this one."
-    )
 
 
 def _require_same(subject: ModuleSubject, path: Path, manifest: Manifest) -> None:

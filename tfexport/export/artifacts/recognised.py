@@ -76,7 +76,7 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
 
 
 def stored_checkpoint(call: ModuleCall, folder: Path, manifest: Manifest) -> Checkpoint:
-    """What a bundle of a recognised module stores, with a module's forward as the reference.
+    """Read the config and the weights of a recognised module's bundle, to judge by its forward.
 
     Raises:
         BundleError: its weights cannot be read, or it was not exported from such a module.

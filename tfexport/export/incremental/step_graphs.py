@@ -58,8 +58,8 @@ def build_steps(analysis: StateAnalysis, longest: int, fused: bool = True) -> "F
                 torch.zeros(made.shape, dtype=made.dtype)
                 for made in without_values(encoder, each.inputs)
             ]
-    given = [_step_arguments(analysis, run, memory) for run in _SHAPED]
-    shapes = lighten(step, given, longest, fused)
+    arguments = [_step_arguments(analysis, run, memory) for run in _SHAPED]
+    shapes = lighten(step, arguments, longest, fused)
     head = find_head(step, shapes) if fused else None
     return FoundSteps(analysis, step, encoder, head)
 

@@ -101,13 +101,14 @@ def quantize_bundle(
         with new_bundle(output, force) as folder:
             if check is None:
                 progress("quantising", 0, 1)
-                made = _Quantized(original.write(folder))
+                quantized = _Quantized(original.write(folder))
             else:
-                made = _quantise_until_accepted(original, check, folder, accept_loss, progress)
+                quantized = _quantise_until_accepted(original, check, folder, accept_loss, progress)
             final = write_manifest(
-                folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
+                folder,
+                dataclasses.replace(quantized.manifest, quantization=quantized.record(weights)),
             )
-    return QuantizedBundle(Path(output), final, made.quality, made.kept)
+    return QuantizedBundle(Path(output), final, quantized.quality, quantized.kept)
 
 
 def check_weights(weights: str, option: str = "weights") -> None:
@@ -250,15 +251,15 @@ def _quantise_until_accepted(
     ranking: dict[str, float] = {}
     while True:
         progress("quantising", 0, 1)
-        made = original.write(folder, keep)
+        manifest = original.write(folder, keep)
         progress("comparing", 0, 1)
-        quality = check.judge(folder, made)
+        quality = check.judge(folder, manifest)
         if not ranking and not (quality.built_in and quality.passed):
             ranking = original.sensitivities(check, progress)
         worst = [name for name in ranking if name not in keep]
         last = len(keep) == MOST_KEPT or not worst
         if quality.passed or (last and accept_loss):
-            return _Quantized(made, quality, tuple(keep), ranking)
+            return _Quantized(manifest, quality, tuple(keep), ranking)
         if last:
             other = "int8" if original.weights == "int4" else "the float32 bundle"
             own = ", give samples of your own" if quality.built_in else ""

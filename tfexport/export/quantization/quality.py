@@ -88,7 +88,7 @@ class Quality:
 
     @property
     def limits(self) -> str:
-        """What was expected, as a part of a sentence."""
+        """The limits of the check that was made, as a part of a sentence."""
         text = f"at least {self.least_agreement:.0%}"
         if self.bleu_loss is not None:
             text += f" and a loss of at most {MOST_BLEU_LOSS} BLEU"
