@@ -11,7 +11,8 @@ from tests.support.combinations import few_of
 from tfexport.errors import ConfigError, InputError
 from tfexport.markup.document import Markup
 from tfexport.markup.placeholders import Placeholders
-from tfexport.markup.tokens import TagRules, escape
+from tfexport.markup.segments import make_segment
+from tfexport.markup.tokens import Run, TagRules, Token, escape
 from tfexport.runtime.text.sentences import split_text
 
 HTML = Markup("html")
@@ -330,3 +331,31 @@ def test_words_are_read_without_markup() -> None:
 
 def test_text_is_escaped() -> None:
     assert escape("a & b < c > d \"'") == "a &amp; b &lt; c &gt; d \"'"
+
+
+WORDS = (
+    "one",
+    "Zwei.",
+    " ",
+    "  ",
+    "\t",
+    "\N{NO-BREAK SPACE}",
+    "{n}",
+    "%s",
+    "\N{PARTY POPPER}",
+    "'s",
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_piece_of_text_is_read_as_several_are(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(50):
+        pieces = [rng.choice(WORDS) for _ in range(rng.randint(2, 6))]
+        text = "".join(pieces)
+        if not text.strip():
+            continue
+        several = Run([Token("text", piece, text=piece) for piece in pieces])
+        whole = make_segment(Run([Token("text", text, text=text)]), Placeholders(), str)
+        divided = make_segment(several, Placeholders(), str)
+        assert whole == divided, pieces

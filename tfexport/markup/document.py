@@ -4,6 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from tfexport.errors import InputError
@@ -41,6 +42,8 @@ _LINE_OR_STATEMENT = re.compile(
     rf"|{STATEMENT.pattern.replace('(', '(?:', 1)})+)",
     re.DOTALL,
 )
+# One of these is in all that ``_LINE_OR_STATEMENT`` finds.
+_MAY_DIVIDE = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029|{<]")
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ class Markup:
 
 def _plain_tokens(text: str, placeholders: Placeholders) -> list[Token]:
     """The lines of a plain text, between line breaks, statements and messages of several lines."""
+    if not _MAY_DIVIDE.search(text):
+        return [Token("text", text, text=text)]
     tokens, begin = list[Token](), 0
     messages = [span for span in placeholders.messages(text) if "\n" in text[slice(*span)]]
 
@@ -215,7 +220,7 @@ class Document:
     parts: list[str | Segment]
     foreign: Placeholders
 
-    @property
+    @cached_property
     def segments(self) -> list[Segment]:
         """The words."""
         return [part for part in self.parts if isinstance(part, Segment)]
@@ -237,23 +242,19 @@ class Document:
             segment.cut(split(segment.text))
 
     @property
+    def forms(self) -> list[Variant]:
+        """Every variant of every sentence, in order: a row for a model each."""
+        return [
+            variant
+            for segment in self.segments
+            for variants in segment.variants
+            for variant in variants
+        ]
+
+    @property
     def sentences(self) -> list[str]:
-        """The rows for a model: every variant of every sentence, in order."""
-        return [variant.text for variants in self._variants() for variant in variants]
-
-    @property
-    def worded(self) -> list[bool]:
-        """Whether each of ``sentences`` has a letter outside its placeholders."""
-        return [variant.worded for variants in self._variants() for variant in variants]
-
-    @property
-    def optional(self) -> list[bool]:
-        """Whether each of ``sentences`` may be left out, as one that is too long for the model."""
-        return [variant.optional for variants in self._variants() for variant in variants]
-
-    def _variants(self) -> Iterator[list[Variant]]:
-        for segment in self.segments:
-            yield from segment.variants
+        """The texts of ``forms``."""
+        return [form.text for form in self.forms]
 
     def choose(self, rows: Sequence[Row]) -> "Choice":
         """The row of each sentence whose translation has its placeholders.
@@ -262,7 +263,7 @@ class Document:
             rows: the translations of ``sentences``; optional ones that are kept are left out.
         """
         numbers, lost, place = list[int](), dict[int, Variant](), 0
-        forms = [variant for variants in self._variants() for variant in variants]
+        forms = self.forms
         for segment in self.segments:
             firsts, whole = list[int](), list[list[int]]()  # of each sentence
             for variants in segment.variants:
@@ -293,8 +294,7 @@ class Document:
         Raises:
             InputError: a translation that has to be aligned has no attention.
         """
-        forms = [variant for variants in self._variants() for variant in variants]
-        pairs = _pairs(forms, rows, choice)
+        pairs = _pairs(self.forms, rows, choice)
         return "".join(
             part if isinstance(part, str) else _translated(part, pairs) for part in self.parts
         )
@@ -307,6 +307,8 @@ class Document:
         """
         if row.kept:
             return True
+        if not (has_placeholders or variant.literals or variant.left_out):
+            return not self.foreign.find(row.text)
         places = occurrences(row.text, variant.literals.values())
         if places is None:
             return False

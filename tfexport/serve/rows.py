@@ -163,11 +163,11 @@ def prepare(model: Model, asked: Asked) -> Rows:
         languages = model.engine.manifest.languages
         if languages is not None and languages.target_place == "source":
             split_texts = list(map(_marked, split_texts))
-    optional = [flag for document in documents for flag in document.optional]
+    forms = [form for document in documents for form in document.forms]
+    optional = [form.optional for form in forms]
     requests, unknown = _requests(model, asked, split_texts, ids, options, encoded, optional)
     if documents:
-        worded = [flag for document in documents for flag in document.worded]
-        requests = [one if flag else None for one, flag in zip(requests, worded, strict=True)]
+        requests = [one if form.worded else None for one, form in zip(requests, forms, strict=True)]
     else:  # of documents, the rows that are used are counted, by ``assemble``
         model.observer.unknown(sum(unknown))
     model.check_lengths(requests)
