@@ -5,13 +5,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
-from tfexport.markup.dialects import Dialect
-from tfexport.markup.html_reader import read_html
-from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
 from tfexport.markup.placeholders import Placeholders, has_forms, listed, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
@@ -24,11 +21,14 @@ from tfexport.markup.tokens import (
     escape,
     split_runs,
 )
-from tfexport.markup.xml_reader import escape_android, is_android, read_xml, unescape_android
 from tfexport.runtime.results import Term, TranslationResult
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import WORD_MARKS, TextCodec
 from tfexport.runtime.text.sentences import SplitText
+
+if TYPE_CHECKING:  # slow to import, and of one format
+    from tfexport.markup.dialects import Dialect
+    from tfexport.markup.markdown_reader import References
 
 Format = Literal["text", "html", "xml"]
 FORMATS: tuple[Format, ...] = ("text", "html", "xml")
@@ -63,9 +63,9 @@ class Markup:
     format: Format | Literal["markdown"] = "text"
     placeholders: Placeholders | None = None
     rules: TagRules = NO_RULES
-    references: References = field(default_factory=dict, hash=False)
+    references: "References" = field(default_factory=dict, hash=False)
     accelerator: int | None = None
-    dialect: Dialect | None = None
+    dialect: "Dialect | None" = None
 
     def __bool__(self) -> bool:
         return self.format != "text" or self.placeholders is not None
@@ -88,10 +88,7 @@ class Markup:
                 tokens = _with_accelerator(tokens, self.accelerator)
             write: Callable[[str], str] = str
         else:
-            tokens = self.tokens(text)
-            write = escape_markdown if self.format == "markdown" else escape
-            if self.format == "xml" and is_android(text):
-                tokens, write = unescape_android(tokens), escape_android
+            tokens, write = self._read(text)
         parts = [
             part if isinstance(part, str) else make_segment(part, found, write)
             for part in split_runs(tokens)
@@ -106,12 +103,24 @@ class Markup:
         """
         return "\n".join(segment.text for segment in self.read(text).segments)
 
-    def tokens(self, text: str) -> list[Token]:
-        """The tokens of markup; see ``read``."""
+    def _read(self, text: str) -> tuple[list[Token], Callable[[str], str]]:
+        """The tokens of markup, and what makes markup of words; see ``read``."""
+        # The readers are slow to import: each where it is needed.
         if self.format == "markdown":
-            return read_inline(text, self.references, self.rules, self.dialect)
-        reader = read_html if self.format == "html" else read_xml
-        return reader(text, self.rules)
+            from tfexport.markup.markdown_reader import escape_markdown, read_inline  # noqa: PLC0415
+
+            tokens = read_inline(text, self.references, self.rules, self.dialect)
+            return tokens, escape_markdown
+        if self.format == "html":
+            from tfexport.markup.html_reader import read_html  # noqa: PLC0415
+
+            return read_html(text, self.rules), escape
+        from tfexport.markup import xml_reader  # noqa: PLC0415
+
+        tokens = xml_reader.read_xml(text, self.rules)
+        if xml_reader.is_android(text):
+            return xml_reader.unescape_android(tokens), xml_reader.escape_android
+        return tokens, escape
 
 
 def _plain_tokens(text: str, placeholders: Placeholders) -> list[Token]:
