@@ -246,7 +246,7 @@ class SpeechDecoder:
 
     def _made(self, name: str, found: Any) -> RowResult:
         if not isinstance(found, Transcription):
-            return self._failed(found.error)
+            return self._failed(found)
         try:
             self._subtitles.write(name, found)
         except InputError as error:
