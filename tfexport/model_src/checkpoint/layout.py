@@ -64,7 +64,6 @@ class Layout:
             ``tfexport.export.reference.ORIGINALS``, or a dotted module with an ``ORIGINAL``. None
             if there is none.
         no_reference: the reason why there is none.
-        precedence: if several layouts know equally many keys, the one with the highest is used.
     """
 
     name: str
@@ -80,7 +79,6 @@ class Layout:
     reads_texts: bool = False
     reference: str | None = None
     no_reference: str = "tfexport has no original of this layout to run"
-    precedence: int = 0
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is of this layout's own kind."""

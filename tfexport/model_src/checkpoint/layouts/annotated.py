@@ -31,7 +31,7 @@ _TABLE: Entries = {
 }
 # fmt: on
 
-ANNOTATED = Layout(
+LAYOUT = Layout(
     name="annotated",
     title="The Annotated Transformer",
     table=KeyTable(_TABLE, _WORDS),

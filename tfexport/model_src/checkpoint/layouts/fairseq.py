@@ -169,7 +169,7 @@ def prepare_fairseq(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return Prepared(kept, read, values, tuple(problems), tuple(notes))
 
 
-FAIRSEQ = Layout(
+LAYOUT = Layout(
     name="fairseq",
     title="a Transformer of fairseq",
     table=KeyTable(_TABLE, _WORDS),

@@ -162,7 +162,7 @@ def _add_start(kept: dict[str, Tensor], read: dict[str, tuple[str, ...]]) -> dic
     return {"bos_id": start, "pad_id": start}
 
 
-MARIAN_NMT = Layout(
+LAYOUT = Layout(
     name="marian-nmt",
     title="a Transformer of Marian-NMT",
     table=KeyTable(_TABLE, _WORDS),

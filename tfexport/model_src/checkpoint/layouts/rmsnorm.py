@@ -36,7 +36,7 @@ _TABLE: Entries = {
 }
 # fmt: on
 
-RMSNORM = Layout(
+LAYOUT = Layout(
     name="rmsnorm",
     title="the RMSNorm Transformer",
     table=KeyTable(_TABLE, _WORDS),

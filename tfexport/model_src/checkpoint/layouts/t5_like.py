@@ -1,4 +1,4 @@
-"""T5, MT5 and UMT5 of Hugging Face: keys, config.json, tied tables, the scaled output.
+"""T5 and similar models of Hugging Face: keys, config.json, tied tables, the scaled output.
 
 Versions of transformers differ in two points: whether the table of tokens is also the output
 projection, and whether states are multiplied by d_model^-0.5 before it. Before 5, both follow
@@ -144,7 +144,7 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class T5Family:
-    """One of the three families.
+    """One family.
 
     Attributes:
         name: the name of the layout, and the ``model_type``.
@@ -309,34 +309,3 @@ def _read_feed_forward(values: Mapping[str, Any], problems: list[str]) -> dict[s
             f"is_gated_act: {shown(values['is_gated_act'])} contradicts feed_forward_proj {kind!r}"
         )
     return {"activation": activation, "gated_feed_forward": gated}
-
-
-# Version 1.0; and 1.1, FLAN and ByT5, which have gates and a separate output projection.
-T5 = T5Family(
-    name="t5",
-    title="T5 of Hugging Face",
-    tied=True,
-    scaled_by_5=None,
-    feed_forward="relu",
-).layout()
-
-
-# The output projection has its own table.
-MT5 = T5Family(
-    name="mt5",
-    title="MT5 of Hugging Face",
-    tied=False,
-    scaled_by_5=False,
-    feed_forward="gated-gelu",
-).layout()
-
-
-# Each layer has its own table of relative positions.
-UMT5 = T5Family(
-    name="umt5",
-    title="UMT5 of Hugging Face",
-    tied=True,
-    scaled_by_5=True,
-    feed_forward="gated-gelu",
-    every_layer=True,
-).layout()
