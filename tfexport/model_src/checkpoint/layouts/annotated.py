@@ -44,5 +44,5 @@ LAYOUT = Layout(
         "norm_eps": 1e-6,
     },
     required=("num_heads",),
-    reference="annotated",
+    reference="tfexport.export.reference.annotated",
 )

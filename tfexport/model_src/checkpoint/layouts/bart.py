@@ -22,4 +22,6 @@ LAYOUT = BartLike(
     framing={"add_source_bos": True, "add_source_eos": True},
     skipped_rows=2,
     reads_texts=True,
+    tokenizer_class="RobertaTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

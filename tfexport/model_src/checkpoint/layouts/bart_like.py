@@ -244,6 +244,8 @@ class BartLike:
         writes_padding: whether decoding may write the padding token.
         has_start_alone: whether decoding starts from an id other than bos.
         reads_texts: see ``Layout``.
+        tokenizer_class: see ``Layout``.
+        reference: see ``Layout``.
         tables: names of its embedding tables.
         source_vocabulary: the key of config.json with the source's size.
         target_vocabulary: the key with the target's.
@@ -259,6 +261,8 @@ class BartLike:
     writes_padding: bool = True
     has_start_alone: bool = False
     reads_texts: bool = False
+    tokenizer_class: str = ""
+    reference: str | None = None
     tables: Tables = field(default_factory=Tables)
     source_vocabulary: str = "vocab_size"
     target_vocabulary: str = "vocab_size"
@@ -277,7 +281,8 @@ class BartLike:
             prepare=self.prepare,
             generation=self.read_generation,
             reads_texts=self.reads_texts,
-            reference="bart_like",
+            tokenizer_class=self.tokenizer_class,
+            reference=self.reference,
         )
 
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:

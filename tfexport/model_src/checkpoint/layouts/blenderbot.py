@@ -20,4 +20,6 @@ LAYOUT = BartLike(
         "decoder_start_token_id": 1,
     },
     reads_texts=True,
+    tokenizer_class="BlenderbotTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

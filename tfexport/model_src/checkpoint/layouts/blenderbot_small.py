@@ -31,4 +31,6 @@ LAYOUT = BartLike(
     },
     framing={},
     reads_texts=True,
+    tokenizer_class="BlenderbotSmallTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

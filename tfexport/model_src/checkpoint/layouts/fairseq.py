@@ -195,5 +195,5 @@ LAYOUT = Layout(
     model_types=("fairseq",),
     needs_config=True,
     prepare=prepare_fairseq,
-    reference="fairseq",
+    reference="tfexport.export.reference.toolkits:FAIRSEQ",
 )

@@ -32,4 +32,6 @@ LAYOUT = BartLike(
     tables=Tables("model.decoder.output_projection.weight", shared=False, head_always_tied=True),
     source_vocabulary="src_vocab_size",
     target_vocabulary="tgt_vocab_size",
+    tokenizer_class="FSMTTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

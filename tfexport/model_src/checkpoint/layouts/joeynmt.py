@@ -119,5 +119,5 @@ LAYOUT = Layout(
     required=("num_heads", "norm_placement", "scale_embeddings"),
     read_config=read_joey_options,
     model_types=("joeynmt",),
-    reference="joeynmt",
+    reference="tfexport.export.reference.toolkits:JOEYNMT",
 )

@@ -27,4 +27,6 @@ LAYOUT = BartLike(
         "eos_token_id": 2,
         "decoder_start_token_id": 2,
     },
+    tokenizer_class="M2M100Tokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

@@ -23,4 +23,6 @@ LAYOUT = BartLike(
     },
     has_start_alone=True,
     tables=Tables(may_differ=True),
+    tokenizer_class="MarianTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

@@ -183,5 +183,5 @@ LAYOUT = Layout(
     read_config=read_marian_options,
     model_types=("marian-nmt",),
     prepare=prepare_marian,
-    reference="marian_nmt",
+    reference="tfexport.export.reference.toolkits:MARIAN_NMT",
 )

@@ -19,4 +19,6 @@ LAYOUT = BartLike(
         "forced_eos_token_id": 2,
     },
     skipped_rows=2,
+    tokenizer_class="MBartTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

@@ -8,4 +8,6 @@ LAYOUT = T5Family(
     tied=False,
     scaled_by_5=False,
     feed_forward="gated-gelu",
+    tokenizer_class="T5Tokenizer",
+    reference="tfexport.export.reference.t5_like",
 ).layout()

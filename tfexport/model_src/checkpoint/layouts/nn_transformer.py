@@ -54,5 +54,5 @@ LAYOUT = Layout(
     table=KeyTable(_STOCK, WORDS),
     defaults=DEFAULTS,
     required=("num_heads",),
-    reference="stock",
+    reference="tfexport.export.reference.nn_transformer:STOCK",
 )

@@ -37,5 +37,5 @@ LAYOUT = Layout(
         "positions_every_layer": True,
     },
     required=("num_heads", "num_encoder_layers", "num_decoder_layers"),
-    reference="rebuilt",
+    reference="tfexport.export.reference.nn_transformer:REBUILT",
 )

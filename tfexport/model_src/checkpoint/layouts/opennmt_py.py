@@ -172,5 +172,5 @@ LAYOUT = Layout(
     model_types=("opennmt-py",),
     needs_config=True,
     prepare=prepare_opennmt,
-    reference="opennmt_py",
+    reference="tfexport.export.reference.toolkits:OPENNMT_PY",
 )

@@ -23,4 +23,6 @@ LAYOUT = BartLike(
     },
     has_start_alone=True,
     reads_texts=True,
+    tokenizer_class="PegasusTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

@@ -23,4 +23,6 @@ LAYOUT = BartLike(
     },
     skipped_rows=2,
     reads_texts=True,
+    tokenizer_class="PLBartTokenizer",
+    reference="tfexport.export.reference.bart_like",
 ).layout()

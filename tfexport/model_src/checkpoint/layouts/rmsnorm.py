@@ -50,5 +50,5 @@ LAYOUT = Layout(
         "dropout": 0.0,
     },
     required=("num_heads",),
-    reference="rmsnorm",
+    reference="tfexport.export.reference.rmsnorm",
 )

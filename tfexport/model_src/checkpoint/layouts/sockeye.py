@@ -178,5 +178,5 @@ LAYOUT = Layout(
     read_config=read_sockeye_options,
     model_types=("sockeye",),
     prepare=prepare_sockeye,
-    reference="sockeye",
+    reference="tfexport.export.reference.toolkits:SOCKEYE",
 )

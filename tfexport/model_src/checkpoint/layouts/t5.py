@@ -11,4 +11,6 @@ LAYOUT = T5Family(
     tied=True,
     scaled_by_5=None,
     feed_forward="relu",
+    tokenizer_class="T5Tokenizer",
+    reference="tfexport.export.reference.t5_like",
 ).layout()

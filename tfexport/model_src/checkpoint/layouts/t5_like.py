@@ -153,6 +153,8 @@ class T5Family:
         scaled_by_5: whether version 5 of transformers scales the output; None where the config.json
             that it writes has the answer.
         feed_forward: ``feed_forward_proj`` where a config.json lacks it.
+        tokenizer_class: see ``Layout``.
+        reference: see ``Layout``.
         every_layer: each layer has its own table of relative positions.
     """
 
@@ -161,6 +163,8 @@ class T5Family:
     tied: bool
     scaled_by_5: bool | None
     feed_forward: str
+    tokenizer_class: str = ""
+    reference: str | None = None
     every_layer: bool = False
 
     def layout(self) -> Layout:
@@ -178,7 +182,9 @@ class T5Family:
             prepare=self.prepare,
             generation=read_generation,
             reads_texts=True,
-            reference="t5_like",
+            tokenizer_class=self.tokenizer_class,
+            takes_start_token=False,
+            reference=self.reference,
         )
 
     def _defaults(self) -> dict[str, Any]:

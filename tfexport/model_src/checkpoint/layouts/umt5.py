@@ -8,5 +8,7 @@ LAYOUT = T5Family(
     tied=True,
     scaled_by_5=True,
     feed_forward="gated-gelu",
+    tokenizer_class="TokenizersBackend",
     every_layer=True,
+    reference="tfexport.export.reference.t5_like",
 ).layout()
