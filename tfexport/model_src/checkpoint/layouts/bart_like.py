@@ -34,7 +34,7 @@ class Tables:
     """Which tables a family has.
 
     Attributes:
-        head: the key of the output projection.
+        head: the key of the output projection, in which ``{prefix}`` is that of the file's keys.
         shared: both sides have one table.
         may_differ: sides have separate tables if ``share_encoder_decoder_embeddings`` is false.
         head_always_tied: in a file without an output projection it is the target's table, even if
@@ -61,12 +61,12 @@ def share_tables(
     Args:
         tensors: the tensors of the file.
         tables: the embedding tables of the family.
-        prefix: "model." or "".
+        prefix: the prefix of the file's keys, see ``BartLike``, or "".
         config: values of config.json and its class's defaults.
     """
     shared = f"{prefix}shared.weight"
     source, target = (f"{prefix}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
-    head = tables.head if prefix else tables.head.removeprefix("model.")
+    head = tables.head.replace("{prefix}", prefix)
     tied = config.get("tie_word_embeddings") is not False
     tied_head = tied or tables.head_always_tied
     one = tables.shared and not tables.differ(config)
@@ -141,7 +141,7 @@ def read_positions(
     Args:
         tensors: the tensors of the file.
         facts: config values of the family.
-        prefix: "model." or "".
+        prefix: the prefix of the file's keys, see ``BartLike``, or "".
         first: row of tensor2tensor's sinusoids for the first token.
     """
     kind = facts["positions"]
@@ -247,6 +247,7 @@ class BartLike:
         tokenizer_class: see ``Layout``.
         reference: see ``Layout``.
         tables: names of its embedding tables.
+        prefix: of the keys of a model with a head; those of a bare model have none.
         source_vocabulary: the key of config.json with the source's size.
         target_vocabulary: the key with the target's.
     """
@@ -264,6 +265,7 @@ class BartLike:
     tokenizer_class: str = ""
     reference: str | None = None
     tables: Tables = field(default_factory=Tables)
+    prefix: str = "model."
     source_vocabulary: str = "vocab_size"
     target_vocabulary: str = "vocab_size"
 
@@ -272,7 +274,7 @@ class BartLike:
         return Layout(
             name=self.name,
             title=self.title,
-            table=KeyTable(self._entries(), _WORDS),
+            table=KeyTable(self._entries(), {"prefix": {self.prefix: "", "": ""}, **_WORDS}),
             defaults={"mask_fill": float("-inf"), **self.framing},
             required=("num_heads", "activation", "scale_embeddings"),
             read_config=self.read_config,
@@ -329,7 +331,7 @@ class BartLike:
     def prepare(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
         """Tied tables under every name, a saved table of sinusoids checked, no zero bias."""
         given = self._given(config)
-        prefix = "model." if any(name.startswith("model.") for name in tensors) else ""
+        prefix = self.prefix if any(name.startswith(self.prefix) for name in tensors) else ""
         shared = share_tables(tensors, self.tables, prefix, given)
         kept, read = dict(shared.tensors), dict(shared.read)
         for stack in ("encoder", "decoder"):  # of fairseq, from which it was converted
@@ -404,7 +406,6 @@ class BartLike:
         return [f"{it}; transformers {written} does not read the key" for it in unread]
 
     def _entries(self) -> Entries:
-        head = self.tables.head.replace("model.", "{prefix}")
         norm = "token_norm" if self.facts.get("target_embedding_norm") == "tokens" else "norm"
         learned = self.facts["positions"] == "learned"
         rows = RowsFrom(self.skipped_rows if learned else 0)
@@ -414,7 +415,7 @@ class BartLike:
             "{prefix}{of}.embed_positions.weight": ("{of}_embedding.positions.table", rows),
             "{prefix}encoder.layernorm_embedding.{kind}": "source_embedding.norm.{kind}",
             "{prefix}decoder.layernorm_embedding.{kind}": f"target_embedding.{norm}.{{kind}}",
-            head: "output_proj.weight",
+            self.tables.head: "output_proj.weight",
             "final_logits_bias": ("output_proj.bias", SingleRow()),
             **_LAYERS,
         }
@@ -422,7 +423,6 @@ class BartLike:
 
 # fmt: off
 _WORDS = {
-    "prefix": {"model.": "", "": ""},  # of a model with a head, or bare
     "of": {"encoder": "source", "decoder": "target"},
     "attention": {"self_attn": "self_attn", "encoder_attn": "cross_attn"},
     "proj": {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "out_proj"},

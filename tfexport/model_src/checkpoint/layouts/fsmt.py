@@ -29,7 +29,7 @@ LAYOUT = BartLike(
         "decoder_start_token_id": 2,
     },
     # Before transformers 5, the class tied its output projection, which files then lack.
-    tables=Tables("model.decoder.output_projection.weight", shared=False, head_always_tied=True),
+    tables=Tables("{prefix}decoder.output_projection.weight", shared=False, head_always_tied=True),
     source_vocabulary="src_vocab_size",
     target_vocabulary="tgt_vocab_size",
     tokenizer_class="FSMTTokenizer",
