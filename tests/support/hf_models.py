@@ -40,6 +40,7 @@ BART_LIKE = [
     for family in FAMILIES
     if isinstance(getattr(OF_FOLDERS[family].prepare, "__self__", None), BartLike)
 ]
+T5_LIKE = [family for family in FAMILIES if family not in BART_LIKE]
 _BART_SIZES: Mapping[str, Any] = {
     "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 2,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20,
