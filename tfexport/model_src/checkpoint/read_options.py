@@ -45,7 +45,7 @@ def checkpoint_of(
     """
     name = type(model).__name__
     if isinstance(model, Transformer):
-        values, layout = model.config.to_dict(), native.NATIVE.name
+        values, layout = model.config.to_dict(), native.LAYOUT.name
     else:
         values = _read_module(model, name)
     own = _own_config(model)
