@@ -68,10 +68,6 @@ class Carried:
     number: int
 
 
-class Total:
-    """The number of tokens, including the token of this step."""
-
-
 @dataclass(frozen=True)
 class InputSize:
     """The size of an axis of an input: B or S."""
@@ -79,7 +75,7 @@ class InputSize:
     size: Size
 
 
-TOTAL = Total()
+TOTAL: Any = object()  # the number of tokens, including the token of this step
 Rule = Callable[[Program, Any, Rows], Any]
 RULES: dict[Any, Rule] = {}
 # Operators that move values only: a cache is made before them, which is smaller or better placed.
