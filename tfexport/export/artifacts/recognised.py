@@ -34,6 +34,7 @@ from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import recognise_model
 from tfexport.export.recognition.parameters import report_parameters
 from tfexport.export.rounding import log_probs
+from tfexport.export.subject import Reason
 from tfexport.graph_io import INPUT_IDS
 from tfexport.model_src import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -110,15 +111,21 @@ def _as_checkpoint(
     )  # fmt: skip
 
 
-def read_recognised(call: ModuleCall, level: str, options: ExportKeywords) -> CheckpointSubject:
+def read_recognised(
+    call: ModuleCall, level: str, options: ExportKeywords
+) -> CheckpointSubject | Reason:
     """A recognised module as a subject, whose original is its own forward.
 
     Raises:
-        NotRecognisedError: see ``recognised_checkpoint``.
+        ConfigError: options that contradict each other.
+        TokenizerError: the tokenizers do not fit.
     """
-    if str(options.get("samples")).endswith(".npz"):
-        raise NotRecognisedError("samples are rows of arrays, which a module's own steps take")
-    checkpoint = recognised_checkpoint(call, options)
+    try:
+        if str(options.get("samples")).endswith(".npz"):
+            raise NotRecognisedError("samples are rows of arrays, which a module's own steps take")
+        checkpoint = recognised_checkpoint(call, options)
+    except NotRecognisedError as error:
+        return Reason(f"not recognised as a known architecture: {error}")
     report = report_parameters(call.model, checkpoint.state_dict)
     check_expect(options, bool(level))
     tokenizers = choose_module_tokenizers(call.inputs, checkpoint.config, call.facts, options)
