@@ -148,8 +148,9 @@ class ModuleSubject(Subject):
         return {"found": {**describe(model), "portable": self.options.portable}}
 
     def compare(self, folder: Path, manifest: Manifest, progress: Progress) -> ParityReport:
-        """See ``Subject``."""
-        stages, eager = [form.compare for form in self.forms], self.eager
+        """See ``Subject``; the stages are those of the bundle's graphs, whatever is recognised."""
+        every, eager = (*MODULE_FORMS, _STATES, _EMBEDDINGS, _ALIGNMENT), self.eager
+        stages = [form.compare for form in every if form.name in manifest.graphs]
         rows = list(self.examples)
         if self.probe.io.takes_ids:
             plan = plan_bundle(

@@ -30,6 +30,13 @@ from tfexport.typing import PathLike, Progress
 
 
 @dataclass(frozen=True)
+class Reason:
+    """Why a reader makes no subject of a model, or it is not exported so, for a note."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Form:
     """A graph of a subject: one of a bundle, or one that is a file by itself.
 

@@ -16,6 +16,7 @@ from tfexport.cli.console import spell
 from tfexport.errors import ConfigError
 from tfexport.export.parity.eager_run import Eager
 from tfexport.export.reference import find_reference
+from tfexport.export.reference.own_code import OwnCode
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
@@ -203,3 +204,44 @@ def test_checkpoint_that_has_been_read_takes_a_reference(
     assert again.reference is scores
     title = find_reference(again, again.build()).reference.title
     assert re.fullmatch(r"your <lambda>", title)
+
+
+def test_causal_code_is_called_once_for_all_prefixes_of_a_row(
+    model: tutorial.TutorialModel, scores: Scores
+) -> None:
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def counted(source: Tensor, target: Tensor) -> Any:
+        calls.append((source, target))
+        return scores(source, target)
+
+    def decoded(causal: bool) -> Any:
+        always = (lambda source, target: True) if causal else None
+        code = Eager.of(read(model, OwnCode("your code", counted, "reference", always)))
+        calls.clear()
+        return code.decode_random((8, 33))
+
+    by_prefixes, number = decoded(causal=False), len(calls)
+    of_one_call = decoded(causal=True)
+    lengths = len({len(row) for row in of_one_call.case.rows})
+    assert len(calls) < number / 2
+    assert sum(target.size(1) == 1 for _, target in calls) == lengths, "the first token, alone"
+    assert not any((target[:, 1:] == PAD).any() for _, target in calls)
+    assert (of_one_call.tokens == by_prefixes.tokens).all()
+    assert PAD in of_one_call.tokens, "the code is not to see it"
+    torch.testing.assert_close(of_one_call.logits, by_prefixes.logits, atol=1e-5, rtol=1e-5)
+
+
+def test_causal_code_is_called_for_other_tokens_and_for_lengths_of_another_branch(
+    model: tutorial.TutorialModel, scores: Scores
+) -> None:
+    def other(source: Tensor, target: Tensor) -> Tensor:
+        logits: Tensor = scores(source, target)
+        return logits.roll(7 if target.size(1) == 9 else 1, dims=-1)
+
+    def decoded(causal: bool) -> Any:
+        but_nine = (lambda source, target: target.size(1) != 9) if causal else None
+        code = Eager.of(read(model, OwnCode("your code", other, "reference", but_nine)))
+        return code.decode_random((2, 7))
+
+    assert (decoded(causal=True).tokens == decoded(causal=False).tokens).all()

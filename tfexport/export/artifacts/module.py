@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -39,15 +39,15 @@ from tfexport.export.artifacts.recognised import (
     read_recognised,
     stored_checkpoint,
 )
-from tfexport.export.artifacts.recognised_decoder import recognised_decoder
+from tfexport.export.artifacts.recognised_decoder import with_decoder
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.module_subject import MODULE_FORMS, ModuleSubject
 from tfexport.export.modules.contract import in_eval
 from tfexport.export.parity.module import compare_module_file
 from tfexport.export.passes.weights import share_transposed
-from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
+from tfexport.export.subject import Reason
 from tfexport.graph_io import INPUT_IDS
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.typing import Progress
@@ -91,21 +91,13 @@ def export_known(
         return replace(result, notes=(*result.notes, note))
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why a module was not exported in one of the ways, for a note of the result."""
-
-    text: str
-
-
 def _write_recognised(
     call: ModuleCall, output: Output, options: ExportKeywords
 ) -> ExportResult | Reason:
     """Write the bundle of a module that is recognised whole."""
     try:
-        return write_bundle(read_recognised(call, output.level, options), output)
-    except NotRecognisedError as error:
-        return Reason(f"not recognised as a known architecture: {error}")
+        subject = read_recognised(call, output.level, options)
+        return subject if isinstance(subject, Reason) else write_bundle(subject, output)
     except ParityError as error:
         return Reason(f"recognised, but {error}")
     except (ConfigError, ExportError, InputError) as error:
@@ -118,18 +110,12 @@ def _write_with_decoder(
 ) -> ExportResult | Reason:
     """Write the bundle of found steps with the decoder that is recognised."""
     try:
-        decoder = recognised_decoder(call, subject.probe)
-        result = write_bundle(replace(subject, decoder=decoder), output)
-    except NotRecognisedError as error:
-        return Reason(f"nor is its decoder: {error}")
+        recognised = with_decoder(call, subject)
+        return recognised if isinstance(recognised, Reason) else write_bundle(recognised, output)
     except OutputExistsError:
         raise
     except TfexportError as error:  # the found steps are as good, or fail in the same way
         return Reason(f"its decoder is recognised, but {error}")
-    if not decoder.why_no_layers:
-        return result
-    note = f"its encoder stays in onnxruntime: {decoder.why_no_layers}"
-    return replace(result, notes=(*result.notes, note))
 
 
 def verify_module(
@@ -164,16 +150,6 @@ def verify_module(
             if name in options:
                 given[name] = options[name]  # type: ignore[literal-required]
         subject = read_module(call, level, given)
-        if manifest.transformer is not None:
-            try:
-                decoder = recognised_decoder(call, subject.probe)
-            except NotRecognisedError as error:
-                raise BundleError(
-                    f"{path}: was exported from a module with a known decoder; in this one, none "
-                    f"is recognised: {error}. Pass the module that it was exported from, or "
-                    "export this one."
-                ) from error
-            subject = replace(subject, decoder=decoder)
         _require_same(subject, path, manifest)
         return check_bundle(subject, path, manifest, progress)
 

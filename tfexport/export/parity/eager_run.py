@@ -3,7 +3,8 @@
 Axes: B batch, S source, T target, V vocabulary, E model width.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -153,26 +154,59 @@ class Eager:
         """
         return isinstance(self.reference, OwnCodeReference)
 
+    @property
+    def is_causal(self) -> bool:
+        """Whether one call of the user's code gives the logits of every prefix."""
+        return isinstance(self.reference, OwnCodeReference) and self.reference.causal
+
     def decode_by_rules(self, run: EagerRun) -> EagerRun:
         """The same batch by the model's own rules; its logits are those of allowed tokens."""
         if self.rules == NO_RULES:
             return run
         return run.once("by rules", run.tokens, lambda: self.decode(run.case, self.rules))
 
+    def knowing(
+        self, memory: torch.Tensor, mask: torch.Tensor, prefixes: Sequence[torch.Tensor]
+    ) -> contextlib.AbstractContextManager[None]:
+        """See ``OwnCodeReference.knowing``; other references are run for every prefix."""
+        if isinstance(self.reference, OwnCodeReference):
+            return self.reference.knowing(memory, mask, prefixes)
+        return contextlib.nullcontext()
+
+    def _draft(self, case: Case, rules: GreedyRules, count: int) -> torch.Tensor:
+        """Decoder ids (B, T) as the project's modules decode greedily, with a cache."""
+        hidden, cross = self.model.encode(case.ids, case.mask)
+        past = self.model.decoder.empty_cache(hidden)
+        ids = torch.full((len(case.rows), 1), self.config.special_ids.decoder_start)
+        for step in range(count - 1):
+            logits, past = self.model.step(ids[:, -1:], past, cross, case.mask)
+            last = logits[:, -1]
+            last = last if rules == NO_RULES else rules.apply(last, step, count)
+            ids = torch.cat([ids, last.argmax(-1, keepdim=True)], dim=1)
+        return ids
+
     def decode(self, case: Case, rules: GreedyRules = NO_RULES) -> EagerRun:
-        """Decode greedily without a cache: all of the prefix is computed again for every token."""
+        """Decode greedily without a cache: all of the prefix is computed again for every token.
+
+        Of causal code, one call over what the project's modules decode gives the logits of each
+        prefix, as far as the code chooses the same tokens.
+        """
         config, special_ids = self.config, self.config.special_ids
         memory = self.reference.encode(case.ids, case.mask)
         hidden = self.model.encode(case.ids, case.mask)[0] if self.runs_own_code else memory
         count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
         prefix = torch.full((len(case.rows), 1), special_ids.decoder_start)
         free, logits = [], []
-        for step in range(count):
-            last = self.reference.decode(memory, case.mask, prefix, last_only=True)[:, -1]
-            free.append(last)
-            last = last if rules == NO_RULES else rules.apply(last, step, count)
-            logits.append(last)
-            prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
+        draft = self._draft(case, rules, count) if self.is_causal else prefix
+        # The first token is run alone too: code may take another branch for it.
+        expected = [draft[:, :length] for length in range(2, draft.size(1) + 1)]
+        with self.knowing(memory, case.mask, expected):
+            for step in range(count):
+                last = self.reference.decode(memory, case.mask, prefix, last_only=True)[:, -1]
+                free.append(last)
+                last = last if rules == NO_RULES else rules.apply(last, step, count)
+                logits.append(last)
+                prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
         noise = self._noise(case, hidden, prefix[:, :-1], torch.stack(free, dim=1))
         found = torch.stack(logits, dim=1).numpy()
         return EagerRun(case, hidden, prefix[:, 1:].numpy(), found, special_ids, noise)
@@ -198,7 +232,10 @@ class Eager:
             return [torch.cat(each) for each in zip(*parts, strict=True)]
 
         found = [*self.compared(logits), *([] if own else [hidden[:rows][keep]])]
-        others: list[Compute] = [compute, alone]
+        # Rows of causal code are computed in one call, and those of other lengths alone already.
+        others: list[Compute] = [] if self.is_causal else [compute]
+        if not own or len(mask.sum(1).unique()) < len(mask):
+            others.append(alone)
         of_logits, of_log_probs, *of_states = self.rounding.measure(
             compute, [each.numpy() for each in found], others
         )

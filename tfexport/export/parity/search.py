@@ -143,8 +143,9 @@ def compare_beams(eager: Eager, run: EagerRun, model: Model) -> Iterator[Compari
     def score(prefixes: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         memory = eager.reference.encode(run.case.ids, run.case.mask)
         memory = memory.repeat_interleave(beams, dim=0)
-        for each in prefixes:
-            yield eager.reference.decode(memory, mask, each, last_only=True)[:, -1]
+        with eager.knowing(memory, mask, prefixes):
+            for each in prefixes:
+                yield eager.reference.decode(memory, mask, each, last_only=True)[:, -1]
 
     longest = eager.config.longest
     steps = STEPS if longest is None else min(STEPS, longest)

@@ -81,6 +81,8 @@ def find_reference(checkpoint: Checkpoint, model: Transformer) -> ChosenReferenc
 
 
 def _handed_in(given: Callable[..., Any], checkpoint: Checkpoint) -> OwnCode:
+    if isinstance(given, OwnCode):
+        return given
     if not isinstance(given, nn.Module):
         name = getattr(given, "__qualname__", type(given).__name__).rpartition("<locals>.")[2]
         return OwnCode(f"your {name}", given, "reference")
