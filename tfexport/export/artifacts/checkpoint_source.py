@@ -34,10 +34,10 @@ from tfexport.export.artifacts.keywords import (
 from tfexport.export.checkpoint_subject import CheckpointSubject
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.report import ParityReport
-from tfexport.export.text.model_tokenizers import find_in_folder
+from tfexport.export.text.model_tokenizers import find_model_tokenizers
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
-from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions, folder_of
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions, files_of
 from tfexport.model_src.config import BUNDLE_IDS
 from tfexport.typing import Progress
 
@@ -63,9 +63,10 @@ def start_as_files_say(found: Checkpoint) -> Checkpoint:
 def needs_language(checkpoint: Checkpoint) -> bool:
     """Whether decoding starts with a target language that the model's files do not set."""
     languages = None
-    if checkpoint.path is not None and checkpoint.own_config:
+    kind = checkpoint.own_config.get("model_type")
+    if checkpoint.path is not None and isinstance(kind, str):
         with contextlib.suppress(TokenizerError, MissingDependencyError):  # then it takes ids
-            found = find_in_folder(checkpoint.path.parent)
+            found = find_model_tokenizers(checkpoint.path.parent, kind, checkpoint.own_config)
             languages = found.languages if found is not None else None
     if languages is None:
         return False
@@ -141,7 +142,7 @@ def read_checkpoint(
     language_pair = language_pair_of(options, "export")
     progress("reading the checkpoint", 0, 1)
     model = read_for_decoding(checkpoint, read_options(options, bool(level)))
-    tokenizers = tokenizer_files(options, folder_of(checkpoint))
+    tokenizers = tokenizer_files(options, files_of(checkpoint))
     tokenizers.check(model.config)
     subject = CheckpointSubject.of(
         model, options=graph_options(options), tokenizers=tokenizers, level=level,

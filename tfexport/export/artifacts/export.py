@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import cast
 
@@ -34,6 +35,7 @@ from tfexport.export.named_code import users_code
 from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.quantization.bundle import check_weights
 from tfexport.export.report import ParityReport
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.runtime.model.native_engine import pack_new
 from tfexport.typing import PathLike, Progress, Unpack, silent
@@ -92,6 +94,8 @@ def export(
     check_keywords("export", options, ExportKeywords)
     if isinstance(model, nn.Module):
         model = unwrapped(model, called_by_user=options.get("forward") is not None)
+    elif isinstance(model, str | os.PathLike):
+        model = CheckpointFiles.of(model)
     if graph is not None and graph not in (known := (*file_forms(), *TORCH_FILES)):
         text = f": {shown(graph)} is not one of {', '.join(map(repr, known))}"
         raise ConfigError(Message(Option("graph"), text))
@@ -155,6 +159,8 @@ def verify(
     check_keywords("verify", options, VerifyKeywords)
     if isinstance(model, nn.Module):
         model = unwrapped(model, called_by_user=options.get("forward") is not None)
+    elif isinstance(model, str | os.PathLike):
+        model = CheckpointFiles.of(model)
     level, progress, path = read_level(level), progress or silent, Path(artifact)
     _check_verified(model, options)
     with users_code(model, options.get("forward"), options.get("reference")):

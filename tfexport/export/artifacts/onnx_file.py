@@ -45,7 +45,8 @@ from tfexport.export.quiet import quiet
 from tfexport.export.subject import Form
 from tfexport.export.text.text_graphs import OLDEST_OPSET, TEXTS, add_text, check_reproduced
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
-from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
+from tfexport.model_src.checkpoint.files import CheckpointFiles
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, files_of
 from tfexport.typing import Progress
 
 _MAX_FILE_BYTES = 2**31 - 1  # protobuf's limit for one message
@@ -59,13 +60,13 @@ class GraphContents:
         form: the form of the graph.
         subject: the model, with the tokenizers to merge into the graph; none for a graph of ids.
         lines: texts on which the tokenizers' operators are compared.
-        folder: of the checkpoint; None if it is not of a file.
+        files: of the checkpoint; None if it is not of a file.
     """
 
     form: Form
     subject: CheckpointSubject
     lines: tuple[str, ...]
-    folder: Path | None
+    files: CheckpointFiles | None
 
 
 def export_graph(
@@ -131,7 +132,7 @@ def read_contents(
         problem = f"text needs {OLDEST_OPSET} or more, not {of_graph.opset}"
         raise ConfigError(Message(Problem("opset", problem)))
     lines = tuple(_lines(options, output.weights is not None))
-    level, progress = output.level, output.progress
+    level, progress, files = output.level, output.progress, files_of(checkpoint)
     progress("reading the checkpoint", 0, 1)
     read = read_options(options, bool(level))
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
@@ -149,12 +150,12 @@ def read_contents(
     tokenizers = TokenizerFiles()
     if options.get("text"):
         progress("comparing the tokenizer", 0, 1)
-        tokenizers = tokenizer_files(options, folder_of(checkpoint))
+        tokenizers = tokenizer_files(options, files)
         check_reproduced(tokenizers, found.config, lines)
     subject = CheckpointSubject.of(
         found, options=of_graph, tokenizers=tokenizers, level=level, extras=extras
     )
-    return GraphContents(form, subject, lines, folder_of(checkpoint))
+    return GraphContents(form, subject, lines, files)
 
 
 def build_graph(contents: GraphContents, progress: Progress) -> ir.Model:
@@ -230,7 +231,7 @@ def _judged(contents: GraphContents, options: ExportKeywords) -> CheckpointSubje
     if samples is None:
         return None
     checkpoint = contents.subject.checkpoint
-    tokenizers = tokenizer_files(options, contents.folder)
+    tokenizers = tokenizer_files(options, contents.files)
     tokenizers.check(checkpoint.config)
     subject = CheckpointSubject.of(
         checkpoint, options=contents.subject.options, tokenizers=tokenizers, level="",
@@ -301,7 +302,7 @@ def verify_graph(
         found = read.read(checkpoint, defaults=info.config)
     info.require_same_model(path, found.config)
     if TEXTS in info.inputs:
-        tokenizers = choose_tokenizers(folder=folder_of(checkpoint))
+        tokenizers = choose_tokenizers(folder=files_of(checkpoint))
         texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
         return info.note_own_code(compare_text(path, tokenizers, found, texts, progress))
     assert form.spec is not None

@@ -41,6 +41,7 @@ from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.parity.plan import ComparisonPlan, plan_file
 from tfexport.export.quiet import quiet
+from tfexport.model_src.build import copy_sharing
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
 from tfexport.model_src.config import BUNDLE_IDS
@@ -89,7 +90,7 @@ def export_torch_file(
     progress("reading the checkpoint", 0, 1)
     found = _read(checkpoint, kind, read_options(options, bool(level)))
     check_greedy_file(found)
-    model = found.build()
+    model = found.model()
     progress(f"exporting to {kind}", 0, 1)
     try:
         with quiet(), torch.no_grad():
@@ -151,6 +152,7 @@ def _script(model: Transformer, rules: GreedyRules) -> torch.jit.ScriptModule:
 
 
 def _program(model: Transformer, rules: GreedyRules) -> ExportedProgram:
+    model = copy_sharing(model)
     _share_buffers(model)
     _drop_dropout(model)
     ids = torch.ones((2, 5), dtype=torch.int64)
