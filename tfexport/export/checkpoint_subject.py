@@ -55,6 +55,7 @@ class Extras:
     """Optional inputs and outputs of a graph file.
 
     Attributes:
+        text: a text as the input and as the output, in place of ids.
         output_attentions: an output, the cross-attention weights.
         attention_biases: three inputs, added to the attention scores.
         log_probs: an output, the log-softmax of the logits.
@@ -63,6 +64,7 @@ class Extras:
     output_attentions: bool = False
     attention_biases: bool = False
     log_probs: bool = False
+    text: bool = False
 
     @classmethod
     def of(cls, names: Collection[str]) -> "Extras":
