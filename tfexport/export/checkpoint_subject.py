@@ -55,6 +55,7 @@ class Extras:
     """Optional inputs and outputs of a graph file.
 
     Attributes:
+        text: a text as the input and as the output, in place of ids.
         output_attentions: an output, the cross-attention weights.
         attention_biases: three inputs, added to the attention scores.
         log_probs: an output, the log-softmax of the logits.
@@ -63,6 +64,7 @@ class Extras:
     output_attentions: bool = False
     attention_biases: bool = False
     log_probs: bool = False
+    text: bool = False
 
     @classmethod
     def of(cls, names: Collection[str]) -> "Extras":
@@ -89,9 +91,6 @@ class CheckpointSubject(Subject):
     extras: Extras = Extras()
     max_target_length: int | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict)
-    _models: dict[type[Attention], Transformer] = field(
-        default_factory=dict, init=False, repr=False
-    )
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, **fields: Any) -> "CheckpointSubject":
@@ -122,11 +121,8 @@ class CheckpointSubject(Subject):
         return tuple(form for form in BUNDLE_FORMS if form.exists_for(self))
 
     def model(self, attention_class: type[Attention] | None = None) -> Transformer:
-        """The model with a class of attention, by default that of the options; built once."""
-        chosen = attention_class or self.options.attention_class
-        if chosen not in self._models:
-            self._models[chosen] = self.checkpoint.build(chosen)
-        return self._models[chosen]
+        """The model with a class of attention, by default that of the options."""
+        return self.checkpoint.model(attention_class or self.options.attention_class)
 
     def weights(self) -> Mapping[str, Tensor]:
         """See ``Subject``."""

@@ -25,6 +25,7 @@ from tfexport.export.artifacts.bundle import check_bundle, write_bundle
 from tfexport.export.artifacts.checkpoint_source import verify_checkpoint
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
+from tfexport.export.artifacts.module_script import write_script
 from tfexport.export.artifacts.module_source import (
     ModuleCall,
     ModuleFacts,
@@ -33,7 +34,14 @@ from tfexport.export.artifacts.module_source import (
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
-from tfexport.export.artifacts.option_rules import BUNDLE, BY_METHODS, CALL, LANGUAGES, Output
+from tfexport.export.artifacts.option_rules import (
+    BUNDLE,
+    BY_METHODS,
+    CALL,
+    LANGUAGES,
+    TORCHSCRIPT,
+    Output,
+)
 from tfexport.export.artifacts.recognised import (
     is_recognised,
     read_recognised,
@@ -54,7 +62,7 @@ from tfexport.typing import Progress
 
 
 def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
-    """Export a module to a bundle or graph, by its forward or by the methods of docs/modules.md.
+    """Export a module to a bundle or file, by its forward or by the methods of docs/modules.md.
 
     Dynamic axes are found by running the module. The graphs are compared with the module's own
     code, one row at a time. See ``export``.
@@ -71,10 +79,13 @@ def export_known(
 
     Its forward is recognised whole, or its decoder is, or its steps are found.
     """
+    if output.kind == TORCHSCRIPT:  # which has torch's operators alone
+        options = {**options, "portable": True}
     with in_eval(model), suited_threads(model):
         call = read_call(model, options.get("inputs"), facts, options, output.progress)
         if output.kind != BUNDLE:
-            return _write_file(read_module(call, output.level, options), output)
+            write = write_script if output.kind == TORCHSCRIPT else _write_file
+            return write(read_module(call, output.level, options), output)
         if call.by_methods or not options.get("recognise", True):
             return write_bundle(read_module(call, output.level, options), output)
         result = _write_recognised(call, output, options)

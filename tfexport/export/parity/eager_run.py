@@ -129,7 +129,7 @@ class Eager:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Eager":
         """Build both from a checkpoint."""
-        model = checkpoint.build()
+        model = checkpoint.model()
         found = find_reference(checkpoint, model)
         rules = GreedyRules.of(checkpoint.read_generation().defaults)
         return cls(checkpoint.config, model, found.reference, found.not_run, rules)

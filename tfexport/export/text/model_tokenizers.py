@@ -1,13 +1,12 @@
 """Finding the tokenizers of a Hugging Face folder by its model type and its files."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import Message, Option, TokenizerError, shown
+from tfexport.errors import CheckpointError, Message, Option, TokenizerError, shown
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.byt5 import find_byt5
 from tfexport.export.text.families.folder import ModelFolder
@@ -19,7 +18,9 @@ from tfexport.export.text.families.tokenizers_library import (
     find_installed,
     find_rebuilt,
 )
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.layouts import layouts_of
+from tfexport.typing import PathLike
 
 # Names of tokenizer files. A folder with none of these files has no tokenizer.
 _FILES = (
@@ -45,24 +46,25 @@ FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
 }
 
 
-def find_in_folder(folder: Path, by_model: bool = False) -> ModelTokenizers | None:
+def find_in_folder(folder: PathLike, by_model: bool = False) -> ModelTokenizers | None:
     """Find the tokenizers in a checkpoint's folder, if its config.json names a known model type.
 
     Args:
-        folder: of the checkpoint.
+        folder: of the checkpoint, or the path of its file.
         by_model: whether the folder's SentencePiece model splits text, with all of its rules.
 
     Raises:
         TokenizerError: see ``find_model_tokenizers``.
     """
+    files = CheckpointFiles.of(folder)
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = files.config
+    except CheckpointError:
         return None  # reading the checkpoint reports the problem
-    model_type = config.get("model_type") if isinstance(config, dict) else None
+    model_type = config.get("model_type")
     if not isinstance(model_type, str):
         return None
-    return find_model_tokenizers(folder, model_type, config, by_model)
+    return find_model_tokenizers(files.folder, model_type, config, by_model)
 
 
 def find_model_tokenizers(

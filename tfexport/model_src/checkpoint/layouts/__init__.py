@@ -30,7 +30,8 @@ def register_layout(layout: Layout) -> None:
 
 def layouts_of(config: Mapping[str, Any]) -> list[Layout]:
     """The layouts whose own kind of config.json this is, by its ``model_type``."""
-    return [layout for layout in LAYOUTS.values() if layout.recognises(config)]
+    kind = config.get("model_type")
+    return [layout for layout in LAYOUTS.values() if kind in layout.model_types]
 
 
 def require_layout_name(name: str | None) -> None:
