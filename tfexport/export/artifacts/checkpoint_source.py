@@ -36,9 +36,8 @@ from tfexport.export.artifacts.option_rules import BUNDLE, TORCH_FILES, TORCHSCR
 from tfexport.export.checkpoint_subject import (
     CheckpointSubject,
     Extras,
-    file_form,
-    file_forms,
 )
+from tfexport.export.forms import file_form, file_forms
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.report import ParityReport
 from tfexport.export.text.model_tokenizers import find_model_tokenizers

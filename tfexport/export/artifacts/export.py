@@ -27,7 +27,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_file import verify_torch_file, write_torch_file
 from tfexport.export.artifacts.transformers_model import export_transformers, verify_transformers
 from tfexport.export.artifacts.transformers_source import find_transformers
-from tfexport.export.checkpoint_subject import file_forms
+from tfexport.export.forms import file_forms
 from tfexport.export.modules.wrappers import unwrapped
 from tfexport.export.named_code import users_code
 from tfexport.export.parity.plan import FULL, read_level

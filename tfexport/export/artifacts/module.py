@@ -49,9 +49,10 @@ from tfexport.export.artifacts.recognised import (
 )
 from tfexport.export.artifacts.recognised_decoder import with_decoder
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.module_subject import MODULE_FORMS, ModuleSubject
+from tfexport.export.forms import file_form
+from tfexport.export.module_subject import ModuleSubject
 from tfexport.export.modules.contract import in_eval
-from tfexport.export.parity.module import compare_module_file
+from tfexport.export.parity.bundle import compare_file
 from tfexport.export.passes.weights import share_transposed
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
@@ -200,7 +201,7 @@ def _write_file(subject: ModuleSubject, output: Output) -> ExportResult:
     """Export the greedy search as one file, and compare it with the module's own code."""
     subject.refuse_limits(output.path)
     progress = output.progress
-    (form,) = [form for form in MODULE_FORMS if form.name == output.kind]
+    form = file_form(output.kind)
     progress(f"exporting {form.filename}", 0, 1)
     model = subject.export(form)
     share_transposed([model])
@@ -209,7 +210,8 @@ def _write_file(subject: ModuleSubject, output: Output) -> ExportResult:
     with new_file(output.path, output.force) as path:
         ir.save(model, path)
         if subject.level:
-            report = compare_module_file(subject.eager, path, subject.examples, progress)
+            spec, plan = subject.generate_spec, subject.plan_file(progress)
+            report = compare_file(subject.eager, path, spec, form.compare, plan)
             report.require(str(output.path))
         info = ArtifactInfo(
             form.name,

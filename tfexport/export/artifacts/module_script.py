@@ -66,7 +66,7 @@ def write_script(subject: ModuleSubject, output: Output) -> ExportResult:
         if subject.level:
             with quiet():
                 loaded = torch.jit.load(path)
-            report = compare_module_script(subject.eager, loaded, subject.examples, progress)
+            report = compare_module_script(subject.eager, loaded, subject.plan_file(progress))
             report.require(str(output.path))
             summary = report.summary()
             info = ArtifactInfo(TORCHSCRIPT, config, summary, written_with=info.written_with)

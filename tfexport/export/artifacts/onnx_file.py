@@ -27,13 +27,17 @@ from tfexport.export.artifacts.keywords import (
 )
 from tfexport.export.artifacts.option_rules import Output
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.checkpoint_subject import CheckpointSubject, Extras, file_form
-from tfexport.export.parity import ParityReport, compare_text
+from tfexport.export.checkpoint_subject import CheckpointSubject, Extras
+from tfexport.export.forms import file_form
+from tfexport.export.graph_options import GraphOptions
+from tfexport.export.parity.bundle import compare_file
 from tfexport.export.parity.plan import FULL, ComparisonPlan, plan_file, read_pairs
+from tfexport.export.parity.text import compare_text
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.weights import share_transposed
 from tfexport.export.quantization.graphs import quantize_graphs
 from tfexport.export.quiet import quiet
+from tfexport.export.report import ParityReport
 from tfexport.export.text.text_graphs import TEXTS, add_text, check_reproduced
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, files_of
@@ -111,16 +115,15 @@ def _compare(
     Raises:
         ParityError: they differ.
     """
-    checkpoint, progress, form = subject.checkpoint, output.progress, file_form(output.kind)
+    progress, form, eager = output.progress, file_form(output.kind), subject.eager
     ir.save(model, path)
     assert form.spec is not None
-    spec = form.spec(checkpoint.config, subject.extras)
     plan = ComparisonPlan(subject.level or FULL, progress=progress)
-    report: ParityReport = form.compare(path, spec, checkpoint, plan)
+    report = compare_file(eager, path, form.spec(subject), form.compare, plan, form.decodes)
     report.require(str(output.path))
     if subject.extras.text:
-        onnx.save_model(add_text(model, subject.tokenizers, checkpoint.config), path)
-        of_text = compare_text(path, subject.tokenizers, checkpoint, lines, progress)
+        onnx.save_model(add_text(model, subject.tokenizers, subject.checkpoint.config), path)
+        of_text = compare_text(path, subject.tokenizers, eager, lines, progress)
         report.comparisons.extend(of_text.comparisons)
         report.require(str(output.path))
     return report
@@ -203,14 +206,15 @@ def verify_graph(
     form, names = file_form(info.kind), {*info.inputs, *info.outputs}
     found = read_for(info.kind, checkpoint, read, info.config)
     info.require_same_model(path, found.config)
+    subject = CheckpointSubject.of(found, options=GraphOptions(), extras=Extras.of(names))
     if TEXTS in info.inputs:
         tokenizers = choose_tokenizers(folder=files_of(checkpoint))
         texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
-        return info.note_own_code(compare_text(path, tokenizers, found, texts, progress))
+        return info.note_own_code(compare_text(path, tokenizers, subject.eager, texts, progress))
     assert form.spec is not None
-    spec = form.spec(found.config, Extras.of(names))
+    spec = form.spec(subject)
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs do not match this checkpoint.")
     plan = plan_file(path.name, found.config, level, samples, progress)
-    report: ParityReport = form.compare(path, spec, found, plan)
+    report = compare_file(subject.eager, path, spec, form.compare, plan, form.decodes)
     return info.note_own_code(report)

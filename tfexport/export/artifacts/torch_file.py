@@ -32,9 +32,11 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.export.checkpoint_subject import CheckpointSubject
 from tfexport.export.graphs.step_model import GreedyRules
-from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
+from tfexport.export.parity.checkpoint import EagerCheckpoint
+from tfexport.export.parity.forward import compare_program, compare_torchscript
 from tfexport.export.parity.plan import ComparisonPlan, plan_file
 from tfexport.export.quiet import quiet
+from tfexport.export.report import ParityReport
 from tfexport.model_src.build import copy_sharing
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
@@ -177,8 +179,9 @@ def _compare(path: Path, kind: str, checkpoint: Checkpoint, plan: ComparisonPlan
     """Load the file as its users will, and compare."""
     with quiet():
         try:
+            eager = EagerCheckpoint(checkpoint)
             if kind == TORCH_EXPORT:
-                return compare_program(torch.export.load(path).module(), checkpoint, plan)
-            return compare_torchscript(torch.jit.load(path), checkpoint, plan)
+                return compare_program(torch.export.load(path).module(), eager, plan)
+            return compare_torchscript(torch.jit.load(path), eager, plan)
         except (RuntimeError, AssertionError, IndexError, torch.jit.Error) as error:
             raise BundleError(f"{path}: torch cannot run it: {error}") from error
