@@ -15,7 +15,7 @@ from tfexport.errors import InputError
 from tfexport.markup.dialects import DIALECTS, Dialect
 from tfexport.markup.directives import DIRECTIVES, formats_of
 from tfexport.markup.document import Markup, Row
-from tfexport.markup.files import FileFormat, FileOptions, _po_lines, read_file
+from tfexport.markup.files import FileFormat, _po_lines, read_file
 from tfexport.markup.placeholders import Placeholders
 from tfexport.markup.tokens import TagRules
 from tfexport.runtime.text.sentences import split_text
@@ -747,7 +747,7 @@ msgstr ""
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_translations_may_be_marked_as_drafts(newline: str) -> None:
     content = FUZZY.replace("\n", newline)
-    file = read_file(content, "po", Markup(), FileOptions(fuzzy=True))
+    file = read_file(content, "po", Markup(), fuzzy=True)
     made = file.write(["ONE %s", "TWO", None])
     wanted = FUZZY.replace("#, c-format", "#, fuzzy, c-format")
     wanted = wanted.replace('one %s"\nmsgstr ""', 'one %s"\nmsgstr "ONE %s"')

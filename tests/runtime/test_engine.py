@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,9 @@ import pytest
 from tests.support.combinations import few_of
 from tfexport.errors import BundleError, InputError
 from tfexport.runtime import Translator
-from tfexport.runtime.engine import Engine, Hypotheses, requests_of
+from tfexport.runtime.engine import Engine, Hypotheses, Job, requests_of
 from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.scheduler import Scheduler
-from tfexport.runtime.search import Request
 
 ROWS = [[5, 6], [7], [8, 9, 4]]
 
@@ -101,11 +99,11 @@ def test_first_results_of_a_stream_come_before_much_is_read(engine: Engine) -> N
     options, _ = engine.resolver.resolve({"max_length": 2, "batch_size": 4})
     told, read = list[int](), 0
 
-    def jobs() -> Iterator[_Job]:
+    def jobs() -> Iterator[Job]:
         nonlocal read
         for number in range(300):
             read += 1
-            yield _Job(engine.request([5 + number % 9], number, (), options, as_ids=True))
+            yield Job(number, engine.request([5 + number % 9], number, (), options, as_ids=True))
 
     stream = engine.decode_stream(jobs(), options, 64, told.append)
     next(stream)
@@ -113,11 +111,6 @@ def test_first_results_of_a_stream_come_before_much_is_read(engine: Engine) -> N
     assert 1 + sum(1 for _ in stream) == 300
     assert sum(told) == 300
     assert max(told) == 4
-
-
-@dataclass(frozen=True)
-class _Job:
-    request: Request | None
 
 
 USES: dict[str, Callable[[Translator], object]] = {

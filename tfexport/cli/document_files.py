@@ -100,7 +100,7 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     """
     with needs("markup"):
         from tfexport.markup.document import Markup
-        from tfexport.markup.files import FileOptions, read_file
+        from tfexport.markup.files import read_file
         from tfexport.markup.placeholders import USUAL, Placeholders
         from tfexport.markup.tokens import KeptPart, TagRules
         from tfexport.markup.translate import translate_texts
@@ -120,7 +120,7 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     language_pair = LanguagePair(call.source_language, call.target_language)
     try:
         with no_collecting():
-            file = read_file(content, call.format, markup, FileOptions(fuzzy=call.fuzzy))
+            file = read_file(content, call.format, markup, call.fuzzy)
         found = translate_texts(engine, file.texts, keywords, language_pair, terms)
         # A text of a file is translated as a whole; a file that is one text, a sentence at a time.
         # A message of ICU alone has no translation: it stays empty in a catalog.

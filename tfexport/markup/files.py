@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -55,20 +56,6 @@ _NO_CUE = "it is no cue: it has no times in the form that the format asks for"
 
 
 @dataclass(frozen=True)
-class FileOptions:
-    """How files of some formats are read and written.
-
-    Attributes:
-        fuzzy: whether the translations of a catalog are marked as drafts (``fuzzy``).
-    """
-
-    fuzzy: bool = False
-
-
-USUAL_OPTIONS = FileOptions()
-
-
-@dataclass(frozen=True)
 class Text:
     """One text of a file.
 
@@ -99,16 +86,14 @@ class TextFile:
     kept: list[KeptPart] = field(default_factory=list)
 
 
-def read_file(
-    content: str, kind: FileFormat, markup: Markup, options: FileOptions = USUAL_OPTIONS
-) -> TextFile:
+def read_file(content: str, kind: FileFormat, markup: Markup, fuzzy: bool = False) -> TextFile:
     """Find the texts of a file.
 
     Args:
         content: of the file, without a byte order mark.
         kind: its format.
         markup: its placeholders, and rules for its elements.
-        options: of its format.
+        fuzzy: whether the translations of a catalog are marked as drafts (``fuzzy``).
 
     Raises:
         InputError: it is malformed.
@@ -122,14 +107,14 @@ def read_file(
         whole = replace(markup, format=kind)
         file = TextFile([Text(content, whole)], lambda made: made[0] or content)
     else:
-        readers = {
+        readers: dict[str, Callable[[str, Markup], TextFile]] = {
             "markdown": _markdown,
             "srt": _srt,
             "vtt": _vtt,
-            "po": _po,
+            "po": partial(_po, fuzzy=fuzzy),
             "json-strings": _json,
         }
-        file = readers[kind](content, markup, options)
+        file = readers[kind](content, markup)
 
     def write(made: Sequence[str | None]) -> str:
         written = file.write(made)
@@ -159,7 +144,7 @@ def _check_encoding(content: str, kind: FileFormat) -> None:
         )
 
 
-def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
+def _markdown(content: str, markup: Markup) -> TextFile:
     from tfexport.markup.markdown_reader import (  # noqa: PLC0415
         find_texts,
         same_blocks,
@@ -291,7 +276,7 @@ def _with_tags(markup: Markup, literals: tuple[str, ...] = ()) -> Markup:
     return replace(markup, format="html", rules=rules)
 
 
-def _srt(content: str, markup: Markup, options: FileOptions) -> TextFile:
+def _srt(content: str, markup: Markup) -> TextFile:
     try:
         import srt
     except ImportError:
@@ -330,7 +315,7 @@ def _srt(content: str, markup: Markup, options: FileOptions) -> TextFile:
     return replace(file, kept=[KeptPart(first, above.strip(), _NO_CUE), *rest])
 
 
-def _vtt(content: str, markup: Markup, options: FileOptions) -> TextFile:
+def _vtt(content: str, markup: Markup) -> TextFile:
     try:
         import webvtt
     except ImportError:
@@ -430,7 +415,7 @@ def _is_cue_without_text(block: str, times: re.Pattern[str]) -> bool:
     return match is not None and not block[match.end() :].strip()
 
 
-def _po(content: str, markup: Markup, options: FileOptions) -> TextFile:
+def _po(content: str, markup: Markup, fuzzy: bool) -> TextFile:
     try:
         import polib
     except ImportError:
@@ -466,7 +451,7 @@ def _po(content: str, markup: Markup, options: FileOptions) -> TextFile:
             newline = "\r\n" if lines[begin].endswith("\r\n") else "\n"
             made_lines = [line for n, text in forms.items() for line in _po_lines(n, text or "")]
             above = lines[place:begin]
-            if options.fuzzy:
+            if fuzzy:
                 _mark_fuzzy(above, newline)
             written += ["".join(above), *(f"{line}{newline}" for line in made_lines)]
             place = end
@@ -594,7 +579,7 @@ def _po_lines(number: int | None, text: str) -> list[str]:
     return lines[next(n for n, line in enumerate(lines) if line.startswith("msgstr")) :]
 
 
-def _json(content: str, markup: Markup, options: FileOptions) -> TextFile:
+def _json(content: str, markup: Markup) -> TextFile:
     """The texts of values, without the names of objects, in their places in the file."""
     try:
         json.loads(content)

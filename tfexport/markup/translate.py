@@ -4,6 +4,8 @@ import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from tfexport.errors import ConfigError, InputError, TfexportWarning, TooLongError, join_some
@@ -17,7 +19,7 @@ from tfexport.markup.document import (
     unmet_as_it_is,
 )
 from tfexport.markup.files import Text
-from tfexport.runtime.engine import Engine
+from tfexport.runtime.engine import Engine, Job
 from tfexport.runtime.options import TranslationKeywords, naming_options
 from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.resolve import Prefix
@@ -143,7 +145,7 @@ def translate_texts(
     source = language_pair.source or languages.default_source or _only(languages.sources)
     target = language_pair.target or _only(languages.targets)
     jobs = _Encoder(engine, resolved, source, target, terms).jobs(documents)
-    return _translated(engine, documents, resolved, terms, jobs)
+    return _translated(documents, _decoded(engine, resolved, terms, jobs))
 
 
 def _only(codes: Sequence[str]) -> str:
@@ -156,21 +158,6 @@ def _read(text: Text, number: int) -> Document:
         return text.markup.read(text.text)
     except InputError as error:
         raise InputError(f"text {number}: {error}") from None
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A sentence of a document to decode.
-
-    Attributes:
-        request: None if it stays as it is.
-        sentence: None of a document without any.
-        is_last: whether no other sentence of the document follows.
-    """
-
-    request: Request | None
-    sentence: str | None
-    is_last: bool
 
 
 class _Encoder:
@@ -213,27 +200,27 @@ class _Encoder:
             return False
         return True
 
-    def jobs(self, documents: Iterable[Document]) -> Iterator[_Job]:
-        """The sentences of all documents in order, found while those before them are decoded."""
-        number = 0
-        for document in documents:
+    def jobs(self, documents: Iterable[Document]) -> Iterator[Job]:
+        """The sentences of all documents in order, found while those before them are decoded.
+
+        The number of a job is that of its document, from 0.
+        """
+        row = 0
+        for number, document in enumerate(documents):
             self._ids.clear()
             document.cut(self.split)
-            forms = document.forms
-            if not forms:
-                yield _Job(None, None, is_last=True)
-            for place, form in enumerate(forms, 1):
+            for form in document.forms:
                 sentence, worded, optional = form.text, form.worded, form.optional
                 request = None
                 if worded:
                     with contextlib.suppress(*((TooLongError,) if optional else ())):
-                        request = self._request(sentence, number)
+                        request = self._request(sentence, row)
                 if request and not has_words(
                     sentence, request.ids, self._wordless, self._engine.texts
                 ):
                     request = None
-                yield _Job(request, sentence, is_last=place == len(forms))
-                number += 1
+                yield Job(number, request, text=sentence)
+                row += 1
 
     def _request(self, sentence: str, number: int) -> Request | None:
         options, required = self._options, None
@@ -256,37 +243,49 @@ class _Decoded:
     unmet: tuple[Term, ...] = ()
 
 
+def _decoded(
+    engine: Engine, options: ResolvedOptions, terms: Terms | None, jobs: Iterable[Job]
+) -> Iterator[tuple[int, _Decoded]]:
+    """The number of the document of each sentence, and the sentence."""
+    for job, hypotheses in engine.decode_stream(jobs, options, rows_ahead(options)):
+        if job.request is None:
+            row = Row(job.text, kept=True)
+            yield job.number, _Decoded(row, unmet=unmet_as_it_is(terms, job.text))
+            continue
+        result = engine.result(job.text, job.request.ids, hypotheses, options, terms=terms)
+        row = read_row(engine.texts, result, job.text, 0, options.replace_unknowns)
+        finished, unknown = hypotheses[0].finished, result.unknown_tokens
+        yield job.number, _Decoded(row, finished, unknown, result.unmet_terms)
+
+
+def _by_document(
+    documents: Iterable[Document], decoded: Iterable[tuple[int, _Decoded]]
+) -> Iterator[tuple[Document, list[_Decoded]]]:
+    """Each document as soon as its sentences are decoded; some have none."""
+    waiting = enumerate(documents)
+    for number, group in groupby(decoded, key=itemgetter(0)):
+        sentences = [sentence for _, sentence in group]
+        for place, document in waiting:
+            yield document, sentences if place == number else []
+            if place == number:
+                break
+    yield from ((document, []) for _, document in waiting)
+
+
 def _translated(
-    engine: Engine,
-    documents: Sequence[Document],
-    options: ResolvedOptions,
-    terms: Terms | None,
-    jobs: Iterable[_Job],
+    documents: Sequence[Document], decoded: Iterable[tuple[int, _Decoded]]
 ) -> Translation:
     texts, unfinished, counts = list[str](), 0, list[int]()
     unmet, lost = list[tuple[str, tuple[Term, ...]]](), list[list[str]]()
-    decoded, waiting = list[_Decoded](), iter(documents)
-    for job, hypotheses in engine.decode_stream(jobs, options, rows_ahead(options)):
-        if job.request is not None and job.sentence is not None:
-            ids = job.request.ids
-            result = engine.result(job.sentence, ids, hypotheses, options, terms=terms)
-            row = read_row(engine.texts, result, job.sentence, 0, options.replace_unknowns)
-            finished, unknown = hypotheses[0].finished, result.unknown_tokens
-            decoded.append(_Decoded(row, finished, unknown, result.unmet_terms))
-        elif job.sentence is not None:
-            row = Row(job.sentence, kept=True)
-            decoded.append(_Decoded(row, unmet=unmet_as_it_is(terms, job.sentence)))
-        if job.is_last:
-            document, rows = next(waiting), [one.row for one in decoded]
-            choice = document.choose(rows)
-            texts.append(document.write(rows, choice))
-            lost.append(choice.sentences)
-            forms = document.forms
-            chosen = [(forms[number].text, decoded[number]) for number in choice.numbers]
-            unmet += [(sentence, one.unmet) for sentence, one in chosen if one.unmet]
-            unfinished += sum(not one.finished for _, one in chosen)
-            counts += [one.unknown for _, one in chosen if not one.row.kept]
-            decoded.clear()
+    for document, sentences in _by_document(documents, decoded):
+        rows = [sentence.row for sentence in sentences]
+        choice, forms = document.choose(rows), document.forms
+        texts.append(document.write(rows, choice))
+        lost.append(choice.sentences)
+        chosen = [(forms[number].text, sentences[number]) for number in choice.numbers]
+        unmet += [(text, sentence.unmet) for text, sentence in chosen if sentence.unmet]
+        unfinished += sum(not sentence.finished for _, sentence in chosen)
+        counts += [sentence.unknown for _, sentence in chosen if not sentence.row.kept]
     several = sum(count > 0 for count in counts)
     whole = [document.messages for document in documents]
     return Translation(texts, len(counts), unfinished, (sum(counts), several), unmet, lost, whole)

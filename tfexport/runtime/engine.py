@@ -9,11 +9,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tfexport import graph_io
 from tfexport.bundle import BundleCheck, opening_bundle
@@ -58,15 +58,21 @@ Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
 MOST_INPUT_BYTES = 64 << 20  # of arrays that are read, as of files, before they are decoded
 
 
-class Job(Protocol):
-    """One row of a stream. It is not decoded if its request is None."""
+@dataclass(frozen=True)
+class Job:
+    """One row of a stream.
 
-    @property
-    def request(self) -> Request | None:
-        """The row to decode."""
+    Attributes:
+        number: of the row, as its source counts.
+        request: the row to decode; None for a bad one, or one with nothing to decode.
+        problem: the reason why it is bad.
+        text: of the row; empty if it is not text.
+    """
 
-
-AnyJob = TypeVar("AnyJob", bound=Job)
+    number: int
+    request: Request | None
+    problem: Message | None = None
+    text: str = ""
 
 
 class Engine:
@@ -294,11 +300,11 @@ class Engine:
 
     def decode_stream(
         self,
-        jobs: Iterable[AnyJob],
+        jobs: Iterable[Job],
         options: ResolvedOptions,
         chunk: int,
         decoded: Callable[[int], object] | None = None,
-    ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
+    ) -> Iterator[tuple[Job, list[Hypothesis]]]:
         """Decode jobs in their order, in chunks of ``chunk`` jobs, or fewer with large arrays.
 
         The next chunk is read while one is decoded, unless ``chunk`` is 1: then each job is
@@ -313,7 +319,7 @@ class Engine:
         """
         source = iter(jobs)
         ahead, size = 0 if chunk == 1 else 1, max(1, chunk // BATCHES_AHEAD)
-        waiting: deque[tuple[list[AnyJob], Future[Hypotheses]]] = deque()
+        waiting: deque[tuple[list[Job], Future[Hypotheses]]] = deque()
         while read := _read(source, size):
             size = min(2 * size, chunk)
             requests = [job.request for job in read]
@@ -407,9 +413,9 @@ class Engine:
             )
 
 
-def _read(jobs: Iterator[AnyJob], most: int) -> list[AnyJob]:
+def _read(jobs: Iterator[Job], most: int) -> list[Job]:
     """The next jobs: at most ``most``, and fewer if their arrays are large."""
-    found, held = list[AnyJob](), 0
+    found, held = list[Job](), 0
     for job in islice(jobs, most):
         found.append(job)
         held += 0 if job.request is None else job.request.input_bytes
@@ -422,9 +428,7 @@ def _tell(decoded: Callable[[int], object], rows: int, _: object) -> None:
     decoded(rows)
 
 
-def _pairs(
-    jobs: list[AnyJob], found: Future[Hypotheses]
-) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
+def _pairs(jobs: list[Job], found: Future[Hypotheses]) -> Iterator[tuple[Job, list[Hypothesis]]]:
     return zip(jobs, found.result(), strict=True)
 
 

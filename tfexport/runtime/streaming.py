@@ -1,11 +1,10 @@
 """Streaming: any number of texts, and one text token by token."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem
-from tfexport.runtime.engine import Engine
+from tfexport.runtime.engine import Engine, Job
 from tfexport.runtime.options import is_integer
 from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.resolve import Prefix
@@ -56,13 +55,6 @@ class TextStream:
         return piece
 
 
-@dataclass(frozen=True)
-class _TextJob:
-    text: str
-    request: Request | None
-    problem: InputError | None
-
-
 def translate_texts(
     engine: Engine,
     texts: Iterable[str],
@@ -73,7 +65,7 @@ def translate_texts(
     jobs = _read_texts(engine, texts, prefixes, options)
     for job, found in engine.decode_stream(jobs, options, rows_ahead(options)):
         if job.problem is not None:
-            raise job.problem
+            raise InputError(job.problem)
         yield engine.result(job.text, job.request.ids if job.request else [], found, options)
 
 
@@ -82,7 +74,7 @@ def _read_texts(
     texts: Iterable[str],
     prefixes: Iterable[Prefix] | None,
     options: ResolvedOptions,
-) -> Iterator[_TextJob]:
+) -> Iterator[Job]:
     given = iter(prefixes) if prefixes is not None else None
     for number, text in enumerate(texts):
         try:
@@ -90,10 +82,9 @@ def _read_texts(
                 next(given, None) if given else None, options.max_length, options.end_tokens
             )
             request = engine.request(text, number, prefix, options, as_ids=False)
-            yield _TextJob(text, request, None)
+            yield Job(number, request, text=text)
         except InputError as error:
-            named = InputError(Message(f"text {number}: ", error.message))
-            yield _TextJob(text, None, named)
+            yield Job(number, None, Message(f"text {number}: ", error.message))
 
 
 def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:

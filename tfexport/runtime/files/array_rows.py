@@ -12,8 +12,8 @@ import numpy as np
 from tfexport import graph_io
 from tfexport.errors import InputError, join_problems, shown
 from tfexport.graph_io import TensorSpec
-from tfexport.runtime.engine import Engine
-from tfexport.runtime.files.line_stream import LineJob, LineResult
+from tfexport.runtime.engine import Engine, Job
+from tfexport.runtime.files.line_stream import LineResult
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import ResolvedOptions
 from tfexport.typing import PathLike
@@ -117,12 +117,12 @@ def decode_rows(
         chunk: rows that are batched together.
     """
 
-    def read() -> Iterator[LineJob]:
+    def read() -> Iterator[Job]:
         for number, row in enumerate(rows):
             try:
-                yield LineJob(number, engine.request_from(row, number, prefix, options))
+                yield Job(number, engine.request_from(row, number, prefix, options))
             except InputError as error:
-                yield LineJob(number, None, error.message)
+                yield Job(number, None, error.message)
 
     for job, found in engine.decode_stream(read(), options, chunk):
         if job.problem is not None:

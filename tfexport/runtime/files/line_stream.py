@@ -11,10 +11,10 @@ from itertools import chain, repeat
 from typing import Any
 
 from tfexport.errors import InputError, Message, Option
-from tfexport.runtime.engine import Engine
+from tfexport.runtime.engine import Engine, Job
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.results import TranslationResult, moses
-from tfexport.runtime.search.request import Request, ResolvedOptions
+from tfexport.runtime.search.request import ResolvedOptions
 from tfexport.runtime.terms import Terms
 
 
@@ -84,30 +84,13 @@ def find_bad_lines(
             yield LineResult(job.number, None, job.problem)
 
 
-@dataclass(frozen=True)
-class LineJob:
-    """One input line, as it is decoded.
-
-    Attributes:
-        number: the number of the line, from 1.
-        request: None for a bad line, or one with nothing to decode.
-        problem: the reason why a line is bad.
-        text: the line; empty if it is not text.
-    """
-
-    number: int
-    request: Request | None
-    problem: Message | None = None
-    text: str = ""
-
-
 def _read_all(
     engine: Engine,
     lines: Iterable[bytes],
     task: "LineTask",
     prefixes: Iterable[bytes | tuple[int, ...]] | None,
     first: int,
-) -> Iterator[LineJob]:
+) -> Iterator[Job]:
     # Extra prefixes are ignored; a line without a prefix is bad.
     given: Iterable[bytes | tuple[int, ...] | None] = (
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
@@ -122,7 +105,7 @@ def _read(
     number: int,
     task: "LineTask",
     prefix: bytes | tuple[int, ...] | None,
-) -> LineJob:
+) -> Job:
     text, options, ids = "", task.options, task.line_format.ids
     try:
         text = read_line(line, first=number == 1)
@@ -140,8 +123,8 @@ def _read(
         required = None if ids else engine.required(text, task.terms, options)
         request = engine.request(source, number - 1, prefix, options, as_ids=ids, required=required)
     except InputError as error:
-        return LineJob(number, None, error.message, text)
-    return LineJob(number, request, text=text)
+        return Job(number, None, error.message, text)
+    return Job(number, request, text=text)
 
 
 @dataclass(frozen=True)
