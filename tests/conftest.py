@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +183,13 @@ def leave_out_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
     """Let bundles have no graphs of these names."""
     from tfexport.export import forms
 
-    patch.setattr(forms, "FORMS", tuple(form for form in forms.FORMS if form.name not in names))
+    patch.setattr(
+        forms, "FORMS",
+        tuple(
+            replace(form, in_bundle=form.in_bundle and form.name not in names)
+            for form in forms.FORMS
+        ),
+    )  # fmt: skip
 
 
 def leave_out_beam_graph(patch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,9 @@ class CheckpointFiles(os.PathLike[str]):
     def __str__(self) -> str:
         return str(self.path)
 
+    def __repr__(self) -> str:
+        return repr(str(self.path))  # as messages show what a caller passed
+
     @property
     def folder(self) -> Path:
         """The folder of all files."""
