@@ -477,7 +477,7 @@ class Manifest:
             text gets a start and an end token.
         special_ids: the special tokens of the vocabularies.
         limits: vocabulary sizes and longest sequences.
-        graphs: role ("encoder", "decoder", and in most bundles "generate") to file.
+        graphs: role to file: "encoder", "decoder" and others, such as "generate" and "beam".
         tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
         files: every file of the bundle except the manifest, by its path in the folder.
         parity: summary of the comparison with eager PyTorch; None if there was none.

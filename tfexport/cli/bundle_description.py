@@ -89,6 +89,8 @@ def _bundle_facts(manifest: "Manifest") -> dict[str, str]:
     if manifest.module_io is not None:
         places = (manifest.module or {}).get("found")
         facts |= _module_facts(manifest.module_io, limits.max_target_length, places)
+    if manifest.reads == "texts":
+        facts["reads"] = "texts as a whole, not a sentence at a time"
     if manifest.preprocessing is not None:
         facts["reads"] = _preprocessing(manifest.preprocessing, manifest.media)
     if manifest.states:

@@ -8,7 +8,7 @@ from tfexport.marian_binary import describe_marian, describe_marian_folder
 
 ONNX_FILE = "an ONNX file"
 _SEARCHED = 4096  # bytes of the beginning
-_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".npz", ".best")
 _BUNDLE = "A bundle is a folder with a manifest.json"
 _EXPECTED = f"{_BUNDLE}; a checkpoint is a file of torch.save or a .safetensors file."
 

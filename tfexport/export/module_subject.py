@@ -111,7 +111,6 @@ class ModuleSubject(Subject):
             "limits": Limits(source, probe.vocab_size, longest, self.max_length),
             "generation": dict(self.generation.defaults),
             "origins": dict(self.generation.origins),
-            "preprocessing": self.preprocessing,
             "speech": self.generation.speech,
             "module": probe.io.to_dict() | self._steps_in_forward() | self.tensors(),
             "parameters": {} if self.decoder is None else self.decoder.parameters,

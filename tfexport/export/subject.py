@@ -220,7 +220,7 @@ class Subject(ABC):
 
         Args:
             form: one that exists for the subject.
-            graphs: those that it needs; without them it exports these itself.
+            graphs: those that it needs, in order. "generate" exports its own without them.
 
         Raises:
             ExportError: torch's exporter failed.
@@ -244,5 +244,6 @@ def describe(
         tokenizers={side: tokenizers[side] for side in subject.sides if side in tokenizers},
         languages=subject.tokenizers.languages,
         reads=subject.reads,
+        preprocessing=subject.preprocessing,
         **subject.facts(),
     )

@@ -14,6 +14,7 @@ from tests.support.hf_models import FAMILIES, change_json, change_weights, make_
 from tfexport.errors import ParityError
 from tfexport.export import export, verify
 from tfexport.export.reference import find_reference, library_class
+from tfexport.export.reference.bart_like import BartLikeReference
 from tfexport.export.reference.library_class import ClassReference
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
@@ -96,11 +97,38 @@ def not_run(folder: Path, *settings: str) -> str:
     return chosen.not_run or ""
 
 
+def test_formulas_find_keys_of_any_prefix(folder: Path) -> None:
+    checkpoint = ReadOptions().read(folder)
+    renamed = {
+        key.replace("model.", "net.", 1): tensor for key, tensor in checkpoint.state_dict.items()
+    }
+    other = dataclasses.replace(checkpoint, state_dict=renamed)
+    ids = torch.tensor([[5, 6, 7]])
+    states = [BartLikeReference(it).encode(ids, torch.ones_like(ids)) for it in (checkpoint, other)]
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+
+
 def test_values_that_the_caller_sets_are_not_the_class_s(folder: Path) -> None:
     assert not_run(folder, "activation=relu") == "its config was changed: activation"
     checkpoint = ReadOptions(settings=["start_id=3"]).read(folder)  # which changes no logits
     reference = find_reference(checkpoint, checkpoint.build()).reference
     assert isinstance(reference, ClassReference)
+
+
+@pytest.mark.parametrize("beside_weights", [True, False])
+def test_a_config_that_the_caller_names_is_the_class_s(
+    folder: Path, tmp_path: Path, beside_weights: bool
+) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    shutil.copy(folder / "config.json", tmp_path / "other.json")
+    change_json(tmp_path / "other.json", activation_function="relu")
+    if not beside_weights:
+        (tmp_path / "model" / "config.json").unlink()
+    checkpoint = ReadOptions(config=tmp_path / "other.json").read(tmp_path / "model")
+    assert checkpoint.config.activation == "relu"
+    judge = library_class.find_class_reference(checkpoint)
+    assert isinstance(judge, ClassReference)
+    assert judge._model.config.activation_function == "relu"
 
 
 def test_a_folder_that_the_library_cannot_read_is_left_to_the_formulas(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tfexport.errors import ExportError
 from tfexport.export.reference.formulas import ACTIVATIONS, attend, causal, linear
 from tfexport.export.reference.original import Original
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -58,11 +59,12 @@ class BartLikeReference:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.title = f"{LAYOUTS[checkpoint.layout].title} (reference formulas)"
         self._config = checkpoint.config
+        if checkpoint.layout not in FAMILIES:
+            raise ExportError(f"{checkpoint.name}: no row of {__name__}.FAMILIES is its layout's")
         self._family = FAMILIES[checkpoint.layout]
-        self._state = {
-            key.removeprefix("model."): tensor.float()
-            for key, tensor in checkpoint.state_dict.items()
-        }
+        tensors, layers = checkpoint.state_dict, "encoder.layers."
+        prefix = next((key[: key.index(layers)] for key in tensors if layers in key), "")
+        self._state = {key.removeprefix(prefix): tensor.float() for key, tensor in tensors.items()}
 
     @torch.no_grad()
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

@@ -67,8 +67,8 @@ def find_class(transformers: Any, folder: Path, values: Mapping[str, Any]) -> tu
 
     Args:
         transformers: the library.
-        folder: with a config.json.
-        values: of it.
+        folder: of the files, for messages.
+        values: of config.json, or of the file that the caller names in its place.
 
     Raises:
         CheckpointError: the library has no such class, or cannot read the config.
@@ -80,7 +80,7 @@ def find_class(transformers: Any, folder: Path, values: Mapping[str, Any]) -> tu
         raise CheckpointError(f"{folder}: holds {text} {version} has no model_type {shown(kind)}.")
     try:
         with _without_logs(transformers):
-            config = known[kind].from_pretrained(folder, local_files_only=True)
+            config = known[kind].from_dict(dict(values))
     except Exception as error:
         raise CheckpointError(
             f"{folder / CONFIG}: {version} cannot read it: {first_line(error)}."
