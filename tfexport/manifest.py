@@ -17,6 +17,7 @@ from tfexport.graph_io import (
     EMBEDDINGS,
     INPUT_IDS,
     RESERVED,
+    SOURCE_INPUTS,
     STATES,
     ModuleIO,
     TensorSpec,
@@ -541,6 +542,12 @@ class Manifest:
     def module_io(self) -> ModuleIO | None:
         """The tensors of a user's module; None for a Transformer."""
         return None if self.module is None else ModuleIO.from_dict(self.module)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs of the encoder."""
+        io = self.module_io
+        return SOURCE_INPUTS if io is None else io.inputs
 
     @property
     def transformer(self) -> dict[str, Any] | None:

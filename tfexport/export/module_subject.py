@@ -1,7 +1,7 @@
 """A user's module as a subject, and its graphs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from tfexport.export.parity.module_bundle import (
     compare_states,
     compare_steps,
 )
-from tfexport.export.parity.plan import plan_bundle
+from tfexport.export.parity.plan import are_arrays, plan_bundle, read_arrays
 from tfexport.export.parity.text import NearTie
 from tfexport.export.recognition.decoder import RecognisedDecoder
 from tfexport.export.report import ParityReport
@@ -151,7 +151,9 @@ class ModuleSubject(Subject):
         """See ``Subject``."""
         stages, eager = [form.compare for form in self.forms], self.eager
         rows = list(self.examples)
-        if self.probe.io.takes_ids:
+        if are_arrays(self.samples):
+            rows += read_arrays(self.samples, manifest)
+        elif self.probe.io.takes_ids:
             plan = plan_bundle(
                 folder, manifest, self.level, self.samples, progress, self.language_pair
             )
@@ -161,11 +163,6 @@ class ModuleSubject(Subject):
     def near_tie(self, report: ParityReport) -> NearTie:
         """See ``Subject``."""
         return self.eager.near_tie(report)
-
-    def for_quantizing(self) -> "ModuleSubject":
-        """See ``Subject``; rows of arrays measure the quality alone."""
-        super().for_quantizing()
-        return replace(self, samples=None) if str(self.samples).endswith(".npz") else self
 
     def refuse_limits(self, path: Path) -> None:
         """Refuse a single file of a module whose inputs are bounded: nothing would check them.

@@ -19,7 +19,7 @@ from tfexport.bundle import Manifest, SpecialIds, TokenizerEntry
 from tfexport.errors import ConfigError, ExportError, join_problems
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs.step_model import GreedyRules
-from tfexport.export.parity.plan import FULL, frame_samples
+from tfexport.export.parity.plan import FULL, are_arrays, frame_samples
 from tfexport.export.parity.text import NearTie
 from tfexport.export.report import ParityReport
 from tfexport.export.text.tokenizer_files import TokenizerFiles
@@ -134,16 +134,6 @@ class Subject(ABC):
     def near_tie(self, report: ParityReport) -> NearTie:
         """Whether a text comes from a near tie of the original; see ``add_expected``."""
 
-    def for_quantizing(self) -> "Subject":
-        """The subject of the float32 bundle that is quantised.
-
-        Raises:
-            ConfigError: the languages of the samples are unknown to the model, or missing.
-        """
-        if self.samples is not None:
-            self.check_languages(translates=True)
-        return self
-
     def check_languages(self, translates: bool) -> None:
         """Before the export, check the languages of real texts.
 
@@ -153,12 +143,14 @@ class Subject(ABC):
         Raises:
             ConfigError: a language is unknown to the model, or required and missing.
         """
-        languages = self.tokenizers.languages
-        frame_samples(languages, self.language_pair)
+        languages, pair = self.tokenizers.languages, self.language_pair
+        if are_arrays(self.samples) and self.expect is None:
+            pair = pair._replace(as_ids=True)
+        frame_samples(languages, pair)
         if translates:
             assert self.special_ids is not None
             starts = self.generation.defaults.get("first_token"), self.special_ids.start
-            tokens = find_language_tokens(languages, self.language_pair, starts)
+            tokens = find_language_tokens(languages, pair, starts)
             if tokens.problems:
                 raise ConfigError(join_problems("samples", tokens.problems))
 

@@ -116,8 +116,6 @@ def read_recognised(call: ModuleCall, level: str, options: ExportKeywords) -> Ch
     Raises:
         NotRecognisedError: see ``recognised_checkpoint``.
     """
-    if str(options.get("samples")).endswith(".npz"):
-        raise NotRecognisedError("samples are rows of arrays, which a module's own steps take")
     checkpoint = recognised_checkpoint(call, options)
     report = report_parameters(call.model, checkpoint.state_dict)
     check_expect(options, bool(level))
