@@ -16,6 +16,7 @@ from tfexport.export.graphs.exporter import LARGEST_SIZES, CaptureError
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.module_graphs import (
     AlignmentHeads,
+    AlignmentOfForward,
     HeadSteps,
     ModuleSteps,
     StatesEncoder,
@@ -25,6 +26,7 @@ from tfexport.export.graphs.module_graphs import (
     export_module_encoder,
     export_module_states,
 )
+from tfexport.export.incremental.cross_attention import CrossAttention
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import ModuleProbe, check_sizes
@@ -60,6 +62,7 @@ class ModuleSubject(Subject):
         framing: for the manifest's config: the special tokens around texts.
         examples: rows of real inputs.
         decoder: its decoder, if that is recognised.
+        attention: its attention to the source ids; None if it is not known.
         notes: remarks for the user.
         layout: None; see ``Subject``.
     """
@@ -70,6 +73,7 @@ class ModuleSubject(Subject):
     framing: dict[str, bool]
     examples: Sequence[Mapping[str, Array]] = ()
     decoder: RecognisedDecoder | None = None
+    attention: CrossAttention | None = None
     notes: tuple[str, ...] = ()
     layout: str | None = None
 
@@ -84,10 +88,12 @@ class ModuleSubject(Subject):
     @property
     def forms(self) -> tuple[Form, ...]:
         """See ``Subject``."""
-        if self.decoder is None:
-            return MODULE_FORMS
-        of_encoder = _STATES if self.decoder.layers is None else _EMBEDDINGS
-        return (*MODULE_FORMS, of_encoder, *([_ALIGNMENT] if self.alignment_heads else ()))
+        forms = list(MODULE_FORMS)
+        if self.decoder is not None:
+            forms.append(_STATES if self.decoder.layers is None else _EMBEDDINGS)
+        if self.alignment_heads or self.attention is not None:
+            forms.append(_ALIGNMENT)
+        return tuple(forms)
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -130,6 +136,10 @@ class ModuleSubject(Subject):
     def tensors(self) -> dict[str, Any]:
         """For the manifest: inputs, memory and state, and those of a decoder that is recognised."""
         tensors = self.probe.io.to_dict()
+        if self.attention is not None:
+            tensors["attention"] = {
+                "layers": len(self.attention.nodes), "heads": self.attention.heads
+            }  # fmt: skip
         if self.decoder is None:
             return tensors
         outputs = map(tensor_to_dict, self.decoder.outputs)
@@ -236,11 +246,16 @@ def _export_states(subject: ModuleSubject) -> ir.Model:
 
 
 def _export_alignment(subject: ModuleSubject) -> ir.Model:
-    assert subject.decoder is not None
-    of, probe = subject.decoder, subject.probe
+    of, probe, attention = subject.decoder, subject.probe, subject.attention
+    if attention is not None:
+        heads, length = len(attention.nodes) * attention.heads, probe.io.inputs[0].axes[1]
+        whole = AlignmentOfForward(probe, attention.module())
+        return export_alignment(probe, whole, heads, length, subject.opset)
+    assert of is not None
     states = StatesEncoder(probe, of.encoder)
     module = AlignmentHeads(states, of.model, subject.alignment_heads)
-    return export_alignment(probe, module, of.outputs[0].axes[1], subject.opset)
+    heads = len(subject.alignment_heads)
+    return export_alignment(probe, module, heads, of.outputs[0].axes[1], subject.opset)
 
 
 # What a recognised decoder gives: its input, for the native engine, and times of words.

@@ -253,7 +253,7 @@ def _documents(model: Model, asked: Asked) -> list[Document]:
             problems.append(f"text {asked.place(number)}: {error}")
     if problems:
         raise wrong(problems)
-    if model.engine.manifest.module_io is not None:
+    if model.engine.manifest.attention_shape is None:
         check_alignable(documents, asked)
     return documents
 
@@ -266,7 +266,7 @@ def check_alignable(documents: Sequence[Document], asked: Asked) -> None:
     """
     problems = [
         f"text {asked.place(number)}: has tags or placeholders in its sentences, which are placed "
-        "by attention, and the bundle of a custom module gives none; send its sentences without"
+        "by attention, and the bundle of this custom module gives none; send its sentences without"
         for number, document in enumerate(documents)
         if document.aligned
     ]

@@ -174,6 +174,8 @@ def verify_module(
                     "export this one."
                 ) from error
             subject = replace(subject, decoder=decoder)
+        if manifest.attention_shape is None:
+            subject = replace(subject, attention=None)
         _require_same(subject, path, manifest)
         return check_bundle(subject, path, manifest, progress)
 

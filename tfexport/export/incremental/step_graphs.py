@@ -113,7 +113,7 @@ class _Emitter:
         after = tuple(self.after[i] for i in range(len(analysis.states)))
         self.graph.output((logits, after))
         self.graph.eliminate_dead_code()
-        return fx.GraphModule(_holder(program), self.graph)
+        return fx.GraphModule(holder_of(program), self.graph)
 
     def _make(self, node: fx.Node, rows: Rows) -> None:
         if (node, rows) in self.made:
@@ -130,7 +130,7 @@ class _Emitter:
         program = self.program
         if isinstance(plan, fx.Node):
             if plan in program.tensors:
-                return self.graph.get_attr(_attribute(program, plan))
+                return self.graph.get_attr(attribute_of(program, plan))
             return self.token if plan is program.target else self.held[plan]
         if isinstance(plan, Ask):
             return self.made[plan.node, plan.rows]
@@ -207,11 +207,12 @@ def _symbolic(args: Any) -> bool:
     return any(isinstance(each, fx.Node) for each in args)
 
 
-def _attribute(program: Program, node: fx.Node) -> str:
+def attribute_of(program: Program, node: fx.Node) -> str:
+    """The name of a tensor of a program in ``holder_of``."""
     return f"tensors.{program.names[node].replace('.', '_')}"
 
 
-def _holder(program: Program) -> nn.Module:
+def holder_of(program: Program) -> nn.Module:
     """A module with the tensors of a program, under the names that the graphs use."""
     root = nn.Module()
     root.tensors = nn.Module()
@@ -237,7 +238,7 @@ def build_encoder(program: Program, memory: Sequence[fx.Node], fused: bool) -> f
         made[node] = graph.placeholder(node.name)
     for node in program.graph.nodes:
         if node in program.tensors:
-            made[node] = graph.get_attr(_attribute(program, node))
+            made[node] = graph.get_attr(attribute_of(program, node))
         elif node.op != "call_function" or node in program.of_target:
             continue
         elif node.all_input_nodes == [program.target]:  # the batch, which all inputs have
@@ -249,7 +250,7 @@ def build_encoder(program: Program, memory: Sequence[fx.Node], fused: bool) -> f
                 made[node].target = sequence
     graph.output(tuple(made[node] for node in memory))
     graph.eliminate_dead_code()
-    encoder = fx.GraphModule(_holder(program), graph)
+    encoder = fx.GraphModule(holder_of(program), graph)
     lighten(encoder, [program.examples[run].inputs for run in _SHAPED], 0, fused)
     return encoder
 

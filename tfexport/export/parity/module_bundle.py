@@ -129,13 +129,12 @@ def compare_alignment(
 def _compare_heads(
     stage: str, eager: EagerModule, run: ModuleRun, model: Model, manifest: Manifest
 ) -> Comparison:
-    """Compare attention of the heads of a manifest, (B, K, T, S), in either engine."""
-    assert manifest.speech is not None
-    heads = manifest.speech.alignment_heads or ()
-    rows = zip(run.rows, run.prefix, strict=True)
-    made = np.stack([model.alignment(row, [*prefix], heads) for row, prefix in rows])
-    wanted = run.once("alignment", run.prefix, lambda: eager.alignment(run, heads))
-    return compare_values(stage, run.shape, made, wanted, run.noise.log_probs)
+    """Compare attention of the heads of a manifest, (K, T, S) of each row, in either engine."""
+    heads, rows = manifest.alignment_heads, zip(run.rows, run.prefix, strict=True)
+    made = [model.alignment(row, [*prefix], heads) for row, prefix in rows]
+    both = made, eager.alignment(run, heads, made)
+    ours, theirs = (np.concatenate([each.ravel() for each in of_rows]) for of_rows in both)
+    return compare_values(stage, run.shape, ours, theirs, run.noise.log_probs)
 
 
 def _compare_log_probs(stage: str, run: ModuleRun, logits: Tensor) -> Comparison:
