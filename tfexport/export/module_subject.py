@@ -249,7 +249,7 @@ def _export_alignment(subject: ModuleSubject) -> ir.Model:
     of, probe, attention = subject.decoder, subject.probe, subject.attention
     if attention is not None:
         heads, length = len(attention.nodes) * attention.heads, probe.io.inputs[0].axes[1]
-        whole = AlignmentOfForward(probe, attention.module())
+        whole = AlignmentOfForward(probe, attention.module(not subject.options.portable))
         return export_alignment(probe, whole, heads, length, subject.opset)
     assert of is not None
     states = StatesEncoder(probe, of.encoder)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.export.incremental.attention import attention
+from tfexport.export.incremental.fused import lighten
 from tfexport.export.incremental.program import FIRST, LONGER, MORE_SOURCE, Program, Size
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
-from tfexport.export.incremental.step_graphs import attribute_of, holder_of
+from tfexport.export.incremental.step_graphs import SHAPED, attribute_of, holder_of
 from tfexport.export.modules.softmaxes import nearest_weights, softmaxes
 from tfexport.export.report import LEAST_ALLOWED
 from tfexport.export.rounding import difference
@@ -34,8 +35,13 @@ class CrossAttention:
     nodes: tuple[fx.Node, ...]
     heads: int
 
-    def module(self) -> fx.GraphModule:
-        """The graph of the weights: inputs, target ids (B, T) -> (B, L * H, T, S)."""
+    def module(self, fused: bool) -> fx.GraphModule:
+        """The graph of the weights: inputs, target ids (B, T) -> (B, L * H, T, S).
+
+        Args:
+            fused: compute other attention by an operator of onnxruntime, as the graphs of the
+                encoder and of a step do, whose weights it shares.
+        """
         program, graph, copies = self.program, fx.Graph(), dict[fx.Node, fx.Node]()
         weights = list[fx.Node]()
         for node in (*program.inputs, program.target):
@@ -55,7 +61,10 @@ class CrossAttention:
                 weights.append(made)
         graph.output(graph.call_function(torch.cat, (weights, 1)))
         graph.eliminate_dead_code()
-        return fx.GraphModule(holder_of(program), graph)
+        module = fx.GraphModule(holder_of(program), graph)
+        examples = (program.examples[run] for run in SHAPED)
+        lighten(module, [(*each.inputs, each.target) for each in examples], 0, fused)
+        return module
 
 
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -85,7 +94,7 @@ def find_cross_attention(program: Program) -> CrossAttention | None:
     if len(heads) != 1:
         return None
     found = CrossAttention(program, nodes, heads.pop())
-    module = found.module()
+    module = found.module(fused=False)
     for run in (LONGER, MORE_SOURCE):
         example = program.examples[run]
         source, target = [tensor[:1] for tensor in example.inputs], example.target[:1]

@@ -35,7 +35,7 @@ from tfexport.export.incremental.states import (
 from tfexport.export.modules.contract import ByForward, Head
 from tfexport.export.operators import SIZE_ARITHMETIC, aten
 
-_SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
+SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
 
 
 @torch.no_grad()
@@ -49,7 +49,7 @@ def build_steps(analysis: StateAnalysis, longest: int, fused: bool = True) -> "F
     """
     step = _Emitter(analysis).step()
     encoder = build_encoder(analysis.program, analysis.memory, fused)
-    examples = [analysis.program.examples[run] for run in _SHAPED]
+    examples = [analysis.program.examples[run] for run in SHAPED]
     memory: dict[Any, Sequence[Tensor]] = {}  # zeros, by the sizes of the inputs
     for each in examples:
         sizes = tuple(tensor.shape for tensor in each.inputs)
@@ -58,7 +58,7 @@ def build_steps(analysis: StateAnalysis, longest: int, fused: bool = True) -> "F
                 torch.zeros(made.shape, dtype=made.dtype)
                 for made in without_values(encoder, each.inputs)
             ]
-    arguments = [_step_arguments(analysis, run, memory) for run in _SHAPED]
+    arguments = [_step_arguments(analysis, run, memory) for run in SHAPED]
     shapes = lighten(step, arguments, longest, fused)
     head = find_head(step, shapes) if fused else None
     return FoundSteps(analysis, step, encoder, head)
@@ -251,7 +251,7 @@ def build_encoder(program: Program, memory: Sequence[fx.Node], fused: bool) -> f
     graph.output(tuple(made[node] for node in memory))
     graph.eliminate_dead_code()
     encoder = fx.GraphModule(holder_of(program), graph)
-    lighten(encoder, [program.examples[run].inputs for run in _SHAPED], 0, fused)
+    lighten(encoder, [program.examples[run].inputs for run in SHAPED], 0, fused)
     return encoder
 
 
