@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from tfexport.export.named_code import load_named
+from tfexport.export.parity.checkpoint import EagerCheckpoint, grid
 from tfexport.export.parity.compare import compare_logits
-from tfexport.export.parity.eager_run import Eager, EagerRun, grid
+from tfexport.export.parity.eager_run import EagerRun
 from tfexport.export.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
@@ -255,13 +256,15 @@ def judge(
         checkpoint: with the user's own code as its ``reference``, if there is any.
         faults: to plant, one at a time.
     """
-    eager = Eager.of(checkpoint)
-    runs = [eager.decode_random(shape) for shape in grid(checkpoint.config)]
+    eager = EagerCheckpoint(checkpoint)
+    runs = [eager.decode(EagerRun(eager, (), shape)) for shape in grid(checkpoint.config)]
     right = [found for found, _ in _compare(eager, runs, eager.model, False)]
     return right, [_judge(checkpoint, eager, runs, fault) for fault in faults]
 
 
-def _judge(checkpoint: Checkpoint, eager: Eager, runs: list[EagerRun], fault: Fault) -> Verdict:
+def _judge(
+    checkpoint: Checkpoint, eager: EagerCheckpoint, runs: list[EagerRun], fault: Fault
+) -> Verdict:
     weights = dict(checkpoint.weights)
     try:
         values = fault.plant(checkpoint, weights)
@@ -278,14 +281,14 @@ def _judge(checkpoint: Checkpoint, eager: Eager, runs: list[EagerRun], fault: Fa
 
 
 def _compare(
-    eager: Eager, runs: list[EagerRun], model: Transformer, ignores_padding: bool
+    eager: EagerCheckpoint, runs: list[EagerRun], model: Transformer, ignores_padding: bool
 ) -> Iterator[tuple[Comparison, int]]:
     for run in runs:
-        prefix = torch.from_numpy(run.prefix)
-        mask = torch.ones_like(run.case.mask) if ignores_padding else run.case.mask
-        ours = model(run.case.ids, mask, prefix, torch.ones(prefix.shape)).numpy()
+        (ids, mask), prefix = eager.padded(run.rows), torch.from_numpy(run.prefix)
+        mask = torch.ones_like(mask) if ignores_padding else mask
+        ours = model(ids, mask, prefix, torch.ones(prefix.shape)).numpy()
         noise = run.noise.logits
-        found = compare_logits(eager, "eager modules", run.shape, ours, run.logits, noise)
+        found = compare_logits(run, "eager modules", ours, run.logits, noise)
         yield found, int((ours.argmax(-1) != run.logits.argmax(-1)).sum())
 
 
@@ -326,7 +329,7 @@ def main() -> None:
     code = load_named(given.reference, "reference") if given.reference else None
     read = ReadOptions(given.config, given.set, given.format, code)
     checkpoint = read.read(given.checkpoint, BUNDLE_IDS)
-    print(table(Eager.of(checkpoint).reference.title, *judge(checkpoint)))
+    print(table(EagerCheckpoint(checkpoint).reference.title, *judge(checkpoint)))
 
 
 if __name__ == "__main__":

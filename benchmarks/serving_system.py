@@ -6,7 +6,6 @@ prints its port. All ways have the same HTTP layer.
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, scheduler
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.scheduler import BatchWorkers
-from tfexport.runtime.scheduler.submission import Ended, Row
+from tfexport.runtime.scheduler.submission import Ended
 from tfexport.serve import models, server
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
@@ -56,8 +55,7 @@ class _PeerBatch(DynamicBatch):
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
-        rows: Sequence[Row] = self._rows
-        self._rows = []
+        rows, self.rows = self.rows, []
         found = self._peer.translate_batch(
             [[f"t{i}" for i in row.request.ids] for row in rows], beam_size=1,
             max_decoding_length=max(row.options.max_length for row in rows),

@@ -163,7 +163,7 @@ def no_beam_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def only_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave both searches out of modules' bundles, for tests of what is exported, not of graphs."""
-    leave_out_module_graphs(monkeypatch, graph_io.GENERATE, graph_io.BEAM)
+    leave_out_graphs(monkeypatch, graph_io.GENERATE, graph_io.BEAM)
 
 
 @pytest.fixture
@@ -179,38 +179,26 @@ def no_step_graph(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leave_out_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
-    """Let bundles of Transformers have no graphs of these names."""
-    from tfexport.export import checkpoint_subject
+    """Let bundles have no graphs of these names."""
+    from tfexport.export import forms
 
-    forms = tuple(form for form in checkpoint_subject.BUNDLE_FORMS if form.name not in names)
-    patch.setattr(checkpoint_subject, "BUNDLE_FORMS", forms)
+    patch.setattr(forms, "FORMS", tuple(form for form in forms.FORMS if form.name not in names))
 
 
 def leave_out_beam_graph(patch: pytest.MonkeyPatch) -> None:
     """Let bundles of modules search with beams step by step."""
-    leave_out_module_graphs(patch, graph_io.BEAM)
-
-
-def leave_out_module_graphs(patch: pytest.MonkeyPatch, *names: str) -> None:
-    """Let bundles of modules have no graphs of these names."""
-    from tfexport.export import module_subject
-    from tfexport.export.artifacts import module
-
-    forms = [form for form in module_subject.MODULE_FORMS if form.name not in names]
-    patch.setattr(module_subject, "MODULE_FORMS", forms)
-    patch.setattr(module, "MODULE_FORMS", forms)
+    leave_out_graphs(patch, graph_io.BEAM)
 
 
 def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:
     """Compare one batch of two rows, and twelve tokens."""
-    from tfexport.export.parity import eager_run, module
+    from tfexport.export.parity import checkpoint, eager_run, module
 
     patch.setattr(module, "BATCHES", (2,))
-    patch.setattr(module, "NEW_TOKENS", 12)
     patch.setattr(module, "MOST_TOKENS", 12)
-    patch.setattr(eager_run, "BATCHES", (2,))
-    patch.setattr(eager_run, "SOURCE_LENGTHS", (7,))
-    patch.setattr(eager_run, "LONGEST_SOURCE", 7)
+    patch.setattr(checkpoint, "BATCHES", (2,))
+    patch.setattr(checkpoint, "SOURCE_LENGTHS", (7,))
+    patch.setattr(checkpoint, "LONGEST_SOURCE", 7)
     patch.setattr(eager_run, "NEW_TOKENS", 12)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tfexport.cli.file_kind import name_kind
 from tfexport.errors import CheckpointError
-from tfexport.marian_binary import describe_marian_file
+from tfexport.marian_binary import describe_marian
 from tfexport.model_src import load_checkpoint
 
 INTGEMM8, FLOAT32, PACKED8, TEXT = 0x4101, 0x404, 0x1801, 0x101
@@ -96,7 +96,7 @@ def test_other_bytes_are_not_taken_for_a_model(tmp_path: Path) -> None:
     )]  # fmt: skip
     for content in others:
         path.write_bytes(content)
-        assert describe_marian_file(path) is None, content
+        assert describe_marian(content) is None, content
         assert "Marian" not in refusal(path)
     for _ in range(300):  # damaged in any place: described or not, and never raised
         damaged = bytearray(whole)
@@ -104,7 +104,7 @@ def test_other_bytes_are_not_taken_for_a_model(tmp_path: Path) -> None:
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
         path.write_bytes(gzip.compress(damaged)[: draw.randint(3, 200)] if draw.random() < 0.5
                          else damaged[: draw.randint(0, len(damaged))])  # fmt: skip
-        describe_marian_file(path)
+        describe_marian(path.read_bytes())
 
 
 def test_little_is_read_of_a_packed_file_that_grows(tmp_path: Path) -> None:

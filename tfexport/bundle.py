@@ -27,7 +27,7 @@ from tfexport.errors import (
     OutputExistsError,
     join_problems,
 )
-from tfexport.file_access import describe_substitute, open_file, refuse_name
+from tfexport.file_access import describe_content, describe_substitute, open_file, refuse_name
 from tfexport.locks import check_unlocked
 from tfexport.manifest import FORMAT as FORMAT
 from tfexport.manifest import FORMAT_VERSION as FORMAT_VERSION
@@ -74,7 +74,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         raise BundleError(f"{path}: cannot be read: {error.strerror}.") from None
     except ValueError as error:  # a null byte, or half of a surrogate pair
         raise BundleError(f"{str(path)!r}: not the name of a file: {error}.") from None
-    if (other := describe_substitute(path)) is not None:
+    if (other := describe_content(content)) is not None:
         raise BundleError(f"{path}: {other}")
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{path}: has more than {MAX_MANIFEST_BYTES} bytes. {REEXPORT}")

@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 from tfexport.typing import PathLike
 
-_HEAD = 1024
+HEAD = 2**16  # bytes of the beginning of a file, which tell its form
+_DESCRIBED = 1024
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LFS = re.compile(rb"version https?://(git-lfs\.github\.com|hawser\.github\.com)/spec/v\d")
 _LFS_SIZE = re.compile(rb"^size (\d{1,15})$", re.MULTILINE)
@@ -79,12 +80,18 @@ def describe_substitute(path: PathLike) -> str | None:
     path = Path(path)
     try:
         with open_file(path) as file:
-            head = file.read(_HEAD)
+            head = file.read(HEAD)
     except FileNotFoundError:
         return _describe_lost_link(path) or _describe_hub_name(path)
     except (OSError, ValueError) as error:
         reason = str(getattr(error, "strerror", ""))
         return f"{reason.removeprefix('it is ')}." if reason.startswith("it is ") else None
+    return describe_content(head)
+
+
+def describe_content(head: bytes) -> str | None:
+    """``describe_substitute`` of an open file, by its first bytes."""
+    head = head[:_DESCRIBED]
     if _LFS.match(head):
         size = _LFS_SIZE.search(head)
         of = f", of a file of {int(size[1]):,} bytes that was not fetched" if size else ""

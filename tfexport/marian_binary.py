@@ -11,9 +11,8 @@ import zlib
 from pathlib import Path
 
 from tfexport.errors import join_some
-from tfexport.file_access import open_file
+from tfexport.file_access import HEAD, open_file
 
-_READ = 2**16  # of the beginning of a file, packed or not
 _VERSION, _MOST_ITEMS, _LONGEST_NAME, _MOST_AXES = 1, 2**16, 4096, 16
 _ITEM = struct.Struct("<4Q")
 _SHORTLIST = struct.pack("<Q", 0xF11A48D5013417F5)
@@ -33,12 +32,15 @@ _LIST = "a binary shortlist of Marian-NMT, as Firefox's and Bergamot's students 
 _NAMED = re.compile(r"model\..*intgemm.*\.bin\.\w+")
 
 
-def describe_marian_file(path: Path) -> str | None:
+def describe_marian(head: bytes) -> str | None:
     """Describe a binary file of Marian-NMT by its first bytes; None for any other file.
 
     A file that gzip has packed is described by what is in it.
+
+    Args:
+        head: ``HEAD`` bytes, or all of a smaller file.
     """
-    begin, packed = _beginning(path)
+    begin, packed = _unpacked(head)
     if begin.startswith(_SHORTLIST):
         return _LIST
     weights = _weights_of(begin)
@@ -52,7 +54,7 @@ def describe_marian_folder(folder: Path) -> str | None:
     """Describe a folder with a binary model of Marian-NMT; None if there is none."""
     files = sorted(it for it in folder.iterdir() if ".bin" in it.suffixes)[:_MOST_FILES]
     for path in files:
-        text = describe_marian_file(path)
+        text = describe_marian(_head_of(path))
         if text is not None and text != _LIST:
             return f"holds {path.name}, {text}"
     if named := [path.name for path in files if _NAMED.fullmatch(path.name)]:
@@ -60,17 +62,21 @@ def describe_marian_folder(folder: Path) -> str | None:
     return None
 
 
-def _beginning(path: Path) -> tuple[bytes, bool]:
-    """The first bytes of a file, and whether they were packed; none of what cannot be read."""
+def _head_of(path: Path) -> bytes:
+    """The first bytes of a file; none of what cannot be read."""
     try:
         with open_file(path) as file:
-            begin = file.read(_READ)
+            return file.read(HEAD)
     except OSError:
-        return b"", False
-    if not begin.startswith(_GZIP):
-        return begin, False
+        return b""
+
+
+def _unpacked(head: bytes) -> tuple[bytes, bool]:
+    """The first bytes of a file, and whether they were packed."""
+    if not head.startswith(_GZIP):
+        return head, False
     try:
-        return zlib.decompressobj(wbits=31).decompress(begin, _READ), True
+        return zlib.decompressobj(wbits=31).decompress(head, HEAD), True
     except zlib.error:
         return b"", False
 

@@ -13,16 +13,16 @@ from pyarrow import fs
 from tfexport.corpus.columns import Columns
 from tfexport.corpus.filesystem import COMPRESSIONS
 from tfexport.corpus.formats import FORMATS
-from tfexport.corpus.pieces import Source
-from tfexport.corpus.row_decoder import Decoded, Row
+from tfexport.corpus.pieces import SourceFile
+from tfexport.corpus.row_decoder import CorpusRow, RowResult
 
 LOCAL = fs.LocalFileSystem()
 COUNTED = Columns("text", ("source_language", "target_language", "target_prefix"))
 PACKED = sorted(COMPRESSIONS.values())
 
 
-def source_of(path: Path, compression: str | None = None) -> Source:
-    return Source(LOCAL, path.as_posix(), compression)
+def source_of(path: Path, compression: str | None = None) -> SourceFile:
+    return SourceFile(LOCAL, path.as_posix(), compression)
 
 
 def packed(content: bytes, compression: str | None) -> bytes:
@@ -34,22 +34,22 @@ def packed(content: bytes, compression: str | None) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def marked(rows: Iterable[Row]) -> list[Decoded]:
+def marked(rows: Iterable[CorpusRow]) -> list[RowResult]:
     """A translation that shows its row's text and number; errors for the rows that have any."""
     return [
-        Decoded(f"{row.source}→{row.number}", 0.5, tokens=3)
+        RowResult(f"{row.source}→{row.number}", 0.5, tokens=3)
         if isinstance(row.source, str) and not re.search("[\ud800-\udfff]", row.source)
-        else Decoded(None, None, row.problem or f"{row.source!r} is not a string")
+        else RowResult(None, None, row.problem or f"{row.source!r} is not a string")
         for row in rows
     ]
 
 
 def read_all(
-    name: str, source: Source, batch_rows: int, column: str = "text", columns: Columns = COUNTED
-) -> tuple[list[Row], list[bytes]]:
+    name: str, source: SourceFile, batch_rows: int, column: str = "text", columns: Columns = COUNTED
+) -> tuple[list[CorpusRow], list[bytes]]:
     """All rows of a file through its format, and the pieces of its output."""
     form, columns = FORMATS[name], replace(columns, text=column)
-    rows, bodies = list[Row](), list[bytes]()
+    rows, bodies = list[CorpusRow](), list[bytes]()
     for place, piece in enumerate(form.scan(source, batch_rows, columns).pieces):
         given, found = form.read(source, piece, columns)
         assert (piece.index, piece.first, piece.rows) == (place, len(rows), len(found))
@@ -60,7 +60,9 @@ def read_all(
     return rows, bodies
 
 
-def joined(name: str, source: Source, bodies: Sequence[bytes], columns: Columns = COUNTED) -> bytes:
+def joined(
+    name: str, source: SourceFile, bodies: Sequence[bytes], columns: Columns = COUNTED
+) -> bytes:
     sink = pa.BufferOutputStream()
     FORMATS[name].join(bodies, source, sink, columns)
     return bytes(sink.getvalue().to_pybytes())
@@ -81,5 +83,5 @@ def damaged(whole: bytes, draw: random.Random) -> bytes:
     return bytes(content)
 
 
-def texts(rows: Iterable[Row]) -> list[Any]:
+def texts(rows: Iterable[CorpusRow]) -> list[Any]:
     return [row.source for row in rows]

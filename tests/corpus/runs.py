@@ -14,16 +14,16 @@ from pyarrow import parquet as pq
 
 from tests.corpus.files import COUNTED, LOCAL, marked, source_of
 from tfexport.corpus import ray_workers
-from tfexport.corpus.assembly import Job, Outcome
+from tfexport.corpus.assembly import Outcome, RunSettings
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.pieces import Source
+from tfexport.corpus.pieces import SourceFile
 from tfexport.corpus.ray_workers import PieceWorker, scan
-from tfexport.corpus.row_decoder import Decoded, Row, Task
+from tfexport.corpus.row_decoder import CorpusRow, RowResult, Task
 from tfexport.corpus.shipping import ShippedBundle
-from tfexport.corpus.stages import Coordinator, Step
+from tfexport.corpus.stages import Coordinator, PieceStep
 from tfexport.runtime.parallel.cpu import ThreadLayout
 
-JOB = Job({"bundle": "b", "options": {}}, COUNTED, 2)
+JOB = RunSettings({"bundle": "b", "options": {}}, COUNTED, 2)
 SUFFIX = {"text": "txt", "jsonl": "jsonl", "parquet": "parquet"}
 CONTENT = {
     "text": b"a\nb\nc\n\xff\ne\n",
@@ -45,7 +45,7 @@ def partition_of(
     folder: Path, name: str = "text", disk: fs.FileSystem = LOCAL, compression: str | None = None
 ) -> Partition:
     path = folder / f"in.{SUFFIX[name]}"
-    target = Source(disk, (folder / f"out/o.{SUFFIX[name]}").as_posix(), compression)
+    target = SourceFile(disk, (folder / f"out/o.{SUFFIX[name]}").as_posix(), compression)
     return Partition(path.name, name, source_of(path), target, path.stat().st_size)
 
 
@@ -64,13 +64,13 @@ class Marking:
         calls: pieces that it was given.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RunSettings) -> None:
         self.calls, self._bundle = 0, job.made_of["bundle"]
 
     def close(self) -> None:
         """It has no threads."""
 
-    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
         self.calls += 1
         return marked(
             replace(row, source=row.source + self._bundle) if isinstance(row.source, str) else row
@@ -78,13 +78,16 @@ class Marking:
         )
 
 
-def scanned(partition: Partition, job: Job = JOB) -> list[Step]:
+def scanned(partition: Partition, job: RunSettings = JOB) -> list[PieceStep]:
     return [pickle.loads(row["step"]) for row in scan({"step": pickle.dumps(partition)}, job)]
 
 
 def translated(
-    steps: Sequence[Step], decoder: Any, job: Job = JOB, coordinator: Coordinator | None = None
-) -> list[Step]:
+    steps: Sequence[PieceStep],
+    decoder: Any,
+    job: RunSettings = JOB,
+    coordinator: Coordinator | None = None,
+) -> list[PieceStep]:
     """What a worker with this decoder makes of them."""
     counts = coordinator or Coordinator(job)
     remote = SimpleNamespace(
@@ -99,7 +102,7 @@ def translated(
     return [pickle.loads(step) for step in rows["step"]]
 
 
-def keep_pieces(partition: Partition, job: Job = JOB) -> int:
+def keep_pieces(partition: Partition, job: RunSettings = JOB) -> int:
     """Translate the pieces that are not there; how many those were."""
     decoder = Marking(job)
     for step in translated(scanned(partition, job), decoder, job):
@@ -107,14 +110,14 @@ def keep_pieces(partition: Partition, job: Job = JOB) -> int:
     return decoder.calls
 
 
-def check(step: Step) -> None:
+def check(step: PieceStep) -> None:
     if step.stopped is not None:
         raise StoppedError(step.stopped)
     if step.failed is not None:
         raise FailedError(step.failed)
 
 
-def run(partition: Partition, job: Job = JOB) -> tuple[Outcome, int]:
+def run(partition: Partition, job: RunSettings = JOB) -> tuple[Outcome, int]:
     """The outcome, and how many pieces were translated for it."""
     first, *_ = scanned(partition, job)
     check(first)

@@ -25,7 +25,7 @@ from tests.corpus.runs import (
     with_inputs,
 )
 from tfexport.corpus import assembly, filesystem
-from tfexport.corpus.assembly import Assembly, DamagedError, ForeignError, Job, Outcome
+from tfexport.corpus.assembly import Assembly, ForeignError, Outcome, RunSettings
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import PartitionError
 from tfexport.corpus.stages import Coordinator
@@ -99,7 +99,7 @@ def test_a_missing_piece_is_noticed(folder: Path) -> None:
     output = Assembly(partition_of(folder), "digest", JOB)
     output.keep(0, Outcome(2), b"a\nb\n")
     assert (output.piece(0), output.piece(1)) == ((Outcome(2), False), None)
-    with pytest.raises(DamagedError, match=r"piece 2 is missing from .*which every machine of"):
+    with pytest.raises(PartitionError, match=r"piece 2 is missing from .*which every machine of"):
         output.join(2)
     assert not (folder / "out/o.txt").exists()
     output.keep(1, Outcome(1, 2, 1, ((3, "why"),)), b"\n")
@@ -134,7 +134,7 @@ def test_an_output_that_is_not_as_it_was_is_replaced_by_force_alone(
 def test_what_is_put_in_an_outputs_place_during_a_run_stays(folder: Path, earlier: bool) -> None:
     partition = partition_of(folder)
     if earlier:
-        run(partition, Job({"bundle": "old"}, COUNTED, 2))
+        run(partition, RunSettings({"bundle": "old"}, COUNTED, 2))
     (step, *_) = scanned(partition)
     keep_pieces(partition)
     Path(partition.target.path).write_bytes(b"mine")
@@ -147,7 +147,7 @@ def test_what_is_put_in_an_outputs_place_during_a_run_stays(folder: Path, earlie
 
 
 def test_an_output_whose_record_a_kill_has_prevented_is_a_runs(folder: Path) -> None:
-    partition, old = partition_of(folder), Job({"bundle": "old"}, COUNTED, 2)
+    partition, old = partition_of(folder), RunSettings({"bundle": "old"}, COUNTED, 2)
     write = filesystem.write_atomically
 
     def killed(system: Any, path: str, *given: Any, **told: Any) -> Any:
@@ -182,13 +182,15 @@ def test_an_output_is_known_by_what_it_is_made_of(folder: Path) -> None:
     assert states(mine) == (True, False, False)
     for other, job in (
         ("other", JOB),
-        (digest, Job({"bundle": "c", "options": {}}, COUNTED, 2)),
-        (digest, Job({"bundle": "b", "options": {"beam_size": 2}}, COUNTED, 2)),
-        (digest, Job({**JOB.made_of, "column": "other"}, COUNTED, 2)),
+        (digest, RunSettings({"bundle": "c", "options": {}}, COUNTED, 2)),
+        (digest, RunSettings({"bundle": "b", "options": {"beam_size": 2}}, COUNTED, 2)),
+        (digest, RunSettings({**JOB.made_of, "column": "other"}, COUNTED, 2)),
     ):
         assert states(Assembly(partition, other, job)) == (False, True, False)
     # The same, in another order and in other pieces.
-    turned = Job({name: JOB.made_of[name] for name in reversed([*JOB.made_of])}, COUNTED, 999)
+    turned = RunSettings(
+        {name: JOB.made_of[name] for name in reversed([*JOB.made_of])}, COUNTED, 999
+    )
     assert states(Assembly(partition, digest, turned)) == (True, False, False)
     Path(partition.target.path).unlink()
     assert states(mine) == (False, False, False)
@@ -201,7 +203,7 @@ def test_pieces_of_another_size_or_job_are_not_taken(folder: Path) -> None:
     partition = partition_of(folder)
     expected, _ = run(partition)
     whole = in_output(folder)
-    for job in (replace(JOB, batch_rows=3), Job({"bundle": "c"}, COUNTED, 2)):
+    for job in (replace(JOB, batch_rows=3), RunSettings({"bundle": "c"}, COUNTED, 2)):
         clear_output(folder)
         form = FORMATS["text"]
         digest = form.scan(partition.source, job.batch_rows, COUNTED).digest

@@ -15,7 +15,7 @@ from tests.corpus.files import COUNTED, joined, read_all, source_of, texts
 from tfexport.corpus.columns import added_columns
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import PartitionError, Piece
-from tfexport.corpus.row_decoder import Decoded, Row
+from tfexport.corpus.row_decoder import CorpusRow, RowResult
 
 ADDED = '"translation": "{}→{}", "score": 0.5, "error": null}}'
 
@@ -27,7 +27,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def through(
     folder: Path, *lines: str | bytes, column: str = "text", batch_rows: int = 2
-) -> tuple[list[Row], list[str]]:
+) -> tuple[list[CorpusRow], list[str]]:
     """The rows, and the lines of the output, each of which is an object of JSON."""
     path = folder / "rows.jsonl"
     content = [line.encode() if isinstance(line, str) else line for line in lines]
@@ -161,8 +161,8 @@ def test_languages_and_prefix_of_a_row_are_read(folder: Path) -> None:
         column="from",
     )
     assert [vars(row) for row in rows] == [
-        vars(Row("a", 0, source_language="de")),
-        vars(Row("b", 1, target_language="en", target_prefix="c")),
+        vars(CorpusRow("a", 0, source_language="de")),
+        vars(CorpusRow("b", 1, target_language="en", target_prefix="c")),
     ]
 
 
@@ -172,7 +172,7 @@ def test_a_score_that_is_no_number_of_json_is_null(folder: Path) -> None:
     form = FORMATS["jsonl"]
     given_, _ = form.read(source_of(path), Piece(0, 0, 3, 0), COUNTED)
     scores = (math.nan, -math.inf, -0.25)
-    body = form.write(given_, [Decoded("b", score) for score in scores], COUNTED)
+    body = form.write(given_, [RowResult("b", score) for score in scores], COUNTED)
     found = [json.loads(line, parse_constant=pytest.fail) for line in body.splitlines()]
     assert [row["score"] for row in found] == [None, None, -0.25]
 

@@ -19,7 +19,7 @@ from tests.corpus.runs import (
     with_inputs,
 )
 from tests.support.combinations import few_of
-from tfexport.corpus.assembly import Job
+from tfexport.corpus.assembly import RunSettings
 
 
 @pytest.fixture(name="folder")
@@ -30,7 +30,10 @@ def _folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", SUFFIX)
 @pytest.mark.parametrize("earlier", few_of([False, True], True))
 def test_a_kill_at_any_step_costs_nothing(folder: Path, name: str, earlier: bool) -> None:
-    path, old = Path(partition_of(folder, name).target.path), Job({"bundle": "old"}, COUNTED, 2)
+    path, old = (
+        Path(partition_of(folder, name).target.path),
+        RunSettings({"bundle": "old"}, COUNTED, 2),
+    )
     expected, _ = run(partition_of(folder, name))
     whole = in_output(folder)
     run(partition_of(folder, name), old)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.corpus.files import PACKED, damaged, joined, packed, read_all, source_of, texts
 from tfexport.corpus.formats import FORMATS, lines
-from tfexport.corpus.formats.lines import LongLine, read_piece, scan_lines
-from tfexport.corpus.pieces import PartitionError, Source
+from tfexport.corpus.formats.lines import Line, read_piece, scan_lines
+from tfexport.corpus.pieces import PartitionError, SourceFile
 
 LINES = st.lists(
     st.one_of(
@@ -40,8 +40,8 @@ def _by_newline(content: bytes) -> list[bytes]:
     return found if found[-1] else found[:-1]
 
 
-def pieces_of(source: Source, batch_rows: int) -> list[bytes | LongLine]:
-    found: list[bytes | LongLine] = []
+def pieces_of(source: SourceFile, batch_rows: int) -> list[Line]:
+    found: list[Line] = []
     for place, piece in enumerate(scan_lines(source, batch_rows).pieces):
         read = read_piece(source, piece)
         assert (piece.index, piece.first, piece.rows) == (place, len(found), len(read))
@@ -89,7 +89,7 @@ def test_a_compressed_file_has_the_lines_of_all_its_members(
     assert scan_lines(source, 7) == scan_lines(_plain(tmp_path, whole), 7)
 
 
-def _plain(folder: Path, content: bytes) -> Source:
+def _plain(folder: Path, content: bytes) -> SourceFile:
     path = folder / "plain.txt"
     path.write_bytes(content)
     return source_of(path)
@@ -97,7 +97,7 @@ def _plain(folder: Path, content: bytes) -> Source:
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_pieces_may_be_read_in_any_order(tmp_path: Path, compression: str | None) -> None:
-    sources, draw = list[Source](), random.Random(4)
+    sources, draw = list[SourceFile](), random.Random(4)
     for name in ("a", "b"):
         path = tmp_path / name
         path.write_bytes(
@@ -178,10 +178,13 @@ def test_a_line_that_is_too_long_is_not_kept(
     monkeypatch.setattr(lines, "BLOCK", block)
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 5)
     found = pieces_of(_plain(tmp_path, b"1234\n12345\n1\n" + b"x" * 30 + b"\n\n" + b"123456"), 4)
-    short = [line for line in found if not isinstance(line, LongLine)]
+    short = [line for line in found if isinstance(line, bytes)]
     assert short == [b"1234\n", b"1\n", b"\n"]
-    long = [(place, line.size) for place, line in enumerate(found) if isinstance(line, LongLine)]
-    assert long == [(1, 6), (3, 31), (5, 6)]
+    long = [(n, str(line)) for n, line in enumerate(found) if not isinstance(line, bytes)]
+    texts = [
+        (n, f"a line of {size} bytes; the limit is 5") for n, size in ((1, 6), (3, 31), (5, 6))
+    ]
+    assert long == texts
     for name in ("text", "jsonl"):
         rows, _ = read_all(name, source_of(tmp_path / "plain.txt"), 4)
         assert rows[3].source is None

@@ -23,7 +23,7 @@ from tests.corpus.runs import (
 )
 from tfexport.corpus import assembly, filesystem
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.pieces import Source
+from tfexport.corpus.pieces import SourceFile
 
 FOREVER = float("inf")
 
@@ -34,7 +34,7 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def named(folder: Path, name: str) -> Partition:
-    return replace(partition_of(folder), target=Source(LOCAL, f"{folder}/out/{name}"))
+    return replace(partition_of(folder), target=SourceFile(LOCAL, f"{folder}/out/{name}"))
 
 
 def test_a_record_tells_of_its_own_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

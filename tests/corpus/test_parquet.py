@@ -13,8 +13,8 @@ from pyarrow import parquet as pq
 from tests.corpus.files import COUNTED, damaged, joined, packed, read_all, source_of, texts
 from tfexport.corpus.columns import ADDED, rows_of, with_results
 from tfexport.corpus.formats import FORMATS, parquet
-from tfexport.corpus.pieces import PartitionError, Source
-from tfexport.corpus.row_decoder import Decoded
+from tfexport.corpus.pieces import PartitionError, SourceFile
+from tfexport.corpus.row_decoder import RowResult
 
 N = 10
 WORDS = pa.array(["a", "b", None, "", "ü"] * 2)
@@ -141,7 +141,7 @@ def test_row_groups_are_cut_by_themselves(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_pieces_may_be_read_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, form, sources = random.Random(4), FORMATS["parquet"], list[Source]()
+    draw, form, sources = random.Random(4), FORMATS["parquet"], list[SourceFile]()
     for name in ("a", "b"):
         table = pa.table({"text": [f"{name}{i}" for i in range(50)]})
         sources.append(source_of(write(tmp_path / name, table, row_group_size=20)))
@@ -275,7 +275,7 @@ def test_a_table_of_parts_gets_its_results(tmp_path: Path) -> None:
     table = pa.concat_tables([pa.table({"text": ["a"]}), pa.table({"text": ["b", None]})])
     rows = rows_of(table, COUNTED, 7)
     assert [(row.source, row.number) for row in rows] == [("a", 7), ("b", 8), (None, 9)]
-    decoded = [Decoded("x", 1.0), Decoded(None, None, "why"), Decoded("", 0.0)]
+    decoded = [RowResult("x", 1.0), RowResult(None, None, "why"), RowResult("", 0.0)]
     made = with_results(table, decoded, ADDED)
     assert made.to_pylist()[1] == {"text": "b", "translation": None, "score": None, "error": "why"}
     assert with_results(table.slice(0, 0), [], ADDED).schema == made.schema

@@ -10,7 +10,7 @@ from tfexport.errors import ConfigError, InputError
 
 
 def find_partitions(input_: str, output: str, kind: str | None = None) -> list[Partition]:
-    return find_input(input_, output, kind).partitions
+    return find_input(input_, output, kind)[0]
 
 
 def make(folder: Path, *names: str) -> None:
@@ -80,9 +80,9 @@ def test_a_link_that_leads_nowhere_is_a_partition(tmp_path: Path) -> None:
 
 def test_files_of_unknown_format_are_passed_over(tmp_path: Path) -> None:
     make(tmp_path / "in", "a.de", "b.json", "c.txt", "d/e.xz", "f.zip", "h.tar.gz", "i.txt.7z")
-    found = find_input(f"{tmp_path}/in", f"{tmp_path}/out")
-    assert [part.name for part in found.partitions] == ["c.txt"]
-    assert found.passed_over == [
+    partitions, passed_over = find_input(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert [part.name for part in partitions] == ["c.txt"]
+    assert passed_over == [
         "a.de: .de is not a known suffix",
         "b.json: .json is not a known suffix",
         "d/e.xz: .xz files are not supported",
@@ -108,17 +108,17 @@ def test_patterns_say_which_files_are_taken(
     tmp_path: Path, patterns: list[str], taken: list[str]
 ) -> None:
     make(tmp_path / "in", "a.txt", "b/c.txt", "b/d/e.txt", "b/f.jsonl", "g.de")
-    found = find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=patterns)
-    assert [part.name for part in found.partitions] == taken
-    assert found.passed_over == []
+    partitions, passed_over = find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=patterns)
+    assert [part.name for part in partitions] == taken
+    assert passed_over == []
 
 
 def test_patterns_that_do_not_do_are_refused(tmp_path: Path) -> None:
     make(tmp_path / "in", "a.txt", "g.de")
     with pytest.raises(InputError, match=r"in: g.de: .de is not a known suffix"):
         find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=["*"])
-    found = find_input(f"{tmp_path}/in", f"{tmp_path}/out", "text", include=["*.de"])
-    assert [part.name for part in found.partitions] == ["g.de"]
+    partitions, _ = find_input(f"{tmp_path}/in", f"{tmp_path}/out", "text", include=["*.de"])
+    assert [part.name for part in partitions] == ["g.de"]
     with pytest.raises(InputError, match=r"no file whose name is like '\*.fr'"):
         find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=["*.fr"])
     with pytest.raises(ConfigError, match=r"include: .*a.txt is one file"):

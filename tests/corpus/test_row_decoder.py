@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tfexport.corpus import row_decoder
-from tfexport.corpus.row_decoder import Decoded, Row, RowDecoder, Task
+from tfexport.corpus.row_decoder import CorpusRow, RowDecoder, RowResult, Task
 from tfexport.errors import ConfigError, Option, TokenizerError
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
@@ -35,11 +35,11 @@ def decoder(engine: Engine, **options: Any) -> RowDecoder:
     return RowDecoder(engine, Task({"max_length": 20, **options}))
 
 
-def rows_of(texts: Sequence[Any]) -> list[Row]:
-    return [Row(text, number) for number, text in enumerate(texts)]
+def rows_of(texts: Sequence[Any]) -> list[CorpusRow]:
+    return [CorpusRow(text, number) for number, text in enumerate(texts)]
 
 
-def same(found: Sequence[Decoded], expected: Sequence[Decoded]) -> None:
+def same(found: Sequence[RowResult], expected: Sequence[RowResult]) -> None:
     """Equal but for the rounding of scores, which depends on a batch."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
@@ -99,17 +99,17 @@ def test_a_seed_is_kept_by_every_worker_and_changes_draws(engine: Engine) -> Non
     assert drawn[0] != drawn[3]
 
 
-BAD: list[tuple[Row, str]] = [
-    (Row(None, 1), "null is not a string"),
-    (Row(5, 1), "5 is not a string"),
-    (Row(b"w5", 1), "b'w5' is not a string"),
-    (Row(["w5"], 1), "['w5'] is not a string"),
-    (Row("w5", 1, problem="not UTF-8"), "not UTF-8"),
-    (Row(" ".join(["w5"] * 64), 1), "65 tokens exceed the model's limit of 64"),
-    (Row("a\ud800b", 1), "not valid Unicode text"),
-    (Row("x" * (row_decoder.MAX_ROW_BYTES + 1), 1), "1,048,577 characters; the limit is"),
-    (Row("w5", 1, target_prefix=" ".join(["w6"] * 99)), "target prefix: "),
-    (Row("w5", 1, target_prefix="\udfff"), "target prefix: "),
+BAD: list[tuple[CorpusRow, str]] = [
+    (CorpusRow(None, 1), "null is not a string"),
+    (CorpusRow(5, 1), "5 is not a string"),
+    (CorpusRow(b"w5", 1), "b'w5' is not a string"),
+    (CorpusRow(["w5"], 1), "['w5'] is not a string"),
+    (CorpusRow("w5", 1, problem="not UTF-8"), "not UTF-8"),
+    (CorpusRow(" ".join(["w5"] * 64), 1), "65 tokens exceed the model's limit of 64"),
+    (CorpusRow("a\ud800b", 1), "not valid Unicode text"),
+    (CorpusRow("x" * (row_decoder.MAX_ROW_BYTES + 1), 1), "1,048,577 characters; the limit is"),
+    (CorpusRow("w5", 1, target_prefix=" ".join(["w6"] * 99)), "target prefix: "),
+    (CorpusRow("w5", 1, target_prefix="\udfff"), "target prefix: "),
 ]
 
 
@@ -122,7 +122,7 @@ def test_a_bad_row_costs_no_other(engine: Engine) -> None:
     for (row, message), decoded in zip(BAD, found[1::2], strict=True):
         assert decoded.error is not None, row
         assert decoded.error.startswith(message) or message in decoded.error
-        assert decoded == Decoded(None, None, decoded.error)
+        assert decoded == RowResult(None, None, decoded.error)
         assert decoded.error.encode()
     assert given.decode([bad for bad, _ in BAD if bad.problem])[0].error == "not UTF-8"
     assert given.decode([]) == []
@@ -133,23 +133,23 @@ def test_an_error_is_written_as_its_front_end_spells_options(engine: Engine) -> 
         return f"--{option.name.replace('_', '-')}"
 
     long = " ".join(["w5"] * 64)
-    (found,) = RowDecoder(engine, Task(spell=flag)).decode([Row(long, 0)])
-    (plain,) = RowDecoder(engine, Task()).decode([Row(long, 0)])
+    (found,) = RowDecoder(engine, Task(spell=flag)).decode([CorpusRow(long, 0)])
+    (plain,) = RowDecoder(engine, Task()).decode([CorpusRow(long, 0)])
     assert "--truncate" in str(found.error)
     assert "truncate=True" in str(plain.error)
-    (cut,) = decoder(engine, truncate=True).decode([Row(long, 0)])
+    (cut,) = decoder(engine, truncate=True).decode([CorpusRow(long, 0)])
     assert cut.error is None
 
 
 def test_a_blank_row_gives_an_empty_translation(engine: Engine) -> None:
     found = decoder(engine).decode(rows_of(["", "w5 w6", " \t ", "\u3000"]))
     assert [row.translation == "" for row in found] == [True, False, True, True]
-    assert found[0] == Decoded("", 0.0)
+    assert found[0] == RowResult("", 0.0)
 
 
 def test_a_row_may_have_a_prefix_of_its_own(engine: Engine, translator: Translator) -> None:
     prefixes = [None, "w7 w8", "", "w9"]
-    rows = [Row("w12 w4 w5", 0, target_prefix=prefix) for prefix in prefixes]
+    rows = [CorpusRow("w12 w4 w5", 0, target_prefix=prefix) for prefix in prefixes]
     for general in (None, "w10"):
         found = RowDecoder(engine, Task({"max_length": 9}, target_prefix=general)).decode(rows)
         asked = [general if prefix is None else prefix for prefix in prefixes]
@@ -184,7 +184,7 @@ def test_a_row_that_kills_its_batch_fails_alone(
     found = given.decode(rows)
     for row, decoded, sound in zip(rows, found, expected, strict=True):
         if len(row.source.split()) + 1 in poison:
-            assert decoded == Decoded(None, None, f"could not be decoded: {error}")
+            assert decoded == RowResult(None, None, f"could not be decoded: {error}")
         else:
             same([decoded], [sound])
     assert poisoned.calls < 2 * len(rows)
@@ -233,7 +233,7 @@ def test_what_has_no_place_in_a_row_is_refused_by_name(
         assert f"{name}: the rows of a corpus have no column for its result" in str(caught.value)
     assert "did you mean 'beam_size'" in str(caught.value)
     quiet = {name: 1 if name == "num_hypotheses" else False for name in asked if name != "callback"}
-    assert decoder(engine, **quiet).decode([Row("w5", 0)])[0].error is None
+    assert decoder(engine, **quiet).decode([CorpusRow("w5", 0)])[0].error is None
 
 
 @pytest.mark.parametrize(

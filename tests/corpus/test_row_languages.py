@@ -15,7 +15,7 @@ from tests.corpus.files import COUNTED, source_of
 from tests.support.manifests import rewrite
 from tfexport.corpus.columns import Columns, rows_of, schema_problems
 from tfexport.corpus.formats import FORMATS
-from tfexport.corpus.row_decoder import Decoded, Row, RowDecoder, Task
+from tfexport.corpus.row_decoder import CorpusRow, RowDecoder, RowResult, Task
 from tfexport.errors import ConfigError
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
@@ -44,7 +44,7 @@ def _told(tiny_bundle: Path, tmp_path: Path) -> Told:
     return told
 
 
-def decode(folder: Path, rows: list[Row], **task: Any) -> list[Decoded]:
+def decode(folder: Path, rows: list[CorpusRow], **task: Any) -> list[RowResult]:
     return RowDecoder(Engine(folder, ThreadLayout(threads=1)), Task(**task)).decode(rows)
 
 
@@ -52,7 +52,7 @@ def test_rows_of_many_languages_are_what_a_translator_gives(told: Told) -> None:
     folder = told(NLLB)
     pairs = [(source, target) for source in (None, "", "de", "fr") for target in ("en", "fr", None)]
     rows = [
-        Row("w5 w6 w7", number, source_language=source, target_language=target)
+        CorpusRow("w5 w6 w7", number, source_language=source, target_language=target)
         for number, (source, target) in enumerate(pairs)
     ]
     found = decode(folder, rows, target_language="de", options={"max_length": 9})
@@ -71,13 +71,13 @@ def test_rows_of_many_languages_are_what_a_translator_gives(told: Told) -> None:
 
 def test_a_wrong_language_is_an_error_of_its_row(told: Told) -> None:
     rows = [
-        Row("w5 w6", 0, target_language="en"),
-        Row("w5 w6", 1),
-        Row("w5 w6", 2, target_language="EN"),
-        Row("w5 w6", 3, target_language="\ud800", source_language="xx"),
-        Row("", 4, target_language="yy"),
-        Row("w5 w6", 5, target_language="en"),
-        Row("w5 w6", 6, target_language="EN"),
+        CorpusRow("w5 w6", 0, target_language="en"),
+        CorpusRow("w5 w6", 1),
+        CorpusRow("w5 w6", 2, target_language="EN"),
+        CorpusRow("w5 w6", 3, target_language="\ud800", source_language="xx"),
+        CorpusRow("", 4, target_language="yy"),
+        CorpusRow("w5 w6", 5, target_language="en"),
+        CorpusRow("w5 w6", 6, target_language="EN"),
     ]
     found = decode(told(NLLB), rows)
     assert found[0].translation == found[5].translation is not None
@@ -94,12 +94,14 @@ def test_a_wrong_language_is_an_error_of_its_row(told: Told) -> None:
 def test_a_model_that_is_not_told_takes_no_notice_of_columns(
     tiny_bundle: Path, told: Told, tmp_path: Path
 ) -> None:
-    row = Row("w5 w6", 0, source_language="de", target_language="klingon")
-    (plain,) = decode(tiny_bundle, [Row("w5 w6", 0)])
+    row = CorpusRow("w5 w6", 0, source_language="de", target_language="klingon")
+    (plain,) = decode(tiny_bundle, [CorpusRow("w5 w6", 0)])
     assert decode(tiny_bundle, [row]) == [plain]
     # Nor of the side that it is not told of.
     target_only = told(Languages(IDS, None, "first"))
-    (found,) = decode(target_only, [Row("w5 w6", 0, source_language="xx", target_language="fr")])
+    (found,) = decode(
+        target_only, [CorpusRow("w5 w6", 0, source_language="xx", target_language="fr")]
+    )
     assert found.error is None
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"text": "w5 w6", "source_language": "de"}))
@@ -110,7 +112,11 @@ def test_a_model_that_is_not_told_takes_no_notice_of_columns(
 
 def test_the_only_language_of_a_model_may_be_named(told: Told) -> None:
     folder = told(Languages({}, None, None, "de", "en"))
-    rows = [Row("w5", 0, target_language="en"), Row("w5", 1, target_language="fr"), Row("w5", 2)]
+    rows = [
+        CorpusRow("w5", 0, target_language="en"),
+        CorpusRow("w5", 1, target_language="fr"),
+        CorpusRow("w5", 2),
+    ]
     found = decode(folder, rows)
     assert [row.error is None for row in found] == [True, False, True]
     assert "'fr' is not 'en', the model's only one" in str(found[1].error)
@@ -127,11 +133,11 @@ def test_a_task_of_a_model_that_every_row_has_to_tell_is_no_error(told: Told) ->
 
 def test_wrong_languages_are_not_kept_in_memory(told: Told) -> None:
     given = RowDecoder(Engine(told(NLLB), ThreadLayout(threads=1)), Task())
-    given.decode([Row("w5", 0, target_language="xx")])
+    given.decode([CorpusRow("w5", 0, target_language="xx")])
     tracemalloc.start()
     try:
         for number in range(100):
-            (found,) = given.decode([Row("w5", 0, target_language=f"{number}" * 20_000)])
+            (found,) = given.decode([CorpusRow("w5", 0, target_language=f"{number}" * 20_000)])
             assert "is not a language" in str(found.error)
         kept, _ = tracemalloc.get_traced_memory()
     finally:

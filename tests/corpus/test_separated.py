@@ -9,12 +9,12 @@ import pytest
 from tests.corpus.files import COUNTED, joined, packed, read_all, source_of, texts
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import PartitionError
-from tfexport.corpus.row_decoder import Row
+from tfexport.corpus.row_decoder import CorpusRow
 
 
 def through(
     path: Path, content: str | bytes, batch_rows: int = 2, compression: str | None = None
-) -> tuple[list[Row], str]:
+) -> tuple[list[CorpusRow], str]:
     """The rows of a file, and the output."""
     content = content.encode() if isinstance(content, str) else content
     path.write_bytes(packed(content, compression))

@@ -12,8 +12,8 @@ import pytest
 
 from tests.corpus.files import marked
 from tests.corpus.runs import JOB, SUFFIX, Marking, in_output, partition_of, run, with_inputs
-from tfexport.corpus.row_decoder import Decoded, Row
-from tfexport.corpus.stages import Step
+from tfexport.corpus.row_decoder import CorpusRow, RowResult
+from tfexport.corpus.stages import PieceStep
 from tfexport.corpus.thread_workers import ThreadWorkers
 from tfexport.runtime.parallel.workers import StartError
 
@@ -27,7 +27,7 @@ def thread_workers(decoder: Any, cores: int = 2) -> ThreadWorkers:
     return ThreadWorkers(decoder, JOB, cores)
 
 
-def pieces(folder: Path, decoder: Any, names: Sequence[str] = ("text",)) -> list[Step]:
+def pieces(folder: Path, decoder: Any, names: Sequence[str] = ("text",)) -> list[PieceStep]:
     with thread_workers(decoder) as workers:
         return list(workers.steps([partition_of(folder, name) for name in names]))
 
@@ -62,7 +62,7 @@ class Together(Marking):
         self.expected, self.started = expected, itertools.count(1)
         self.have_met = threading.Event()
 
-    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
         if next(self.started) >= self.expected:
             self.have_met.set()
         assert self.have_met.wait(30)
@@ -82,7 +82,7 @@ class Alone(Marking):
         super().__init__(JOB)
         self.running = self.most = 0
 
-    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
         self.running += 1
         self.most = max(self.most, self.running)
         time.sleep(0.01)
@@ -100,7 +100,7 @@ def test_one_core_decodes_one_piece_at_a_time(folder: Path) -> None:
 class Starving(Marking):
     """Has no memory for the second piece."""
 
-    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
         if rows[0].number == 2:
             raise MemoryError("bad_alloc")
         return super().decode(rows, scores)
@@ -122,7 +122,7 @@ class Slow(Marking):
         super().__init__(JOB)
         self.begun, self.let, self.waiting = threading.Event(), threading.Event(), False
 
-    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
         if rows[0].number:
             self.begun.set()
             self.waiting = True
@@ -161,7 +161,7 @@ def test_who_interrupts_does_not_wait_and_finds_nothing_more_written(folder: Pat
 class Ended(Marking):
     """Decodes with threads that are started no more."""
 
-    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
         raise StartError("cannot schedule new futures after interpreter shutdown")
 
 
@@ -173,7 +173,7 @@ def test_a_piece_that_nobody_decodes_is_not_kept(folder: Path) -> None:
 
 def test_arrow_lacking_memory_is_no_fault_of_the_rows(folder: Path) -> None:
     class Arrow(Marking):
-        def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+        def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
             raise pa.ArrowMemoryError("malloc")
 
     assert {str(step.stopped) for step in pieces(folder, Arrow(JOB))} == {
@@ -196,7 +196,7 @@ def test_small_files_are_decoded_as_many_at_a_time_as_there_are_cores(tmp_path: 
 class Wrong(Marking):
     """Has a fault."""
 
-    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool) -> list[RowResult]:
         raise KeyError("a fault")
 
 

@@ -49,9 +49,10 @@ def stub(engine: Engine) -> Translate:
             document = text.markup.read(text.text)
             document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
             rows = [
-                translated(sentence, order, words[engine]) if worded else Row(sentence, kept=True)
-                for sentence, worded in zip(document.sentences, document.worded, strict=True)
-            ]
+                translated(form.text, order, words[engine])
+                if form.worded else Row(form.text, kept=True)
+                for form in document.forms
+            ]  # fmt: skip
             choice = document.choose(rows)
             made.append(document.write(rows, choice))
             lost.append(choice.sentences)

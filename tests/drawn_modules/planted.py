@@ -25,7 +25,7 @@ from tfexport.export.artifacts import recognised, recognised_decoder
 from tfexport.export.incremental import find, rules, step_graphs
 from tfexport.export.incremental.attention import attention
 from tfexport.export.incremental.rules import OperatorCall
-from tfexport.export.incremental.states import Grown, Summed
+from tfexport.export.incremental.states import NextState
 
 aten: Any = torch.ops.aten
 MOST_DRAWS = 40
@@ -118,14 +118,14 @@ def _all_real(expression: Any, program: Any, node: Any, rows: Any) -> Any:
 
 def _row_of_another(writer: Any, plan: Any, written: Any) -> Any:
     """The cache of a row goes on in the next row of its batch."""
-    if isinstance(plan, Grown):
+    if isinstance(plan, NextState) and writer.analysis.states[plan.number].axis is not None:
         written = writer.graph.call_function(aten.roll.default, (written, [1], [0]))
         writer.after[plan.number] = written
     return written
 
 
 def _restarted_sum(writer: Any, plan: Any, written: Any) -> Any:
-    if isinstance(plan, Summed):
+    if isinstance(plan, NextState) and writer.analysis.states[plan.number].axis is None:
         written = writer.made[plan.row.node, plan.row.rows]
         writer.after[plan.number] = writer.graph.call_function(aten.clone.default, (written,))
     return written

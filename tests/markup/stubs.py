@@ -50,7 +50,7 @@ def translate(
     document = markup.read(text)
     document.cut(lambda segment: split_text(segment, "en", "punctuation", "spaces"))
     rows = [
-        translated(sentence, order, word) if worded else Row(sentence, kept=True)
-        for sentence, worded in zip(document.sentences, document.worded, strict=True)
+        translated(form.text, order, word) if form.worded else Row(form.text, kept=True)
+        for form in document.forms
     ]
     return document.write(rows, document.choose(rows))

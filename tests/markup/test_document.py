@@ -10,8 +10,10 @@ from tests.markup.stubs import backwards, same, shuffled, translate
 from tests.support.combinations import few_of
 from tfexport.errors import ConfigError, InputError
 from tfexport.markup.document import Markup
+from tfexport.markup.html_reader import read_html
 from tfexport.markup.placeholders import Placeholders
-from tfexport.markup.tokens import TagRules, escape
+from tfexport.markup.segments import make_segment
+from tfexport.markup.tokens import Run, TagRules, Token, escape
 from tfexport.runtime.text.sentences import split_text
 
 HTML = Markup("html")
@@ -289,7 +291,7 @@ HOSTILE = {
 def test_hostile_html_is_refused_or_stays(name: str) -> None:
     text, said = HOSTILE[name]
     if said is None:
-        assert "".join(token.raw for token in HTML.tokens(text)) == text
+        assert "".join(token.raw for token in read_html(text)) == text
         assert len(translate(text, HTML)) >= len(text)
         return
     with pytest.raises(InputError, match=said):
@@ -320,7 +322,7 @@ def test_every_token_is_kept() -> None:
     rng = random.Random(3)
     for _ in range(1500):
         text = "".join(rng.choices(pieces, k=rng.randint(1, 14)))
-        assert "".join(token.raw for token in HTML.tokens(text)) == text
+        assert "".join(token.raw for token in read_html(text)) == text
         translate(text, HTML, shuffled)
 
 
@@ -330,3 +332,31 @@ def test_words_are_read_without_markup() -> None:
 
 def test_text_is_escaped() -> None:
     assert escape("a & b < c > d \"'") == "a &amp; b &lt; c &gt; d \"'"
+
+
+WORDS = (
+    "one",
+    "Zwei.",
+    " ",
+    "  ",
+    "\t",
+    "\N{NO-BREAK SPACE}",
+    "{n}",
+    "%s",
+    "\N{PARTY POPPER}",
+    "'s",
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_piece_of_text_is_read_as_several_are(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(50):
+        pieces = [rng.choice(WORDS) for _ in range(rng.randint(2, 6))]
+        text = "".join(pieces)
+        if not text.strip():
+            continue
+        several = Run([Token("text", piece, text=piece) for piece in pieces])
+        whole = make_segment(Run([Token("text", text, text=text)]), Placeholders(), str)
+        divided = make_segment(several, Placeholders(), str)
+        assert whole == divided, pieces

@@ -97,3 +97,18 @@ def test_names_that_make_a_sentence_too_long_are_left_out(demo: Translator) -> N
     markup = Markup("text", Placeholders((), ["@"]))
     (made,) = translate_markup(demo, [text_of(count, *kept)], markup, max_length=5)
     assert made.count("@") == len(kept)
+
+
+def test_a_text_takes_no_more_room_in_a_chunk_than_its_sentences(
+    demo: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = list[int]()
+    submit = demo.engine.submit
+
+    def counting(requests: list[Any], *others: Any) -> Any:
+        sizes.append(len(requests))
+        return submit(requests, *others)
+
+    monkeypatch.setattr(demo.engine, "submit", counting)
+    translate_markup(demo, ["Tom schläft.", "Hallo!", "<br>"], Markup("html"), batch_size=1)
+    assert sum(sizes) == 3  # the last one has no sentence

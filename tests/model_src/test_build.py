@@ -1,5 +1,6 @@
 """The class of attention that a model is built with."""
 
+import dataclasses
 from typing import Any
 
 from tests.conftest import SETTINGS
@@ -18,6 +19,11 @@ CONFIG = TransformerConfig(
 )  # fmt: skip
 
 
+def all_tensors(model: Any) -> list[tuple[str, Any]]:
+    parameters = model.named_parameters(remove_duplicate=False)
+    return [*parameters, *model.named_buffers(remove_duplicate=False)]
+
+
 def attentions(model: Any) -> set[type]:
     return {type(module) for module in model.modules() if isinstance(module, Attention)}
 
@@ -32,3 +38,17 @@ def test_a_checkpoint_is_built_with_the_class_too() -> None:
     weights = dict(build_transformer(CONFIG).state_dict())
     checkpoint = Checkpoint("a", None, "native", CONFIG, {}, weights, weights, {})
     assert attentions(checkpoint.build(attention_class=OtherAttention)) == {OtherAttention}
+
+
+def test_models_of_a_checkpoint_share_their_parameters_and_what_is_built_has_its_own() -> None:
+    config = dataclasses.replace(CONFIG, tie_embeddings=True, tie_output=True)
+    weights = dict(build_transformer(config).state_dict())
+    checkpoint = Checkpoint("a", None, "native", config, {}, weights, weights, {})
+    first, other = checkpoint.model(), checkpoint.model(OtherAttention)
+    assert checkpoint.model(OtherAttention) is other
+    assert (attentions(first), attentions(other)) == ({Attention}, {OtherAttention})
+    shared = {name: id(tensor) for name, tensor in all_tensors(first)}
+    assert shared == {name: id(tensor) for name, tensor in all_tensors(other)}
+    tied = {shared[name] for name in shared if name.endswith("tokens.weight")}
+    assert tied == {shared["output_proj.weight"]}
+    assert not {*shared.values()} & {id(tensor) for _, tensor in all_tensors(checkpoint.build())}

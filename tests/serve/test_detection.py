@@ -15,6 +15,7 @@ from tfexport.languages import Languages
 from tfexport.serve import detection, texts
 from tfexport.serve.detection import LOOKED_AT, detect
 from tfexport.serve.failures import RequestError
+from tfexport.serve.rows import TextRequest
 
 GERMAN = "Das ist ein gutes Haus, und w4 w5 ist auch gut."
 ENGLISH = "This is a good house, and w4 w5 is good as well."
@@ -106,12 +107,12 @@ def test_without_the_library_languages_are_asked_for(monkeypatch: pytest.MonkeyP
     detection._ranks.cache_clear()
     try:
         assert not detection.can_detect()
-        assert detect(GERMAN, ["de", "en"]) == []
+        assert detect(GERMAN, ["de", "en"]) == {}
         monkeypatch.setattr(texts, "choose_only", lambda *_: None)
         monkeypatch.setattr(texts, "sources_of", lambda *_: ["de", "en"])
         service: Any = SimpleNamespace(models=[])
         with pytest.raises(RequestError, match=r"one of de, en; .* not installed"):
-            texts._choices(service, [GERMAN], texts.Wanted(None, "fr"))
+            texts._choices(service, TextRequest([GERMAN]), None, "fr")
     finally:
         monkeypatch.undo()
         detection._load.cache_clear()
@@ -131,4 +132,4 @@ def test_long_texts_are_looked_at_in_part(monkeypatch: pytest.MonkeyPatch) -> No
         (best, *_) = detect("x" * 100_000, ["de", "en", "fr"])
     finally:
         detection._ranks.cache_clear()
-    assert (best.code, seen) == ("de", [LOOKED_AT])
+    assert (best, seen) == ("de", [LOOKED_AT])

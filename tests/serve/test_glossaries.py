@@ -17,7 +17,7 @@ from tests.serve.servers import FORM, Server, serving
 from tfexport.errors import ConfigError
 from tfexport.serve import glossaries as module
 from tfexport.serve.failures import RequestError
-from tfexport.serve.glossaries import Glossaries, merged
+from tfexport.serve.glossaries import GlossaryFolder, merged
 
 KEY = "secret-key"
 BODY = {"name": "n", "source_lang": "de", "target_lang": "en", "entries": "w4\tw9"}
@@ -242,7 +242,7 @@ def test_servers_of_one_folder_see_the_same(keeping: Server, folder: Path) -> No
     form = "name=n&source_lang=de&target_lang=en-US&entries=w4%09w9"
     made = ask(keeping, "POST", "/v2/glossaries", form, **FORM).json
     assert made["target_lang"] == "en"
-    other = Glossaries(folder)  # of another process, or after a restart
+    other = GlossaryFolder(folder)  # of another process, or after a restart
     number = made["glossary_id"]
     assert other.entries(number, BOTH) == {"w4": "w9"}
     other.change(number, lambda one: merged(one, {BOTH: {"w5": "w6"}}, "new"))
@@ -267,7 +267,7 @@ def test_writers_do_not_lose_what_others_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_WAIT", 60.0)  # on a busy machine
-    stores = [Glossaries(tmp_path) for _ in range(2)]
+    stores = [GlossaryFolder(tmp_path) for _ in range(2)]
     number = stores[0].create("n", {BOTH: {"a": "b"}}).id
     reading = threading.Event()
 
@@ -298,7 +298,7 @@ def test_writers_do_not_lose_what_others_wrote(
 
 
 def test_limits_and_damage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Glossaries(tmp_path)
+    store = GlossaryFolder(tmp_path)
     number = store.create("n", {BOTH: {"a": "b"}}).id
     monkeypatch.setattr(module, "MOST_GLOSSARIES", 1)
     with pytest.raises(RequestError, match="as many as are allowed"):
@@ -312,11 +312,11 @@ def test_limits_and_damage_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert store.listed() == []
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="name a folder"):
-        Glossaries(tmp_path / "file" / "x")
+        GlossaryFolder(tmp_path / "file" / "x")
 
 
 def test_one_odd_file_does_not_hide_the_others(tmp_path: Path) -> None:
-    kept = Glossaries(tmp_path)
+    kept = GlossaryFolder(tmp_path)
     made = kept.create("a", {BOTH: {"w4": "w9"}})
     odd = [f"{number}" * 8 + "-0000-0000-0000-000000000000.glossary" for number in range(4)]
     (tmp_path / odd[0]).mkdir()
@@ -332,7 +332,7 @@ def test_one_odd_file_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Glossaries(tmp_path / "folder")
+    kept = GlossaryFolder(tmp_path / "folder")
     made = kept.create("a", {BOTH: {"w4": "w9"}})
 
     def full(*_: Any, **__: Any) -> Any:

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,9 @@ from tests.support.paths import REPOSITORY
 from tfexport.markup.document import Markup
 from tfexport.markup.tokens import escape
 from tfexport.runtime import Translator
+from tfexport.runtime.results import Hypothesis
 from tfexport.serve.failures import RequestError
-from tfexport.serve.rows import Asked, Made, Translated, _documents
+from tfexport.serve.rows import TextRequest, TextTranslation, _documents
 from tfexport.serve.texts import KEPT, cut_headers
 
 DEMO = REPOSITORY / "examples" / "de-en.bundle"
@@ -164,16 +166,16 @@ def test_a_bundle_without_attention_refuses_tags_in_sentences() -> None:
     model: Any = SimpleNamespace(
         engine=SimpleNamespace(manifest=SimpleNamespace(attention_shape=None))
     )
-    (document,) = _documents(model, Asked(["<p>w4 w5</p>"], markup=Markup("html")))
+    (document,) = _documents(model, TextRequest(["<p>w4 w5</p>"], markup=Markup("html")))
     assert not document.aligned
     with pytest.raises(RequestError, match=r"text 1: has tags .* gives none"):
-        _documents(model, Asked(["w4", "<p>w4 <b>w5</b></p>"], markup=Markup("html")))
+        _documents(model, TextRequest(["w4", "<p>w4 <b>w5</b></p>"], markup=Markup("html")))
 
 
 def test_what_stays_is_counted_in_a_header() -> None:
-    made = Made("Hallo {x}", [], 0.0, None)
-    assert cut_headers([Translated([made], [], kept=2), Translated([made], [])]) == {KEPT: "2"}
-    assert cut_headers([Translated([made], [])]) == {}
+    whole = TextTranslation(["Hallo {x}"], [Hypothesis([], 0.0)], [])
+    assert cut_headers([replace(whole, kept=2), whole]) == {KEPT: "2"}
+    assert cut_headers([whole]) == {}
 
 
 def test_placeholders_of_plain_texts_stay_in_protocols_of_clients(demo: Server) -> None:

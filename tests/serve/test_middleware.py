@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tfexport.errors import DeadlineError
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.text.codec import NO_LANGUAGES
 from tfexport.runtime.text.sentences import split_text
 from tfexport.serve import Service, Settings, middleware, request_log
 from tfexport.serve.app import make_app
@@ -20,9 +22,10 @@ from tfexport.serve.bodies import FREE, BodyMemory
 from tfexport.serve.call import LONG_BODY, Call, call_of
 from tfexport.serve.failures import RequestError
 from tfexport.serve.middleware import RequestMiddleware
+from tfexport.serve.models import ModelChoice
 from tfexport.serve.protocols import own
 from tfexport.serve.protocols.own import answer, translation
-from tfexport.serve.rows import Asked, Made, Rows, Translated, prepare
+from tfexport.serve.rows import TextRequest, TextRows, TextTranslation, prepare
 from tfexport.serve.texts import outcome
 
 Answer = tuple[int, Any]
@@ -167,7 +170,7 @@ def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
         future: Future[Any] = Future()
         submission: Any = SimpleNamespace(future=future)
         if streamed:
-            rows: Any = Rows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
+            rows: Any = TextRows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
             model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None))
             call = Call.begin("/", [], 60.0)
             events: Any = own._events(model, rows, submission, asyncio.Queue(), call)
@@ -243,9 +246,9 @@ def test_work_for_a_call_that_has_ended_is_left() -> None:
         asyncio.run(call.in_thread(begun.append, "work"))
     assert begun == []
     with pytest.raises(RequestError, match="time"):
-        answer("tiny", [Translated([], [])], call)
+        answer("tiny", [TextTranslation([], [], [])], call)
     with pytest.raises(RequestError, match="time"):
-        translation(Translated([Made("a", [4], 0.0, None)], []), call)
+        translation(TextTranslation(["a"], [Hypothesis([4], 0.0)], []), call)
 
 
 def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +257,7 @@ def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> list[str]:
         future: Future[Any] = Future()
         submission: Any = SimpleNamespace(future=future)
-        rows: Any = Rows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
+        rows: Any = TextRows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
         observer = SimpleNamespace(cut=lambda rows: None)
         model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None), observer=observer)
         events: AsyncIterator[str] = own._events(
@@ -400,6 +403,7 @@ def test_a_text_is_tokenized_once(
         return encode(text, *given)
 
     monkeypatch.setattr(model.engine.texts, "encode", counted)
-    rows = prepare(model, Asked(["w4 w5", "", "w6"], divide=divide))
+    choice = ModelChoice(model, "", "", NO_LANGUAGES)
+    rows = prepare(choice, TextRequest(["w4 w5", "", "w6"], divide=divide))
     assert [row.ids if row else [] for row in rows.requests] == [encode("w4 w5"), encode("w6")]
     assert texts == ["w4 w5", "w6"]

@@ -15,8 +15,10 @@ from tests.support.manifests import rewrite
 from tfexport.languages import Languages
 from tfexport.markup.document import has_words
 from tfexport.runtime import Translator
+from tfexport.runtime.text.codec import NO_LANGUAGES
 from tfexport.runtime.text.sentences import split_text
 from tfexport.serve import rows
+from tfexport.serve.models import ModelChoice
 from tfexport.serve.protocols.libretranslate import _others
 from tfexport.serve.rows import _divided, _marked
 
@@ -121,7 +123,8 @@ def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.Monk
             observer=SimpleNamespace(unknown=lambda tokens: None),
             engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
         )  # fmt: skip
-        (parts,) = rows.prepare(model, rows.Asked([">>fra<< Bon. Oui!"])).split_texts
+        choice = ModelChoice(model, "fr", "en", NO_LANGUAGES)
+        (parts,) = rows.prepare(choice, rows.TextRequest([">>fra<< Bon. Oui!"])).split_texts
         assert parts.sentences == [">>fra<< Bon.", second]
 
 

@@ -14,21 +14,33 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-FAMILIES = {
-    "marian": "Marian",
-    "bart": "Bart",
-    "plbart": "PLBart",
-    "mbart": "MBart",
-    "m2m_100": "M2M100",
-    "pegasus": "Pegasus",
-    "blenderbot": "Blenderbot",
-    "blenderbot-small": "BlenderbotSmall",
-    "fsmt": "FSMT",
-    "t5": "T5",
-    "mt5": "MT5",
-    "umt5": "UMT5",
+from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.layouts.bart_like import BartLike
+
+OF_FOLDERS = {
+    kind: layout
+    for layout in LAYOUTS.values()
+    if layout.generation is not None
+    for kind in layout.model_types
 }
-BART_LIKE = [family for family in FAMILIES if not family.endswith("t5")]
+
+
+def _known_to_transformers() -> list[str]:
+    """Every ``model_type`` of a layout that the library has a class for, if it is installed."""
+    try:
+        from transformers import CONFIG_MAPPING
+    except ImportError:
+        return list(OF_FOLDERS)
+    return [family for family in OF_FOLDERS if family in CONFIG_MAPPING]
+
+
+FAMILIES = _known_to_transformers()
+BART_LIKE = [
+    family
+    for family in FAMILIES
+    if isinstance(getattr(OF_FOLDERS[family].prepare, "__self__", None), BartLike)
+]
+T5_LIKE = [family for family in FAMILIES if family not in BART_LIKE]
 _BART_SIZES: Mapping[str, Any] = {
     "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 2,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20,
@@ -57,27 +69,27 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 def make_model(
     family: str, seed: int = 0, *, untied: bool = False, embeddings: float = 1.0, **config: Any
 ) -> Any:
-    """A model of a family of ``FAMILIES``, in eval mode, with eager attention.
+    """A model of a family, in eval mode, with eager attention.
 
     Args:
-        family: its ``model_type``.
+        family: its ``model_type``, one of ``FAMILIES``.
         seed: of the weights.
         untied: the output projection is a table of its own.
         embeddings: deviation of the embedding tables; small ones show a norm's eps.
         config: values of the family's config class, which win over a tiny model's.
     """
     import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
-    name = FAMILIES[family]
-    head = "MTModel" if family == "marian" else "ForConditionalGeneration"
-    sizes = _T5_SIZES if family.endswith("t5") else _BART_SIZES
+    sizes = _BART_SIZES if family in BART_LIKE else _T5_SIZES
     values = {"vocab_size": 64, **sizes, **_PUBLISHED.get(family, {}), **config}
     if family == "fsmt":
         del values["vocab_size"]
     if untied:
         values["tie_word_embeddings"] = False
-    made = getattr(transformers, f"{name}Config")(attn_implementation="eager", **values)
-    model = getattr(transformers, f"{name}{head}")(made)
+    config_class: Any = transformers.CONFIG_MAPPING[family]
+    made = config_class(attn_implementation="eager", **values)
+    model = getattr(transformers, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[family])(made)
     if untied:
         holder, part = output_holder(model)
         old = getattr(holder, part)

@@ -20,8 +20,7 @@ import torch
 
 import tfexport
 from tfexport.errors import ExportError
-from tfexport.export import Input, export, module_subject
-from tfexport.export.artifacts import module as module_export
+from tfexport.export import Input, export, forms
 from tfexport.graph_io import BEAM, GENERATE
 
 GIVEN: dict[str, Any] = {
@@ -81,9 +80,8 @@ def main(report: str, *modules: str) -> None:
     """Write a report about modules."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    forms = [form for form in module_subject.MODULE_FORMS if form.name not in (GENERATE, BEAM)]
-    for place in (module_subject, module_export):
-        place.MODULE_FORMS = forms  # type: ignore[attr-defined]  # the others are enough
+    # The others are enough.
+    forms.FORMS = tuple(form for form in forms.FORMS if form.name not in (GENERATE, BEAM))
     with tempfile.TemporaryDirectory() as folder:
         said = {name: said_about(names_of(name), Path(folder)) for name in modules}
     said["places"] = {"tfexport": tfexport.__file__, "torch": torch.__file__}

@@ -1,7 +1,7 @@
 """docs/development.md: the files that it names are there.
 
 Its recipes are run by ``tests/export/reference/test_family.py`` (a family through the registry of
-layouts), ``tests/export/test_checkpoint_subject.py`` (a form through the registry of graphs) and
+layouts), ``tests/export/test_forms.py`` (a form through the registry of graphs) and
 ``tests/runtime/test_every_option.py`` (every option).
 """
 

@@ -17,6 +17,7 @@ from tfexport.errors import (
     join_some,
     missing_dependency,
 )
+from tfexport.layout_names import LAYOUT_NAMES
 from tfexport.typing import Progress
 
 if TYPE_CHECKING:
@@ -283,32 +284,7 @@ def _bars(console: "Console") -> Iterator[Progress]:
         end()
 
 
-# The layouts that ``tfexport.model_src`` registers. Importing it would load torch.
-LAYOUTS = (
-    "annotated",
-    "bart",
-    "blenderbot",
-    "blenderbot-small",
-    "fairseq",
-    "fsmt",
-    "joeynmt",
-    "m2m-100",
-    "marian",
-    "marian-nmt",
-    "mbart",
-    "mt5",
-    "native",
-    "nn-transformer",
-    "nn-transformer-rebuilt",
-    "opennmt-py",
-    "pegasus",
-    "plbart",
-    "rmsnorm",
-    "sockeye",
-    "t5",
-    "umt5",
-)
-_LAYOUT_NAMES = ", ".join(LAYOUTS[:-1]) + f" or {LAYOUTS[-1]}"
+_LAYOUTS = sorted(LAYOUT_NAMES)
 
 
 def checkpoint_options(command: Command) -> Command:
@@ -318,7 +294,8 @@ def checkpoint_options(command: Command) -> Command:
             "--format",
             "layout",
             metavar="NAME",
-            help=f"Force a checkpoint layout instead of detecting it: {_LAYOUT_NAMES}.",
+            help=f"Force a checkpoint layout instead of detecting it: {', '.join(_LAYOUTS[:-1])} "
+            f"or {_LAYOUTS[-1]}.",
         ),
         click.option(
             "--rename",

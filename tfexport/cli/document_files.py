@@ -13,7 +13,7 @@ from tfexport.cli.console import cut_lines, needs, unknown_tokens
 from tfexport.cli.decoding_options import given, without_effect
 from tfexport.cli.terms_option import unmet, unmet_terms
 from tfexport.errors import ConfigError, InputError, Problem, join_problems, shown
-from tfexport.gc_pause import no_collecting
+from tfexport.gc_pause import collect_seldom, no_collecting
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import LanguagePair
@@ -114,6 +114,7 @@ def translate_document(call: Any, engine: Engine, terms: Terms | None) -> bool:
     markup = Markup(placeholders=placeholders, rules=rules, dialect=call.markdown_dialect)
     name = "stdin" if call.file == "-" else call.file
     content, mark = _content(call.file)
+    collect_seldom()
     keywords = given(call.decoding)
     keywords["return_scores"] = False
     language_pair = LanguagePair(call.source_language, call.target_language)

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from tfexport.errors import CheckpointError, join_some
-from tfexport.file_access import describe_substitute, open_file
-from tfexport.marian_binary import describe_marian_file, describe_marian_folder
+from tfexport.file_access import HEAD, describe_content, describe_substitute, open_file
+from tfexport.marian_binary import describe_marian, describe_marian_folder
 
 ONNX_FILE = "an ONNX file"
+_SEARCHED = 4096  # bytes of the beginning
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
 _BUNDLE = "A bundle is a folder with a manifest.json"
 _EXPECTED = f"{_BUNDLE}; a checkpoint is a file of torch.save or a .safetensors file."
@@ -25,11 +26,12 @@ def name_kind(path: Path) -> str:
         raise CheckpointError(f"{path}: {describe_substitute(path) or 'no such file or folder.'}")
     try:
         with open_file(path) as file:
-            head = file.read(4096)
+            head = file.read(HEAD)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
-    if other := describe_marian_file(path) or describe_substitute(path):
+    if other := describe_marian(head) or describe_content(head):
         raise CheckpointError(f"{path}: {other}")
+    head = head[:_SEARCHED]
     if path.suffix == ".onnx":
         return ONNX_FILE
     if path.suffix == ".safetensors":

@@ -17,6 +17,7 @@ from tfexport.atomic import naming
 from tfexport.cli import INTERRUPTED
 from tfexport.cli.console import spell
 from tfexport.errors import ConfigError, TfexportError, nearest_name, system_reason
+from tfexport.runtime.parallel import SWITCH_INTERVAL
 
 
 def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -130,6 +131,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     # Without this, the garbage collection at exit takes 2 s after an export.
     atexit.register(gc.freeze)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     _replace_closed_streams()
     write_utf8()
     try:

@@ -24,11 +24,11 @@ from tfexport.cli.decoding_options import (
     language_options,
     without_effect,
 )
-from tfexport.errors import ConfigError, Problem, join_problems
+from tfexport.errors import ConfigError, Message, Problem, join_problems
 from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
-    from tfexport.runtime.files.scores import LineScore
+    from tfexport.runtime.files.scores import PairScore
     from tfexport.runtime.model.engine_name import EngineName
 
 
@@ -101,11 +101,11 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     sums, problems = _Sums(), ProblemLines(call.source)
     with _output(call) as output, file_bar("scoring", partial(_lines, call)) as advance:
 
-        def tell(line: "LineScore") -> None:
-            if line.problem is not None:
-                problems.add(line.number, line.problem.spelled(spell))
-            sums.add(line)
-            advance(line.number, line.number)
+        def tell(number: int, score: "PairScore") -> None:
+            if isinstance(score, Message):
+                problems.add(number, score.spelled(spell))
+            sums.add(score)
+            advance(number, number)
 
         bad = score_file(
             scorer,
@@ -134,12 +134,12 @@ class _Sums:
     scored: int = 0
     score: float = 0.0
 
-    def add(self, line: "LineScore") -> None:
+    def add(self, score: "PairScore") -> None:
         """Count one pair."""
         self.pairs += 1
-        if line.hypothesis is not None:
+        if not isinstance(score, Message):
             self.scored += 1
-            self.score += line.hypothesis.score
+            self.score += score.score
 
     def to_dict(self) -> dict[str, Any]:
         """Pairs, how many of them were scored, and the mean of their scores."""

@@ -10,7 +10,7 @@ import click
 from tfexport.atomic import new_file
 from tfexport.cli.console import SoundBar, sound_bar, spell
 from tfexport.cli.decoding_options import engine_option
-from tfexport.errors import ConfigError, InputError
+from tfexport.errors import ConfigError
 from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ class _Writer:
                 yield number, self._shown(self._sounds[number], found)
             else:
                 self.failed += 1
-                error: InputError = found.error
-                text, name = error.message.spelled(spell), self._sounds[number]
+                text, name = found.message.spelled(spell), self._sounds[number]
                 with self._bar.hidden():
                     click.echo(text if name in text else f"{name}: {text}", err=True)
 

@@ -25,6 +25,7 @@ from tfexport.corpus.filesystem import (
 )
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
+from tfexport.corpus.pieces import PartitionError
 from tfexport.errors import Message, Option
 
 SAMPLES = 5  # errors of rows that are kept for a piece, and shown for a partition
@@ -33,7 +34,7 @@ _LONGEST_NAME = 240  # bytes, so that an ending can be added
 
 
 @dataclass(frozen=True)
-class Job:
+class RunSettings:
     """The settings of a run for all stages.
 
     Attributes:
@@ -87,10 +88,6 @@ class Outcome:
         )
 
 
-class DamagedError(Exception):
-    """A piece is not what was written."""
-
-
 class ForeignError(Exception):
     """An output may not be replaced."""
 
@@ -98,7 +95,7 @@ class ForeignError(Exception):
 class Assembly:
     """The output of one partition."""
 
-    def __init__(self, partition: Partition, digest: str, job: Job) -> None:
+    def __init__(self, partition: Partition, digest: str, job: RunSettings) -> None:
         """Find the paths of an output.
 
         Args:
@@ -203,10 +200,10 @@ class Assembly:
         """Make the output from its pieces, and remove them.
 
         Raises:
-            DamagedError: a piece is missing or damaged; it is removed, for the next run.
             ForeignError: another program has written or changed the file meanwhile.
             OSError: the output cannot be written.
-            PartitionError: the input cannot be read any more.
+            PartitionError: a piece is missing or damaged, which is removed for the next run; or
+                the input cannot be read any more.
         """
         form, partition, digests = FORMATS[self._partition.format], self._partition, list[str]()
 
@@ -242,7 +239,7 @@ class Assembly:
         for index in range(pieces):
             path = self._piece_path(index)
             if not exists(self._system, path):
-                raise DamagedError(
+                raise PartitionError(
                     f"piece {index + 1} is missing from {self._parts}, which every machine of the "
                     "cluster must be able to read"
                 )
@@ -252,7 +249,7 @@ class Assembly:
             outcome = _outcome(header)
             if outcome is None or header.get("sha256") != hashlib.sha256(body).hexdigest():
                 self._system.delete_file(path)
-                raise DamagedError(f"piece {index + 1} is damaged")
+                raise PartitionError(f"piece {index + 1} is damaged")
             outcomes.append(outcome)
             yield body
 

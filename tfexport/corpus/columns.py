@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfexport.corpus.row_decoder import Decoded, Row
+from tfexport.corpus.row_decoder import CorpusRow, RowResult
 from tfexport.errors import Option, shown
 
 Added = tuple[str, str, str]
@@ -47,18 +47,18 @@ def added_columns(output_column: str | None) -> Added:
     return output_column, f"{output_column}_score", f"{output_column}_error"
 
 
-def row_of(values: Mapping[str, Any], number: int, columns: Columns) -> Row:
+def row_of(values: Mapping[str, Any], number: int, columns: Columns) -> CorpusRow:
     """A row to decode, from a row of a table."""
     languages = {name: values.get(name) or None for name in columns.of_rows}
     wrong = [
         name for name, value in languages.items() if value is not None and type(value) is not str
     ]
     if columns.text not in values:
-        return Row(None, number, problem=f"has no {columns.text!r}")
+        return CorpusRow(None, number, problem=f"has no {columns.text!r}")
     if wrong:
         text = "; ".join(f"{name}: {shown(languages[name])} is not a string" for name in wrong)
-        return Row(None, number, problem=text)
-    return Row(values[columns.text], number, **languages)
+        return CorpusRow(None, number, problem=text)
+    return CorpusRow(values[columns.text], number, **languages)
 
 
 _TYPES = (pa.string(), pa.float64(), pa.string())
@@ -84,7 +84,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_null(kind) or any(is_text(kind) for is_text in texts)
 
 
-def rows_of(table: pa.Table, columns: Columns, first: int = 0) -> list[Row]:
+def rows_of(table: pa.Table, columns: Columns, first: int = 0) -> list[CorpusRow]:
     """The rows of a table, numbered from ``first``."""
     counted = (columns.text, *columns.of_rows)
     read = {name: _texts(table[name]) for name in counted if name in table.column_names}
@@ -112,7 +112,7 @@ def _decoded(value: bytes | None) -> str | bytes | None:
         return value
 
 
-def with_results(table: pa.Table, decoded: Sequence[Decoded], added: Added) -> pa.Table:
+def with_results(table: pa.Table, decoded: Sequence[RowResult], added: Added) -> pa.Table:
     """The table with columns for translation, score and error."""
     values = (
         [row.translation for row in decoded],

@@ -18,7 +18,7 @@ from tfexport.corpus.columns import (
     with_results,
 )
 from tfexport.corpus.decoders import open_decoder
-from tfexport.corpus.row_decoder import Row, Task, make_task
+from tfexport.corpus.row_decoder import CorpusRow, Task, make_task
 from tfexport.corpus.shipping import ShippedBundle, ship
 from tfexport.errors import ConfigError, join_problems
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
@@ -123,7 +123,7 @@ class TableWorker:
         return with_results(table, self._decoder.decode(rows), self._columns.added)
 
 
-def _numbered(row: Row) -> Row:
+def _numbered(row: CorpusRow) -> CorpusRow:
     """Number a row by a hash of its text: rows of a dataset have no fixed order."""
     text = row.source if isinstance(row.source, str) else ""
     digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=7).digest()

@@ -14,9 +14,9 @@ from pyarrow import fs
 from tfexport.corpus.filesystem import file_system, public
 from tfexport.corpus.row_decoder import (
     NO_MEMORY,
-    Decoded,
-    Row,
+    CorpusRow,
     RowDecoder,
+    RowResult,
     Task,
     checked_source,
 )
@@ -49,7 +49,7 @@ _OF_SPEECH = ("batch_size", "seed", "temperature")
 _Sound = tuple[str, str | bytes]  # its name, and its path or bytes
 
 
-class Decoder(Protocol):
+class CorpusDecoder(Protocol):
     """Decodes batches of rows; safe to call from several threads.
 
     Attributes:
@@ -58,7 +58,7 @@ class Decoder(Protocol):
 
     row_columns: tuple[str, ...]
 
-    def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool = True) -> list[RowResult]:
         """The outcome of each row; see ``RowDecoder.decode``."""
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class SpeechDecoder:
         layout = engine.layout
         self._workers = Workers(layout.workers, layout.most_waiting)
 
-    def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool = True) -> list[RowResult]:
         """Transcribe rows in their order; rows of a language share batches.
 
         Raises:
@@ -173,7 +173,7 @@ class SpeechDecoder:
         for place, row in enumerate(rows):
             language = row.source_language if self.row_columns else None
             groups.setdefault(language or self._task.source_language, []).append(place)
-        found = dict[int, Decoded]()
+        found = dict[int, RowResult]()
         jobs = []
         for language, places in groups.items():
             try:
@@ -208,23 +208,25 @@ class SpeechDecoder:
         values = {**self._task.options, **self._task.transcription}
         return TranscriptionOptions(**values, language=language)
 
-    def _decode(self, transcriber: Transcriber, rows: Sequence[Row]) -> list[Decoded]:
+    def _decode(self, transcriber: Transcriber, rows: Sequence[CorpusRow]) -> list[RowResult]:
         """The outcome of rows of one language, which are decoded together."""
-        made, sounds = dict[int, Decoded](), dict[int, _Sound]()
+        made, sounds = dict[int, RowResult](), dict[int, _Sound]()
         for place, row in enumerate(rows):
             try:
                 name = checked_source(row)
                 if name.strip():
                     sounds[place] = name, self._files.content(name)
                 else:
-                    made[place] = Decoded("", 0.0)
+                    made[place] = RowResult("", 0.0)
             except InputError as error:
                 made[place] = self._failed(error)
         found = self._transcribed(transcriber, [*sounds.values()])
         made |= dict(zip(sounds, found, strict=True))
         return [made[place] for place in range(len(rows))]
 
-    def _transcribed(self, transcriber: Transcriber, sounds: Sequence[_Sound]) -> Iterator[Decoded]:
+    def _transcribed(
+        self, transcriber: Transcriber, sounds: Sequence[_Sound]
+    ) -> Iterator[RowResult]:
         try:
             contents = transcriber.stream([content for _, content in sounds])
             yield from [
@@ -237,14 +239,14 @@ class SpeechDecoder:
             if isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY):
                 raise MemoryError(str(error)) from error
             if len(sounds) == 1:
-                yield Decoded(None, None, f"could not be decoded: {error}")
+                yield RowResult(None, None, f"could not be decoded: {error}")
                 return
         for sound in sounds:  # each alone, so that one error affects no other row
             yield from self._transcribed(transcriber, [sound])
 
-    def _made(self, name: str, found: Any) -> Decoded:
+    def _made(self, name: str, found: Any) -> RowResult:
         if not isinstance(found, Transcription):
-            return self._failed(found.error)
+            return self._failed(found)
         try:
             self._subtitles.write(name, found)
         except InputError as error:
@@ -254,13 +256,13 @@ class SpeechDecoder:
         if tokens := sum(counts):
             each = (segment.avg_logprob for segment in found.segments)
             score = sum(mean * count for mean, count in zip(each, counts, strict=True)) / tokens
-        return Decoded(found.text.strip(), score, tokens=tokens)
+        return RowResult(found.text.strip(), score, tokens=tokens)
 
-    def _failed(self, error: TfexportError) -> Decoded:
-        return Decoded(None, None, error.message.spelled(self._task.spell))
+    def _failed(self, error: TfexportError) -> RowResult:
+        return RowResult(None, None, error.message.spelled(self._task.spell))
 
 
-def open_decoder(folder: Path, layout: ThreadLayout, task: Task) -> Decoder:
+def open_decoder(folder: Path, layout: ThreadLayout, task: Task) -> CorpusDecoder:
     """Open a bundle for a task.
 
     Raises:
@@ -276,7 +278,7 @@ def open_decoder(folder: Path, layout: ThreadLayout, task: Task) -> Decoder:
         return _decoder(Engine(folder, layout, path, media_limits=limits), task)
 
 
-def _decoder(engine: Engine, task: Task) -> Decoder:
+def _decoder(engine: Engine, task: Task) -> CorpusDecoder:
     manifest = engine.manifest
     problems = []
     if task.most_seconds is not None and manifest.media != AUDIO:

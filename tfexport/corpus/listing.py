@@ -24,14 +24,13 @@ from tfexport.corpus.filesystem import (
     write_atomically,
 )
 from tfexport.corpus.partitions import (
-    InputFiles,
     Partition,
     check_apart,
     check_output,
     is_included,
     kind_of,
 )
-from tfexport.corpus.pieces import Source
+from tfexport.corpus.pieces import SourceFile
 from tfexport.errors import ConfigError, InputError, join_problems, join_some, shown
 from tfexport.preprocessing import AUDIO, IMAGE
 
@@ -54,12 +53,14 @@ class Listing:
     """The files of a folder, by name.
 
     Attributes:
-        found: one partition, which is the list.
+        partition: the list.
+        passed_over: the other files, each with its problem.
         digest: of names, sizes and times of change of all files.
         names: of the files, in their order.
     """
 
-    found: InputFiles
+    partition: Partition
+    passed_over: list[str]
     digest: str
     names: Sequence[str]
     _lines: bytes
@@ -70,15 +71,14 @@ class Listing:
         Raises:
             OSError: it cannot be written.
         """
-        (partition,) = self.found.partitions
-        source = partition.source
+        source = self.partition.source
         write_atomically(source.system, source.path, lambda sink: sink.write(self._lines))
 
     def remove(self) -> None:
         """Remove the list, if it is there."""
-        (partition,) = self.found.partitions
+        source = self.partition.source
         with suppress(OSError):
-            partition.source.system.delete_file(partition.source.path)
+            source.system.delete_file(source.path)
 
 
 def is_folder(place: str) -> bool:
@@ -138,10 +138,10 @@ def list_folder(
         )
     lines = b"".join(_lines(names, kind, column, public(folder)))
     where, _, last = target_root.rpartition("/")
-    source = Source(target_system, f"{where}/.{last[:100]}.files")
-    target = Source(target_system, target_root, packing)
+    source = SourceFile(target_system, f"{where}/.{last[:100]}.files")
+    target = SourceFile(target_system, target_root, packing)
     partition = Partition(last, kind, source, target, len(lines))
-    return Listing(InputFiles([partition], passed_over), digest.hexdigest(), names, lines)
+    return Listing(partition, passed_over, digest.hexdigest(), names, lines)
 
 
 _NOUN = {AUDIO: "sound", IMAGE: "a picture"}

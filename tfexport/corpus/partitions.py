@@ -9,7 +9,7 @@ from pyarrow import fs
 
 from tfexport.corpus.filesystem import COMPRESSIONS, file_system, files_in, public, relative
 from tfexport.corpus.formats import FORMATS
-from tfexport.corpus.pieces import Source
+from tfexport.corpus.pieces import SourceFile
 from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, join_some
 
 _NOT_READ = (".xz", ".zip", ".7z", ".lzma", ".rar", ".tar", ".tgz")
@@ -29,27 +29,14 @@ class Partition:
 
     name: str
     format: str
-    source: Source
-    target: Source
+    source: SourceFile
+    target: SourceFile
     size: int
-
-
-@dataclass(frozen=True)
-class InputFiles:
-    """The input of a run.
-
-    Attributes:
-        partitions: the files to translate.
-        passed_over: files of a folder whose suffix is not that of a format, each with its problem.
-    """
-
-    partitions: list[Partition]
-    passed_over: list[str]
 
 
 def find_partitions(
     input_: str, output: str, file_format: str | None = None, include: Sequence[str] = ()
-) -> InputFiles:
+) -> tuple[list[Partition], list[str]]:
     """The partitions of a file or folder.
 
     Args:
@@ -58,6 +45,10 @@ def find_partitions(
         file_format: the format of all files; by default that of a file's suffix.
         include: shell patterns of the files in a folder that are translated, by name or by path in
             the folder; by default all whose suffix is that of a format.
+
+    Returns:
+        The partitions, and the files that are passed over: those of a folder whose suffix is not
+        that of a format, each with its problem.
 
     Raises:
         InputError: there is no input, or no file whose suffix is that of a format; or naming every
@@ -88,10 +79,10 @@ def find_partitions(
                 f"{public(output)}: the output has the format {written}, but the input has {kind}. "
                 "Both must have the same format."
             )
-        source = Source(system, root, compression)
-        target = Source(target_system, target_root, packing)
+        source = SourceFile(system, root, compression)
+        target = SourceFile(target_system, target_root, packing)
         name = PurePosixPath(root).name
-        return InputFiles([Partition(name, kind, source, target, found.size or 0)], [])
+        return [Partition(name, kind, source, target, found.size or 0)], []
     taken = {
         relative(info.path, root): info
         for info in files_in(system, root, target_root if same else None)
@@ -104,17 +95,20 @@ def find_partitions(
             f"{public(input_)}: contains no file{like}. Hidden files, whose name or folder starts "
             "with '.' or '_', do not count."
         )
-    target = Source(target_system, target_root)
-    made, unknown, problems = _partitions(Source(system, root), target, taken, file_format)
+    target = SourceFile(target_system, target_root)
+    made, unknown, problems = _partitions(SourceFile(system, root), target, taken, file_format)
     if include or not made:
         problems += unknown
     if problems:
         raise InputError(join_problems(public(input_), _few(problems), _remedy()))
-    return InputFiles(made, unknown)
+    return made, unknown
 
 
 def _partitions(
-    folder: Source, output: Source, files: Mapping[str, fs.FileInfo], file_format: str | None
+    folder: SourceFile,
+    output: SourceFile,
+    files: Mapping[str, fs.FileInfo],
+    file_format: str | None,
 ) -> tuple[list[Partition], list[str], list[str]]:
     """The partitions of files, the files with an unknown suffix, and all other problems."""
     made, unknown, problems = list[Partition](), list[str](), list[str]()
@@ -126,8 +120,8 @@ def _partitions(
         except InputError as error:
             problems.append(f"{name}: {error}")
         else:
-            source = Source(folder.system, info.path, compression)
-            target = Source(output.system, f"{output.path}/{name}", compression)
+            source = SourceFile(folder.system, info.path, compression)
+            target = SourceFile(output.system, f"{output.path}/{name}", compression)
             made.append(Partition(name, kind, source, target, info.size or 0))
     return made, unknown, problems
 

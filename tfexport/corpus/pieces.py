@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from pyarrow import fs
 
 from tfexport.corpus.columns import Columns
-from tfexport.corpus.row_decoder import Decoded, Row
+from tfexport.corpus.row_decoder import CorpusRow, RowResult
 
 MAX_PIECE_BYTES = 64 << 20  # size of a piece as it is read
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file that rows are read from.
 
     Attributes:
@@ -53,7 +53,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Scanned:
+class PartitionContent:
     """The content of a partition.
 
     Attributes:
@@ -66,7 +66,7 @@ class Scanned:
 
 
 class PartitionError(Exception):
-    """One partition cannot be read."""
+    """One partition, or a piece of its output, cannot be read."""
 
 
 class Format(Protocol):
@@ -87,7 +87,7 @@ class Format(Protocol):
         """Whether its rows can hold scores."""
         ...
 
-    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
+    def scan(self, source: SourceFile, batch_rows: int, columns: Columns) -> PartitionContent:
         """Read a file once, and cut it into pieces.
 
         Raises:
@@ -95,15 +95,19 @@ class Format(Protocol):
         """
         ...
 
-    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
+    def read(
+        self, source: SourceFile, piece: Piece, columns: Columns
+    ) -> tuple[Any, list[CorpusRow]]:
         """Read the rows of a piece: in the form that ``write`` takes, and as rows to decode."""
         ...
 
-    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
+    def write(self, given: Any, decoded: Sequence[RowResult], columns: Columns) -> bytes:
         """A piece of the output."""
         ...
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
+    def join(
+        self, bodies: Iterable[bytes], source: SourceFile, sink: Any, columns: Columns
+    ) -> None:
         """Write the complete output of a partition to a stream of bytes."""
         ...
 
@@ -157,7 +161,7 @@ class Cursors:
         self._held[key] = cursor
 
 
-def key_of(source: Source, *more: int) -> Key:
+def key_of(source: SourceFile, *more: int) -> Key:
     """A key of a file with its size and time: a changed file is opened again."""
     info = source.system.get_file_info(source.path)
     return source.system.type_name, source.path, source.compression, info.size, info.mtime_ns, *more

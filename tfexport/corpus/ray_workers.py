@@ -16,13 +16,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from tfexport.corpus.assembly import Job
+from tfexport.corpus.assembly import RunSettings
 from tfexport.corpus.cluster import WorkerPlan, data_settings
 from tfexport.corpus.decoders import open_decoder
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.row_decoder import Task
 from tfexport.corpus.shipping import ShippedBundle
-from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
+from tfexport.corpus.stages import Coordinator, PieceStep, PieceTranslator, scan_partition
 from tfexport.errors import ClusterError, TfexportError
 from tfexport.runtime.parallel.cpu import ThreadLayout
 
@@ -34,7 +34,7 @@ _SOON_READ = 64 << 20  # bytes that one process scans in a second
 Rows = dict[str, Any]
 
 
-def scan(row: Rows, job: Job) -> list[Rows]:
+def scan(row: Rows, job: RunSettings) -> list[Rows]:
     """Cut a partition into pieces, unless its output exists already."""
     partition: Partition = pickle.loads(row["step"])
     return [{"step": pickle.dumps(step)} for step in scan_partition(partition, job)]
@@ -44,7 +44,12 @@ class PieceWorker:
     """Translates pieces; an actor of Ray Data."""
 
     def __init__(
-        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, coordinator: Any
+        self,
+        bundle: ShippedBundle,
+        layout: ThreadLayout,
+        task: Task,
+        job: RunSettings,
+        coordinator: Any,
     ) -> None:
         self._translator = PieceTranslator(open_decoder(bundle.folder(), layout, task), job)
         self._coordinator = coordinator
@@ -53,7 +58,7 @@ class PieceWorker:
         """Translate the piece of each row."""
         return {"step": [pickle.dumps(self._done(pickle.loads(step))) for step in rows["step"]]}
 
-    def _done(self, step: Step) -> Step:
+    def _done(self, step: PieceStep) -> PieceStep:
         if step.piece is None:
             return step
         key = f"{step.name}\0{step.piece.index}"
@@ -70,10 +75,10 @@ class PieceWorker:
 
 
 class RayWorkers:
-    """See ``run.Workers``."""
+    """See ``run.CorpusWorkers``."""
 
     def __init__(
-        self, plan: WorkerPlan, job: Job, bundle: ShippedBundle, task: Task, alone: bool
+        self, plan: WorkerPlan, job: RunSettings, bundle: ShippedBundle, task: Task, alone: bool
     ) -> None:
         """Start the coordinator, to which all workers report their pieces.
 
@@ -94,19 +99,19 @@ class RayWorkers:
             "bundle": bundle, "layout": plan.layout, "task": task, "job": job,
             "coordinator": self._coordinator,
         }  # fmt: skip
-        self._joining = dict[Any, Step]()
+        self._joining = dict[Any, PieceStep]()
 
     @property
     def cores(self) -> int:
-        """See ``run.Workers``."""
+        """See ``run.CorpusWorkers``."""
         return self._plan.used_cores()
 
-    def steps(self, partitions: list[Partition]) -> Iterator[Step]:
-        """See ``run.Workers``. Partitions are scanned in groups, so that few pieces wait."""
+    def steps(self, partitions: list[Partition]) -> Iterator[PieceStep]:
+        """See ``run.CorpusWorkers``. Partitions are scanned in groups, so that few pieces wait."""
         for first in range(0, len(partitions), _WAVE):
             yield from self._wave(partitions[first : first + _WAVE])
 
-    def _wave(self, partitions: list[Partition]) -> Iterator[Step]:
+    def _wave(self, partitions: list[Partition]) -> Iterator[PieceStep]:
         import ray.data  # noqa: PLC0415 - processes of Ray need only some of it
 
         items = [{"step": pickle.dumps(found)} for found in partitions]
@@ -131,18 +136,18 @@ class RayWorkers:
         for row in translated.iter_rows():
             yield pickle.loads(row["step"])
 
-    def join(self, partition: Partition, step: Step) -> None:
-        """See ``run.Workers``."""
+    def join(self, partition: Partition, step: PieceStep) -> None:
+        """See ``run.CorpusWorkers``."""
         done = self._coordinator.join.remote(partition, step.digest, step.pieces)
         self._joining[done] = step
 
     @property
     def joining(self) -> int:
-        """See ``run.Workers``."""
+        """See ``run.CorpusWorkers``."""
         return len(self._joining)
 
-    def joined(self, wait: bool) -> list[tuple[Step, Step]]:
-        """See ``run.Workers``."""
+    def joined(self, wait: bool) -> list[tuple[PieceStep, PieceStep]]:
+        """See ``run.CorpusWorkers``."""
         if not self._joining:
             return []
         ready, _ = ray.wait([*self._joining], timeout=None if wait else 0)

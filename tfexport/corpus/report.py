@@ -7,7 +7,7 @@ from typing import Any
 
 from tfexport.corpus.assembly import Outcome
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.stages import Step
+from tfexport.corpus.stages import PieceStep
 
 MOST_NAMED = 100  # files of each kind that a report names
 
@@ -143,7 +143,7 @@ class CorpusReport:
         }
 
 
-class Progress:
+class RunProgress:
     """Counts pieces, partitions and bytes of a run.
 
     Attributes:
@@ -159,7 +159,7 @@ class Progress:
         self._done = self._own = 0.0  # bytes that are done: by all runs, and by this run
         self._begun = time.monotonic()
 
-    def take(self, step: Step) -> bool:
+    def take(self, step: PieceStep) -> bool:
         """Count a piece, or a partition without any; whether its partition can now be joined."""
         report, name = self.report, step.name
         report.stopped = report.stopped or step.stopped
@@ -183,7 +183,7 @@ class Progress:
         self._left[name] = self._left.get(name, max(step.pieces, 1)) - 1
         return not self._left[name]
 
-    def take_joined(self, step: Step, outdated: bool) -> None:
+    def take_joined(self, step: PieceStep, outdated: bool) -> None:
         """Count a partition that was joined, or failed.
 
         Args:

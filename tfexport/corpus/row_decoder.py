@@ -122,7 +122,7 @@ def _as_json(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Row:
+class CorpusRow:
     """One row to decode.
 
     Attributes:
@@ -144,7 +144,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class RowResult:
     """The outcome of a row: a translation with its score, or an error.
 
     Attributes:
@@ -169,7 +169,7 @@ def _asks_more(value: Any) -> bool:
     return value not in (None, False, 1) or value is True
 
 
-def checked_source(row: Row) -> str:
+def checked_source(row: CorpusRow) -> str:
     """The text of a row.
 
     Raises:
@@ -221,7 +221,7 @@ class RowDecoder:
             # Sampling has to give the same results if a row is decoded again.
             self._keywords = {"seed": 0, **task.options}
 
-    def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
+    def decode(self, rows: Sequence[CorpusRow], scores: bool = True) -> list[RowResult]:
         """Decode rows in batches of similar length; results are in the order of the rows.
 
         Args:
@@ -232,7 +232,7 @@ class RowDecoder:
             MemoryError: there was not enough.
             MissingDependencyError: a library that reads files is not installed.
         """
-        results: list[Decoded | None] = [None] * len(rows)
+        results: list[RowResult | None] = [None] * len(rows)
         groups: dict[LanguagePair, list[tuple[int, Request]]] = {}
         resolved: dict[LanguagePair, ResolvedOptions] = {}
         held = 0  # bytes of requests
@@ -257,7 +257,7 @@ class RowDecoder:
                 results[place] = self._failed(error)
                 continue
             if request is None:
-                results[place] = Decoded("", 0.0 if scores else None)
+                results[place] = RowResult("", 0.0 if scores else None)
             else:
                 groups.setdefault(language_pair, []).append((place, request))
                 held += request.input_bytes
@@ -290,7 +290,7 @@ class RowDecoder:
             target = target or unsaid
         return LanguagePair(source, target)
 
-    def _language_pair(self, row: Row) -> LanguagePair:
+    def _language_pair(self, row: CorpusRow) -> LanguagePair:
         source, target = self._task.source_language, self._task.target_language
         if "source_language" in self.row_columns:
             source = row.source_language or source
@@ -307,7 +307,7 @@ class RowDecoder:
         options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, language_pair)
         return options
 
-    def _request(self, row: Row, options: ResolvedOptions) -> Request | None:
+    def _request(self, row: CorpusRow, options: ResolvedOptions) -> Request | None:
         source = checked_source(row)
         given = self._task.target_prefix if row.target_prefix is None else row.target_prefix
         try:
@@ -340,9 +340,11 @@ class RowDecoder:
         yield from self._decode(requests[:half], options)
         yield from self._decode(requests[half:], options)
 
-    def _made(self, row: Row, request: Request, found: Any, options: ResolvedOptions) -> Decoded:
+    def _made(
+        self, row: CorpusRow, request: Request, found: Any, options: ResolvedOptions
+    ) -> RowResult:
         if isinstance(found, Exception):
-            return Decoded(None, None, f"could not be decoded: {found}")
+            return RowResult(None, None, f"could not be decoded: {found}")
         try:
             result: TranslationResult = self._engine.result(row.source, request.ids, found, options)
         except TfexportError as error:
@@ -350,7 +352,7 @@ class RowDecoder:
         best = result.hypotheses[0]
         score = None if math.isnan(best.score) else best.score
         unknown = self._engine.texts.count_unknowns(request.ids)
-        return Decoded(result.text, score, None, len(best.tokens), not best.finished, unknown)
+        return RowResult(result.text, score, None, len(best.tokens), not best.finished, unknown)
 
-    def _failed(self, error: TfexportError) -> Decoded:
-        return Decoded(None, None, error.message.spelled(self._task.spell))
+    def _failed(self, error: TfexportError) -> RowResult:
+        return RowResult(None, None, error.message.spelled(self._task.spell))

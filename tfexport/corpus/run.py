@@ -1,6 +1,6 @@
 """A run over a corpus: workers translate pieces and join partitions; the run counts them.
 
-``Workers`` are threads of this process, or processes of a Ray cluster.
+``CorpusWorkers`` are threads of this process, or processes of a Ray cluster.
 """
 
 import os
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from tfexport.bundle import read_manifest
-from tfexport.corpus.assembly import Job
+from tfexport.corpus.assembly import RunSettings
 from tfexport.corpus.cluster import Bounds, WorkerPlan, connected
 from tfexport.corpus.columns import Columns, added_columns
 from tfexport.corpus.decoders import open_decoder
 from tfexport.corpus.filesystem import file_system, local_path
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.listing import folder_of, is_folder, list_folder
-from tfexport.corpus.partitions import InputFiles, Partition, find_partitions
-from tfexport.corpus.report import CorpusReport, OnAdvance, Progress
+from tfexport.corpus.partitions import Partition, find_partitions
+from tfexport.corpus.report import CorpusReport, OnAdvance, RunProgress
 from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
-from tfexport.corpus.stages import Step
+from tfexport.corpus.stages import PieceStep
 from tfexport.corpus.subtitle_files import claim_folders
 from tfexport.corpus.thread_workers import ThreadWorkers
 from tfexport.errors import (
@@ -148,8 +148,9 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
     listing = None
     if media is not None and file_format is None and is_folder(given):
         listing = list_folder(given, place, media, column, include)
-    found = listing.found if listing else find_partitions(given, place, file_format, include)
-    partitions = found.partitions
+        partitions, passed_over = [listing.partition], listing.passed_over
+    else:
+        partitions, passed_over = find_partitions(given, place, file_format, include)
     _check_has_columns(partitions, {"column": asked, "output_column": output_column})
     # Opened here to find its errors early, too.
     layout = ThreadLayout(threads=1) if on_ray else plan.of_this_machine()
@@ -172,16 +173,17 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
             **({"files": listing.digest} if listing else {}),
             **task.identity(),
         }  # fmt: skip
-        job = Job(made_of, columns, batch_rows, uuid.uuid4().hex, force, spell)
+        job = RunSettings(made_of, columns, batch_rows, uuid.uuid4().hex, force, spell)
         if not on_ray:
             with ThreadWorkers(decoder, job, layout.workers) as threads:
-                report = _run(threads, found, on_advance)
+                report = _run(threads, partitions, passed_over, on_advance)
             report.cores = min(report.cores, usable_cores())
             return report
         from tfexport.corpus.ray_workers import RayWorkers, running  # noqa: PLC0415 - imports Ray
 
         with running():
-            return _run(RayWorkers(plan, job, shipped, task, alone), found, on_advance)
+            workers_of_ray = RayWorkers(plan, job, shipped, task, alone)
+            return _run(workers_of_ray, partitions, passed_over, on_advance)
 
 
 def _everywhere(folder: str | os.PathLike[str]) -> str:
@@ -231,33 +233,37 @@ def require_ray() -> None:
         raise missing_dependency("a cluster's workers need Ray Data", "corpus") from None
 
 
-class Workers(Protocol):
+class CorpusWorkers(Protocol):
     """Workers that translate pieces and join partitions: threads or Ray actors."""
 
     @property
     def cores(self) -> int:
         """The most cores that decode."""
 
-    def steps(self, partitions: list[Partition]) -> Iterator[Step]:
+    def steps(self, partitions: list[Partition]) -> Iterator[PieceStep]:
         """Yield every translated piece, and a step for partitions without pieces."""
 
-    def join(self, partition: Partition, step: Step) -> None:
+    def join(self, partition: Partition, step: PieceStep) -> None:
         """Start to join a partition whose pieces are complete; `step` is its last."""
 
     @property
     def joining(self) -> int:
         """The number of partitions that are being joined."""
 
-    def joined(self, wait: bool) -> list[tuple[Step, Step]]:
+    def joined(self, wait: bool) -> list[tuple[PieceStep, PieceStep]]:
         """Partitions that have been joined since the last call, each with ``join``'s step."""
 
 
-def _run(workers: Workers, files: InputFiles, on_advance: OnAdvance) -> CorpusReport:
+def _run(
+    workers: CorpusWorkers,
+    partitions: list[Partition],
+    passed_over: list[str],
+    on_advance: OnAdvance,
+) -> CorpusReport:
     """Translate all partitions, and count the results."""
-    partitions = files.partitions
-    progress, named = Progress(partitions), {found.name: found for found in partitions}
+    progress, named = RunProgress(partitions), {found.name: found for found in partitions}
     report = progress.report
-    report.cores, report.passed_over = workers.cores, files.passed_over
+    report.cores, report.passed_over = workers.cores, passed_over
 
     def collect(wait: bool) -> None:
         for step, last in workers.joined(wait):

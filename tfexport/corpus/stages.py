@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfexport.corpus.assembly import SAMPLES, Assembly, DamagedError, ForeignError, Job, Outcome
-from tfexport.corpus.decoders import Decoder
+from tfexport.corpus.assembly import SAMPLES, Assembly, ForeignError, Outcome, RunSettings
+from tfexport.corpus.decoders import CorpusDecoder
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.pieces import PartitionError, Piece, Source
-from tfexport.corpus.row_decoder import Decoded
+from tfexport.corpus.pieces import PartitionError, Piece, SourceFile
+from tfexport.corpus.row_decoder import RowResult
 from tfexport.runtime.parallel.workers import StartError
 
 # Errors of a disk that affect every output: it is full or read-only.
@@ -22,7 +22,7 @@ Version = tuple[int, int]  # size in bytes and modification time of a file
 
 
 @dataclass(frozen=True)
-class Step:
+class PieceStep:
     """A piece between two stages, or the result of a partition without pieces.
 
     Attributes:
@@ -51,12 +51,12 @@ class Step:
     failed: str | None = None
     stopped: str | None = None
 
-    def done(self) -> "Step":
+    def done(self) -> "PieceStep":
         """The step after translation, without its task."""
         return replace(self, partition=None, piece=None, version=(0, 0))
 
 
-def scan_partition(partition: Partition, job: Job) -> list[Step]:
+def scan_partition(partition: Partition, job: RunSettings) -> list[PieceStep]:
     """Yield a step for each piece, or one for a partition without pieces."""
     name, source = partition.name, partition.source
     try:
@@ -64,22 +64,24 @@ def scan_partition(partition: Partition, job: Job) -> list[Step]:
         found = form.scan(source, job.batch_rows, job.columns)
         _check_unchanged(source, version)
     except PartitionError as error:
-        return [Step(name, failed=str(error))]
+        return [PieceStep(name, failed=str(error))]
     except (OSError, pa.ArrowException) as error:
-        return [Step(name, failed=f"cannot be read: {error}")]
+        return [PieceStep(name, failed=f"cannot be read: {error}")]
     assembly = Assembly(partition, found.digest, job)
     try:
         if (outcome := assembly.finished()) is not None:
-            return [Step(name, outcome=outcome, reused=True)]
+            return [PieceStep(name, outcome=outcome, reused=True)]
         assembly.check_replaceable()
         old = assembly.is_outdated()
         assembly.prepare()
     except ForeignError as error:
-        return [Step(name, failed=str(error))]
+        return [PieceStep(name, failed=str(error))]
     except OSError as error:
-        return [Step(name, **_unwritten(partition, error))]
+        return [PieceStep(name, **_unwritten(partition, error))]
     count, digest, pieces = len(found.pieces), found.digest, found.pieces or [None]
-    return [Step(name, count, digest, version, partition, piece, outdated=old) for piece in pieces]
+    return [
+        PieceStep(name, count, digest, version, partition, piece, outdated=old) for piece in pieces
+    ]
 
 
 def _unwritten(partition: Partition, error: OSError) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def _unwritten(partition: Partition, error: OSError) -> dict[str, Any]:
     return {why: f"output {partition.target.path}: {error}"}
 
 
-def _version(source: Source) -> Version:
+def _version(source: SourceFile) -> Version:
     try:
         info = source.system.get_file_info(source.path)
     except OSError as error:
@@ -96,7 +98,7 @@ def _version(source: Source) -> Version:
     return info.size or 0, info.mtime_ns or 0
 
 
-def _check_unchanged(source: Source, version: Version) -> None:
+def _check_unchanged(source: SourceFile, version: Version) -> None:
     """Check that a file is unchanged since it was scanned."""
     if _version(source) != version:
         raise PartitionError("was changed while it was read. Run the command again")
@@ -109,11 +111,11 @@ class PieceTranslator:
         ended: whether nothing may be written any more.
     """
 
-    def __init__(self, decoder: Decoder, job: Job) -> None:
+    def __init__(self, decoder: CorpusDecoder, job: RunSettings) -> None:
         self._decoder, self._job, self.ended = decoder, job, False
         self._reading = threading.Lock()  # compressed files stay open
 
-    def translate(self, step: Step) -> Step:
+    def translate(self, step: PieceStep) -> PieceStep:
         """Translate a step's piece, unless an earlier run has done so.
 
         Raises:
@@ -135,7 +137,9 @@ class PieceTranslator:
             text = f"its rows from {step.piece.first + 1} on cannot be translated: {error}"
             return replace(step.done(), failed=text)
 
-    def _translated(self, step: Step, partition: Partition, piece: Piece) -> tuple[Outcome, bool]:
+    def _translated(
+        self, step: PieceStep, partition: Partition, piece: Piece
+    ) -> tuple[Outcome, bool]:
         assembly = Assembly(partition, step.digest, self._job)
         if (found := assembly.piece(piece.index)) is not None:
             return found
@@ -151,7 +155,7 @@ class PieceTranslator:
         return outcome, False
 
 
-def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
+def _outcome(decoded: list[RowResult], piece: Piece) -> Outcome:
     bad = [
         (piece.first + place + 1, row.error)
         for place, row in enumerate(decoded)
@@ -168,7 +172,7 @@ def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
 class Coordinator:
     """Joins partitions, and counts attempts at pieces; on Ray, one actor of the run."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RunSettings) -> None:
         self._job = job
         self._begun: dict[str, int] = {}
 
@@ -184,14 +188,14 @@ class Coordinator:
         """Forget the attempts at a piece that has ended."""
         self._begun.pop(key, None)
 
-    def join(self, partition: Partition, digest: str, pieces: int) -> Step:
+    def join(self, partition: Partition, digest: str, pieces: int) -> PieceStep:
         """Make the output of a partition whose pieces are complete."""
         try:
             outcome = Assembly(partition, digest, self._job).join(pieces)
         except ForeignError as error:
-            return Step(partition.name, failed=str(error))
-        except (PartitionError, DamagedError, pa.ArrowException, ValueError) as error:
-            return Step(partition.name, failed=f"{error}. Run the command again")
+            return PieceStep(partition.name, failed=str(error))
+        except (PartitionError, pa.ArrowException, ValueError) as error:
+            return PieceStep(partition.name, failed=f"{error}. Run the command again")
         except OSError as error:
-            return Step(partition.name, **_unwritten(partition, error))
-        return Step(partition.name, pieces, outcome=outcome)
+            return PieceStep(partition.name, **_unwritten(partition, error))
+        return PieceStep(partition.name, pieces, outcome=outcome)

@@ -11,23 +11,23 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from queue import SimpleQueue
 
-from tfexport.corpus.assembly import Job
-from tfexport.corpus.decoders import Decoder
+from tfexport.corpus.assembly import RunSettings
+from tfexport.corpus.decoders import CorpusDecoder
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
+from tfexport.corpus.stages import Coordinator, PieceStep, PieceTranslator, scan_partition
 
 _JOINS = 4
 _NO_MEMORY = "not enough memory; use fewer workers"
 
 
 class ThreadWorkers:
-    """See ``run.Workers``.
+    """See ``run.CorpusWorkers``.
 
     Attributes:
         cores: the number of cores that decode.
     """
 
-    def __init__(self, decoder: Decoder, job: Job, cores: int) -> None:
+    def __init__(self, decoder: CorpusDecoder, job: RunSettings, cores: int) -> None:
         """Prepare, without starting a thread.
 
         Args:
@@ -38,7 +38,7 @@ class ThreadWorkers:
         self._decoder, self._job, self.cores = decoder, job, cores
         self._translator = PieceTranslator(decoder, job)
         self._coordinator, self._joiner = Coordinator(job), ThreadPoolExecutor(_JOINS)
-        self._joining = dict[Future[Step], Step]()
+        self._joining = dict[Future[PieceStep], PieceStep]()
 
     def __enter__(self) -> "ThreadWorkers":
         """Enter the block."""
@@ -50,9 +50,9 @@ class ThreadWorkers:
         if kind is None:
             self._decoder.close()
 
-    def steps(self, partitions: list[Partition]) -> Generator[Step]:
-        """See ``run.Workers``."""
-        threads, running = _Threads(self._most_pieces), deque[tuple[int, Future[Step]]]()
+    def steps(self, partitions: list[Partition]) -> Generator[PieceStep]:
+        """See ``run.CorpusWorkers``."""
+        threads, running = _Threads(self._most_pieces), deque[tuple[int, Future[PieceStep]]]()
         try:
             for step in self._scanned(partitions):
                 rows = 0 if step.piece is None else step.piece.rows
@@ -74,42 +74,42 @@ class ThreadWorkers:
         """Pieces at a time. With one core, the threads that read pieces decode them."""
         return 1 if self.cores == 1 else self.cores + 1
 
-    def _is_enough(self, running: deque[tuple[int, Future[Step]]]) -> bool:
+    def _is_enough(self, running: deque[tuple[int, Future[PieceStep]]]) -> bool:
         """Whether enough pieces are running: two full ones, or as many small ones as cores."""
         rows = sum(rows for rows, _ in running)
         whole = len(running) > 2 and rows > 2 * self._job.batch_rows
         return whole or len(running) > self._most_pieces
 
-    def _scanned(self, partitions: list[Partition]) -> Iterator[Step]:
+    def _scanned(self, partitions: list[Partition]) -> Iterator[PieceStep]:
         for partition in partitions:
             try:
                 yield from scan_partition(partition, self._job)
             except MemoryError:
-                yield Step(partition.name, stopped=_NO_MEMORY)
+                yield PieceStep(partition.name, stopped=_NO_MEMORY)
 
-    def _translated(self, step: Step) -> Step:
+    def _translated(self, step: PieceStep) -> PieceStep:
         try:
             return self._translator.translate(step)
         except MemoryError:
-            return Step(step.name, stopped=_NO_MEMORY)
+            return PieceStep(step.name, stopped=_NO_MEMORY)
 
-    def _joined(self, partition: Partition, step: Step) -> Step:
+    def _joined(self, partition: Partition, step: PieceStep) -> PieceStep:
         try:
             return self._coordinator.join(partition, step.digest, step.pieces)
         except MemoryError:
-            return Step(partition.name, stopped=_NO_MEMORY)
+            return PieceStep(partition.name, stopped=_NO_MEMORY)
 
-    def join(self, partition: Partition, step: Step) -> None:
-        """See ``run.Workers``."""
+    def join(self, partition: Partition, step: PieceStep) -> None:
+        """See ``run.CorpusWorkers``."""
         self._joining[self._joiner.submit(self._joined, partition, step)] = step
 
     @property
     def joining(self) -> int:
-        """See ``run.Workers``."""
+        """See ``run.CorpusWorkers``."""
         return len(self._joining)
 
-    def joined(self, wait: bool) -> list[tuple[Step, Step]]:
-        """See ``run.Workers``."""
+    def joined(self, wait: bool) -> list[tuple[PieceStep, PieceStep]]:
+        """See ``run.CorpusWorkers``."""
         if not self._joining:
             return []
         ready, _ = wait_for(self._joining, None if wait else 0, FIRST_COMPLETED)
@@ -125,8 +125,8 @@ class _Threads:
         for _ in range(count):
             threading.Thread(target=self._work, daemon=True).start()
 
-    def submit(self, work: Callable[[Step], Step], step: Step) -> Future[Step]:
-        done: Future[Step] = Future()
+    def submit(self, work: Callable[[PieceStep], PieceStep], step: PieceStep) -> Future[PieceStep]:
+        done: Future[PieceStep] = Future()
 
         def run() -> None:
             if not done.set_running_or_notify_cancel():

@@ -1,7 +1,8 @@
-"""A user's module as a subject, and its graphs."""
+"""A user's module as a subject."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +33,16 @@ from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import ModuleProbe, check_sizes
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.modules.wrappers import refuse_closed_parts
-from tfexport.export.parity.module import EagerModule
-from tfexport.export.parity.module_bundle import (
-    compare_alignment,
-    compare_memory,
-    compare_module_beam,
-    compare_module_bundle,
-    compare_module_generate,
-    compare_states,
-    compare_steps,
-)
-from tfexport.export.parity.plan import are_arrays, plan_bundle, read_arrays
-from tfexport.export.parity.text import NearTie
+from tfexport.export.parity.module import EagerUserModule
+from tfexport.export.parity.plan import ComparisonPlan, are_arrays, read_arrays
 from tfexport.export.recognition.decoder import RecognisedDecoder
-from tfexport.export.report import ParityReport
-from tfexport.export.subject import Form, Subject
-from tfexport.graph_io import tensor_to_dict
+from tfexport.export.report import EXAMPLES
+from tfexport.export.subject import DECODER, LAYERS, Form, Subject
+from tfexport.graph_io import GraphSpec, tensor_to_dict
 from tfexport.module_rows import Array
 from tfexport.typing import Progress
+
+_OF_STEPS = ("decoder", graph_io.GENERATE, graph_io.BEAM)  # which the methods of a step are in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +72,20 @@ class ModuleSubject(Subject):
 
     @property
     def alignment_heads(self) -> Sequence[Sequence[int]]:
-        """Layer and head of the attention of a recognised decoder that follows words of speech."""
+        """See ``Subject``: of the source ids all heads, of speech those that follow its words."""
+        if (attention := self.attention) is not None:
+            return [*product(range(len(attention.nodes)), range(attention.heads))]
         speech = self.generation.speech
         if self.decoder is None or speech is None:
             return ()
         return speech.alignment_heads or ()
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def native(self) -> str | None:
         """See ``Subject``."""
-        forms = list(MODULE_FORMS)
-        if self.decoder is not None:
-            forms.append(_STATES if self.decoder.layers is None else _EMBEDDINGS)
-        if self.alignment_heads or self.attention is not None:
-            forms.append(_ALIGNMENT)
-        return tuple(forms)
+        if self.decoder is None:
+            return None
+        return DECODER if self.decoder.layers is None else LAYERS
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -107,10 +99,9 @@ class ModuleSubject(Subject):
         return kind(self.probe, self.special_ids, self.max_length, self.rules)
 
     @property
-    def eager(self) -> EagerModule:
-        """The module in eager PyTorch."""
-        ids, length = self.special_ids, self.max_length
-        return EagerModule(self.probe, ids, length, self.level, self.rules)
+    def eager(self) -> EagerUserModule:
+        """See ``Subject``."""
+        return EagerUserModule(self.probe, self.special_ids, self.max_length, self.rules)
 
     def weights(self) -> Mapping[str, Tensor]:
         """See ``Subject``."""
@@ -157,22 +148,19 @@ class ModuleSubject(Subject):
             return {}
         return {"found": {**describe(model), "portable": self.options.portable}}
 
-    def compare(self, folder: Path, manifest: Manifest, progress: Progress) -> ParityReport:
+    def plan(self, folder: Path, manifest: Manifest, progress: Progress) -> ComparisonPlan:
         """See ``Subject``."""
-        stages, eager = [form.compare for form in self.forms], self.eager
-        rows = list(self.examples)
+        plan = self.plan_file(progress)
+        rows: Sequence[Any] = ()
         if are_arrays(self.samples):
-            rows += read_arrays(self.samples, manifest)
+            rows = read_arrays(self.samples, manifest)
         elif self.probe.io.takes_ids:
-            plan = plan_bundle(
-                folder, manifest, self.level, self.samples, progress, self.language_pair
-            )
-            rows += [eager.row_of(row) for row in plan.rows]
-        return compare_module_bundle(eager, (folder, manifest), stages, rows, progress)
+            rows = super().plan(folder, manifest, progress).rows
+        return replace(plan, rows=[*plan.rows, *rows])
 
-    def near_tie(self, report: ParityReport) -> NearTie:
-        """See ``Subject``."""
-        return self.eager.near_tie(report)
+    def plan_file(self, progress: Progress) -> ComparisonPlan:
+        """What is compared of a single file."""
+        return ComparisonPlan(self.level, self.examples, EXAMPLES, progress)
 
     def refuse_limits(self, path: Path) -> None:
         """Refuse a single file of a module whose inputs are bounded: nothing would check them.
@@ -212,63 +200,48 @@ class ModuleSubject(Subject):
             reason = export_failure(module.code, [*map(module.method, names)], cause)
             raise ExportError(f"{form.filename}: {reason}") from error
 
+    def export_encoder(self) -> ir.Model:
+        """See ``Subject``."""
+        return export_module_encoder(self.probe, self.opset)
 
-def _export_encoder(subject: ModuleSubject) -> ir.Model:
-    return export_module_encoder(subject.probe, subject.opset)
+    def export_decoder(self) -> ir.Model:
+        """See ``Subject``."""
+        return export_module_decoder(self.probe, self.opset)
 
+    def export_generate(self, encoder: ir.Model | None = None) -> ir.Model:
+        """See ``Subject``."""
+        return export_generate(self.steps, self.opset, encoder or self.export_encoder())
 
-def _export_decoder(subject: ModuleSubject) -> ir.Model:
-    return export_module_decoder(subject.probe, subject.opset)
+    def export_beam(self, encoder: ir.Model) -> ir.Model:
+        """See ``Subject``."""
+        return export_beam(self.steps, self.opset, encoder)
 
+    def export_states(self) -> ir.Model:
+        """Export what a recognised decoder attends to."""
+        assert self.decoder is not None
+        of = self.decoder
+        return export_module_states(self.probe, of.encoder, of.outputs, self.opset)
 
-def _export_generate(subject: ModuleSubject, encoder: ir.Model | None = None) -> ir.Model:
-    return export_generate(subject.steps, subject.opset, encoder or _export_encoder(subject))
+    def export_embeddings(self) -> ir.Model:
+        """Export what the recognised layers of the encoder take."""
+        assert self.decoder is not None
+        of = self.decoder.layers
+        assert of is not None
+        return export_module_embeddings(self.probe, of.embed, of.embeddings, self.opset)
 
+    def export_alignment(self) -> ir.Model:
+        """Export the attention to the source ids, or that which gives words their times."""
+        heads, attention, of = len(self.alignment_heads), self.attention, self.decoder
+        if attention is not None:
+            length = self.probe.io.inputs[0].axes[1]
+            whole = AlignmentOfForward(self.probe, attention.module(not self.options.portable))
+            return export_alignment(self.probe, whole, heads, length, self.opset)
+        assert of is not None
+        states = StatesEncoder(self.probe, of.encoder)
+        module = AlignmentHeads(states, of.model, self.alignment_heads)
+        return export_alignment(self.probe, module, heads, of.outputs[0].axes[1], self.opset)
 
-def _export_beam(subject: ModuleSubject, encoder: ir.Model | None = None) -> ir.Model:
-    return export_beam(subject.steps, subject.opset, encoder or _export_encoder(subject))
-
-
-# In the order of export, which is that of comparison; the encoder is part of the searches.
-MODULE_FORMS = (
-    Form("encoder", _export_encoder, compare_memory),
-    Form("decoder", _export_decoder, compare_steps),
-    Form(graph_io.GENERATE, _export_generate, compare_module_generate, needs=("encoder",)),
-    Form(graph_io.BEAM, _export_beam, compare_module_beam, needs=("encoder",)),
-)
-_OF_STEPS = ("decoder", graph_io.GENERATE, graph_io.BEAM)  # which the methods of a step are in
-
-
-def _export_states(subject: ModuleSubject) -> ir.Model:
-    assert subject.decoder is not None
-    of = subject.decoder
-    return export_module_states(subject.probe, of.encoder, of.outputs, subject.opset)
-
-
-def _export_alignment(subject: ModuleSubject) -> ir.Model:
-    of, probe, attention = subject.decoder, subject.probe, subject.attention
-    if attention is not None:
-        heads, length = len(attention.nodes) * attention.heads, probe.io.inputs[0].axes[1]
-        whole = AlignmentOfForward(probe, attention.module(not subject.options.portable))
-        return export_alignment(probe, whole, heads, length, subject.opset)
-    assert of is not None
-    states = StatesEncoder(probe, of.encoder)
-    module = AlignmentHeads(states, of.model, subject.alignment_heads)
-    heads = len(subject.alignment_heads)
-    return export_alignment(probe, module, heads, of.outputs[0].axes[1], subject.opset)
-
-
-# What a recognised decoder gives: its input, for the native engine, and times of words.
-_STATES = Form(graph_io.STATES, _export_states, compare_states)
-_ALIGNMENT = Form(graph_io.ALIGNMENT, _export_alignment, compare_alignment)
-
-
-def _export_embeddings(subject: ModuleSubject) -> ir.Model:
-    assert subject.decoder is not None
-    of = subject.decoder.layers
-    assert of is not None
-    return export_module_embeddings(subject.probe, of.embed, of.embeddings, subject.opset)
-
-
-# The same, if the layers of the encoder are recognised too.
-_EMBEDDINGS = Form(graph_io.EMBEDDINGS, _export_embeddings, compare_states)
+    @property
+    def generate_spec(self) -> GraphSpec:
+        """See ``Subject``."""
+        return graph_io.generate_graph(inputs=self.probe.io.inputs)

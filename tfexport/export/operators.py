@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 import torch
+from torch import fx
 
 aten: Any = torch.ops.aten
 
@@ -58,3 +59,12 @@ PRODUCTS = (
 )  # fmt: skip
 SOFTMAX = (aten.softmax.int, aten._softmax.default)
 LOG_SOFTMAX = (aten.log_softmax.int, aten._log_softmax.default)
+
+
+def einsum_axes(node: fx.Node) -> tuple[list[str], str] | None:
+    """The letters of the axes of an einsum's operands and of its result.
+
+    None if the result has none, or if it is not written, or if an ellipsis takes some axes.
+    """
+    operands, _, result = str(node.args[0]).replace(" ", "").partition("->")
+    return None if "." in operands or not result else (operands.split(","), result)

@@ -5,7 +5,7 @@ A reader makes a ``Subject`` of a checkpoint (``checkpoint_subject``) or of a us
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,17 +16,33 @@ from torch import Tensor
 
 from tfexport import __version__
 from tfexport.bundle import Manifest, SpecialIds, TokenizerEntry
-from tfexport.errors import ConfigError, ExportError, join_problems
+from tfexport.errors import ConfigError, join_problems
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs.step_model import GreedyRules
-from tfexport.export.parity.plan import FULL, are_arrays, frame_samples
-from tfexport.export.parity.text import NearTie
-from tfexport.export.report import ParityReport
+from tfexport.export.parity.bundle import CompareGraph
+from tfexport.export.parity.eager_run import Eager
+from tfexport.export.parity.plan import (
+    FULL,
+    ComparisonPlan,
+    are_arrays,
+    frame_samples,
+    plan_bundle,
+)
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.typing import PathLike, Progress
+
+# Which part of a model the native engine runs.
+WHOLE, DECODER, LAYERS = "whole", "decoder", "layers of the encoder and decoder"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a reader makes no subject of a model, or it is not exported so, for a note."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -35,23 +51,25 @@ class Form:
 
     Attributes:
         name: the role of the graph in the manifest, or in the option ``graph`` and in the file.
-        export: returns the graph; called with the subject and the graphs of ``needs``, in order.
-        compare: compares the graph with the original. Of a bundle it is one stage, called with the
-            eager code, its run of one batch and the open bundle; of a file it is called with the
-            path, the spec, the checkpoint and the plan, and returns a report.
+        export: returns the graph; called with the subject and the graphs of ``needs``, in order,
+            or without these for a file.
+        compare: compares the graph with the original: called with each batch that this has run, and
+            with the open bundle or file.
         needs: names of the forms whose graphs this one is made from; these are exported first.
         exists_for: whether the graph exists for a subject.
-        spec: the inputs and outputs of a file, by the config and the extras.
+        in_bundle: whether bundles have it; a graph that they have not is a file.
+        spec: the inputs and outputs of a file, by its subject; None of a graph that is no file.
         decodes: whether a file returns tokens. If so, the model needs special tokens and
             embeddings, and the file can have text inputs and outputs, and quantised weights.
     """
 
     name: str
     export: Callable[..., ir.Model]
-    compare: Callable[..., Any]
+    compare: CompareGraph
     needs: tuple[str, ...] = ()
     exists_for: Callable[[Any], bool] = lambda subject: True
-    spec: Callable[..., GraphSpec] | None = None
+    in_bundle: bool = True
+    spec: Callable[[Any], GraphSpec] | None = None
     decodes: bool = True
 
     @property
@@ -100,8 +118,13 @@ class Subject(ABC):
 
     @property
     @abstractmethod
-    def forms(self) -> tuple[Form, ...]:
-        """The graphs of its bundle, in the order of export and comparison."""
+    def native(self) -> str | None:
+        """The part that the native engine runs: ``WHOLE``, ``DECODER``, ``LAYERS``, or None."""
+
+    @property
+    def alignment_heads(self) -> Sequence[Sequence[int]]:
+        """Layer and head of the attention that the graph ``alignment`` gives."""
+        return ()
 
     @property
     def opset(self) -> int:
@@ -119,6 +142,36 @@ class Subject(ABC):
         return ("source", "target")
 
     @abstractmethod
+    def export_encoder(self) -> ir.Model:
+        """Export the encoder."""
+
+    @abstractmethod
+    def export_decoder(self) -> ir.Model:
+        """Export a step of the decoder."""
+
+    @abstractmethod
+    def export_generate(self, encoder: ir.Model | None = None) -> ir.Model:
+        """Export a greedy search.
+
+        Args:
+            encoder: the graph of the encoder, of a bundle; None for a file by itself.
+        """
+
+    @abstractmethod
+    def export_beam(self, encoder: ir.Model) -> ir.Model:
+        """Export a beam search, which contains the graph of the encoder."""
+
+    @property
+    def has_step(self) -> bool:
+        """Whether its rows can be at different positions of one batch."""
+        return False
+
+    @property
+    @abstractmethod
+    def generate_spec(self) -> GraphSpec:
+        """The inputs and outputs of a greedy search that is a file by itself."""
+
+    @abstractmethod
     def weights(self) -> Mapping[str, Tensor]:
         """The weights that the native engine reads, by name; empty if it runs no part."""
 
@@ -126,13 +179,19 @@ class Subject(ABC):
     def facts(self) -> dict[str, Any]:
         """The fields of the manifest that describe the model."""
 
+    @property
     @abstractmethod
-    def compare(self, folder: Path, manifest: Manifest, progress: Progress) -> ParityReport:
-        """Compare a bundle with the original."""
+    def eager(self) -> Eager:
+        """The original in eager PyTorch, which every artifact is compared with."""
 
-    @abstractmethod
-    def near_tie(self, report: ParityReport) -> NearTie:
-        """Whether a text comes from a near tie of the original; see ``add_expected``."""
+    def plan(self, folder: Path, manifest: Manifest, progress: Progress) -> ComparisonPlan:
+        """What is compared of its bundle.
+
+        Raises:
+            ConfigError: a language is unknown to the model, or required and missing.
+            InputError: a sample is invalid.
+        """
+        return plan_bundle(folder, manifest, self.level, self.samples, progress, self.language_pair)
 
     def check_languages(self, translates: bool) -> None:
         """Before the export, check the languages of real texts.
@@ -158,31 +217,13 @@ class Subject(ABC):
         """Export one graph.
 
         Args:
-            form: of ``forms``.
+            form: one that exists for the subject.
             graphs: those that it needs; without them it exports these itself.
 
         Raises:
             ExportError: torch's exporter failed.
         """
         return form.export(self, *graphs)
-
-
-def export_forms(subject: Subject, progress: Progress) -> dict[str, ir.Model]:
-    """Export every graph of a bundle, in memory; return them by name.
-
-    Raises:
-        ExportError: torch's exporter failed, or a form is listed before one that it needs.
-    """
-    graphs: dict[str, ir.Model] = {}
-    for done, form in enumerate(subject.forms):
-        progress(f"exporting {form.filename}", done, len(subject.forms))
-        if missing := [name for name in form.needs if name not in graphs]:
-            raise ExportError(
-                f"{form.filename}: is made from {', '.join(missing)}, which comes later in the "
-                "registry of forms, or is missing."
-            )
-        graphs[form.name] = subject.export(form, *(graphs[name] for name in form.needs))
-    return graphs
 
 
 def describe(
@@ -197,7 +238,7 @@ def describe(
         opset=domains,
         ir_version=max(graph.ir_version for graph in graphs.values()),
         minimum_onnxruntime=subject.options.minimum_onnxruntime,
-        graphs={form.name: form.filename for form in subject.forms},
+        graphs={name: f"{name}.onnx" for name in graphs},
         tokenizers={side: tokenizers[side] for side in subject.sides if side in tokenizers},
         languages=subject.tokenizers.languages,
         reads=subject.reads,

@@ -23,6 +23,7 @@ TRY_RULE = "onnxscript.rewriter._rewrite_rule:RewriteRule.try_rewrite"
 RULE_MATCHER = "onnxscript.rewriter._matcher:SimplePatternMatcher"
 COPY = "torch:ops.aten._to_copy.default"
 ASSERT_TYPE = "torch:ops.aten._assert_tensor_metadata.default"
+GUARDS = "_guards_code"  # of an ``ExportedProgram``, not of its class, so that ``find`` has it not
 ASSERTIONS = (
     "torch:ops.aten.sym_constrain_range_for_size.default",
     "torch:ops.aten._assert_async.default",

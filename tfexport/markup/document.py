@@ -4,13 +4,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 from tfexport.errors import InputError
 from tfexport.markup.alignment import Tokens, Unit, align, split_words
-from tfexport.markup.dialects import Dialect
-from tfexport.markup.html_reader import read_html
-from tfexport.markup.markdown_reader import References, escape_markdown, read_inline
 from tfexport.markup.placeholders import Placeholders, has_forms, listed, occurrences, occurs
 from tfexport.markup.placement import Placement, divide_words
 from tfexport.markup.segments import Segment, Variant, make_segment
@@ -23,11 +21,14 @@ from tfexport.markup.tokens import (
     escape,
     split_runs,
 )
-from tfexport.markup.xml_reader import escape_android, is_android, read_xml, unescape_android
 from tfexport.runtime.results import Term, TranslationResult
 from tfexport.runtime.terms import Terms
 from tfexport.runtime.text.codec import WORD_MARKS, TextCodec
 from tfexport.runtime.text.sentences import SplitText
+
+if TYPE_CHECKING:  # slow to import, and of one format
+    from tfexport.markup.dialects import Dialect
+    from tfexport.markup.markdown_reader import References
 
 Format = Literal["text", "html", "xml"]
 FORMATS: tuple[Format, ...] = ("text", "html", "xml")
@@ -41,6 +42,8 @@ _LINE_OR_STATEMENT = re.compile(
     rf"|{STATEMENT.pattern.replace('(', '(?:', 1)})+)",
     re.DOTALL,
 )
+# One of these is in all that ``_LINE_OR_STATEMENT`` finds.
+_MAY_DIVIDE = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029|{<]")
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class Markup:
     format: Format | Literal["markdown"] = "text"
     placeholders: Placeholders | None = None
     rules: TagRules = NO_RULES
-    references: References = field(default_factory=dict, hash=False)
+    references: "References" = field(default_factory=dict, hash=False)
     accelerator: int | None = None
-    dialect: Dialect | None = None
+    dialect: "Dialect | None" = None
 
     def __bool__(self) -> bool:
         return self.format != "text" or self.placeholders is not None
@@ -85,10 +88,7 @@ class Markup:
                 tokens = _with_accelerator(tokens, self.accelerator)
             write: Callable[[str], str] = str
         else:
-            tokens = self.tokens(text)
-            write = escape_markdown if self.format == "markdown" else escape
-            if self.format == "xml" and is_android(text):
-                tokens, write = unescape_android(tokens), escape_android
+            tokens, write = self._read(text)
         parts = [
             part if isinstance(part, str) else make_segment(part, found, write)
             for part in split_runs(tokens)
@@ -103,16 +103,30 @@ class Markup:
         """
         return "\n".join(segment.text for segment in self.read(text).segments)
 
-    def tokens(self, text: str) -> list[Token]:
-        """The tokens of markup; see ``read``."""
+    def _read(self, text: str) -> tuple[list[Token], Callable[[str], str]]:
+        """The tokens of markup, and what makes markup of words; see ``read``."""
+        # The readers are slow to import: each where it is needed.
         if self.format == "markdown":
-            return read_inline(text, self.references, self.rules, self.dialect)
-        reader = read_html if self.format == "html" else read_xml
-        return reader(text, self.rules)
+            from tfexport.markup.markdown_reader import escape_markdown, read_inline  # noqa: PLC0415
+
+            tokens = read_inline(text, self.references, self.rules, self.dialect)
+            return tokens, escape_markdown
+        if self.format == "html":
+            from tfexport.markup.html_reader import read_html  # noqa: PLC0415
+
+            return read_html(text, self.rules), escape
+        from tfexport.markup import xml_reader  # noqa: PLC0415
+
+        tokens = xml_reader.read_xml(text, self.rules)
+        if xml_reader.is_android(text):
+            return xml_reader.unescape_android(tokens), xml_reader.escape_android
+        return tokens, escape
 
 
 def _plain_tokens(text: str, placeholders: Placeholders) -> list[Token]:
     """The lines of a plain text, between line breaks, statements and messages of several lines."""
+    if not _MAY_DIVIDE.search(text):
+        return [Token("text", text, text=text)]
     tokens, begin = list[Token](), 0
     messages = [span for span in placeholders.messages(text) if "\n" in text[slice(*span)]]
 
@@ -215,7 +229,7 @@ class Document:
     parts: list[str | Segment]
     foreign: Placeholders
 
-    @property
+    @cached_property
     def segments(self) -> list[Segment]:
         """The words."""
         return [part for part in self.parts if isinstance(part, Segment)]
@@ -237,23 +251,19 @@ class Document:
             segment.cut(split(segment.text))
 
     @property
+    def forms(self) -> list[Variant]:
+        """Every variant of every sentence, in order: a row for a model each."""
+        return [
+            variant
+            for segment in self.segments
+            for variants in segment.variants
+            for variant in variants
+        ]
+
+    @property
     def sentences(self) -> list[str]:
-        """The rows for a model: every variant of every sentence, in order."""
-        return [variant.text for variants in self._variants() for variant in variants]
-
-    @property
-    def worded(self) -> list[bool]:
-        """Whether each of ``sentences`` has a letter outside its placeholders."""
-        return [variant.worded for variants in self._variants() for variant in variants]
-
-    @property
-    def optional(self) -> list[bool]:
-        """Whether each of ``sentences`` may be left out, as one that is too long for the model."""
-        return [variant.optional for variants in self._variants() for variant in variants]
-
-    def _variants(self) -> Iterator[list[Variant]]:
-        for segment in self.segments:
-            yield from segment.variants
+        """The texts of ``forms``."""
+        return [form.text for form in self.forms]
 
     def choose(self, rows: Sequence[Row]) -> "Choice":
         """The row of each sentence whose translation has its placeholders.
@@ -262,7 +272,7 @@ class Document:
             rows: the translations of ``sentences``; optional ones that are kept are left out.
         """
         numbers, lost, place = list[int](), dict[int, Variant](), 0
-        forms = [variant for variants in self._variants() for variant in variants]
+        forms = self.forms
         for segment in self.segments:
             firsts, whole = list[int](), list[list[int]]()  # of each sentence
             for variants in segment.variants:
@@ -293,8 +303,7 @@ class Document:
         Raises:
             InputError: a translation that has to be aligned has no attention.
         """
-        forms = [variant for variants in self._variants() for variant in variants]
-        pairs = _pairs(forms, rows, choice)
+        pairs = _pairs(self.forms, rows, choice)
         return "".join(
             part if isinstance(part, str) else _translated(part, pairs) for part in self.parts
         )
@@ -307,6 +316,8 @@ class Document:
         """
         if row.kept:
             return True
+        if not (has_placeholders or variant.literals or variant.left_out):
+            return not self.foreign.find(row.text)
         places = occurrences(row.text, variant.literals.values())
         if places is None:
             return False

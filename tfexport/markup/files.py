@@ -7,16 +7,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tfexport.errors import InputError, missing_dependency
-from tfexport.markup.bilingual import Kind, find_units, kind_of
 from tfexport.markup.directives import PROGRAM, accelerator, doubtful, formats_of
 from tfexport.markup.document import Markup
-from tfexport.markup.markdown_reader import Place, find_texts, same_blocks, write_inline
 from tfexport.markup.placeholders import Placeholders
-from tfexport.markup.speeches import Speech, find_speakers, join_speeches, split_speeches
 from tfexport.markup.tokens import KeptPart
+
+if TYPE_CHECKING:  # the readers are slow to import, and each is of one format
+    from tfexport.markup.markdown_reader import Place
+    from tfexport.markup.speeches import Speech
 
 FileFormat = Literal["text", "html", "xml", "markdown", "srt", "vtt", "po", "json-strings"]
 FILE_FORMATS: tuple[FileFormat, ...] = (
@@ -114,8 +115,9 @@ def read_file(
         MissingDependencyError: its parser is not installed.
     """
     _check_encoding(content, kind)
-    if kind == "xml" and (bilingual := kind_of(content)):
-        file = _bilingual(content, bilingual, markup)
+    bilingual = _bilingual(content, markup) if kind == "xml" else None
+    if bilingual:
+        file = bilingual
     elif kind in ("text", "html", "xml"):
         whole = replace(markup, format=kind)
         file = TextFile([Text(content, whole)], lambda made: made[0] or content)
@@ -158,6 +160,12 @@ def _check_encoding(content: str, kind: FileFormat) -> None:
 
 
 def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
+    from tfexport.markup.markdown_reader import (  # noqa: PLC0415
+        find_texts,
+        same_blocks,
+        write_inline,
+    )
+
     newline = "\r\n" if "\r\n" in content else "\n"
     content = content.replace("\r\n", "\n")
     places, references, unread = find_texts(content, markup.dialect, markup.rules)
@@ -198,7 +206,7 @@ def _markdown(content: str, markup: Markup, options: FileOptions) -> TextFile:
     return TextFile(texts, write, unread)
 
 
-def _kept_breaks(place: Place, made: str) -> list[str]:
+def _kept_breaks(place: "Place", made: str) -> list[str]:
     """The document's own line breaks, for those that a translation has kept."""
     if made.count("\n") == len(place.breaks):
         return list(place.breaks)
@@ -206,8 +214,13 @@ def _kept_breaks(place: Place, made: str) -> list[str]:
     return [between for between, found in zip(place.breaks, hard, strict=True) if found[1]]
 
 
-def _bilingual(content: str, kind: Kind, markup: Markup) -> TextFile:
-    """The texts of a file with translations, of which those that are there stay."""
+def _bilingual(content: str, markup: Markup) -> TextFile | None:
+    """The texts of a file with translations, of which those that are there stay; None of others."""
+    from tfexport.markup.bilingual import find_units, kind_of  # noqa: PLC0415
+
+    kind = kind_of(content)
+    if kind is None:
+        return None
     units, kept = find_units(content, kind, markup)
     of_program, texts = _of_program(markup), list[Text]()
     by_formats = {names: _of_program(markup, names) for names in ((), ("qt",), ("qt-plural",))}
@@ -342,11 +355,17 @@ def _subtitles(
         markup: of the texts.
         times: the line above the text of a cue, as the parser reads it.
     """
+    from tfexport.markup.speeches import (  # noqa: PLC0415
+        find_speakers,
+        join_speeches,
+        split_speeches,
+    )
+
     newline = "\r\n" if "\r\n" in content else "\n"
     pieces, texts, place = list[str](), list[Text](), 0
     line, before, start_at = 1, 0, 0
     kept = list[KeptPart]()
-    said, speakers = list[list[Speech]](), find_speakers(cues)
+    said, speakers = list["list[Speech]"](), find_speakers(cues)
     with_tags = _with_tags(markup)
     for cue in map(str.rstrip, cues):
         written = cue.replace("\n", newline)

@@ -202,6 +202,10 @@ def make_segment(run: Run, placeholders: Placeholders, escape: Callable[[str], s
     Raises:
         InputError: it has too many tags, or too many in one another.
     """
+    if len(run.tokens) == 1 and run.tokens[0].kind == "text":
+        segment = _of_words(run.tokens[0], escape)
+        if not placeholders.find(segment.text):
+            return segment
     low, high = _without_edges(run)
     builder = _Builder(escape)
     for token in run.tokens[low:high]:
@@ -215,6 +219,15 @@ def make_segment(run: Run, placeholders: Placeholders, escape: Callable[[str], s
         raw, before + builder.leading, builder.trailing + after, builder.text,
         builder.root.children, builder.kept, escape,
     )  # fmt: skip
+
+
+def _of_words(token: Token, escape: Callable[[str], str]) -> Segment:
+    """The segment of a text without tags and placeholders; see ``_Builder._write``."""
+    raw = token.raw
+    leading: str = _LEADING.match(raw)[0]  # type: ignore[index]
+    trailing = raw[len(raw.rstrip(_SPACES)) :]
+    text = WHITE.sub(" ", token.text).removeprefix(" ").rstrip(" ")
+    return Segment(raw, leading, trailing, text, [], [], escape)
 
 
 def _without_edges(run: Run) -> tuple[int, int]:

@@ -18,6 +18,8 @@ _LABEL = re.compile(
 _HEARD_FIRST = re.compile(rf"(\s*(?:{_TAG}){{0,4}}\[)([^\[\]\n]+)(\](?:{_TAG}){{0,4}}\s*)")
 _HEARD_LAST = re.compile(rf"((?:{_TAG}){{0,4}}\[)([^\[\]\n]+)(\]\s*(?:{_TAG}){{0,4}})\Z")
 _HEARD_ALONE = re.compile(rf"(\s*(?:{_TAG}){{0,4}}\()([^()\n]+)(\)\s*(?:{_TAG}){{0,4}})")
+# One of these is in every cue of several speeches, or with something before its words.
+_SIGN = re.compile(r"\A\s|[-–—:\[({<>&]")
 _ENDS = ".!?…\"'”»)]>♪"
 _MOST_WORDS = 3  # of a name that is not in capitals
 
@@ -44,7 +46,7 @@ def find_speakers(cues: Sequence[str]) -> frozenset[str]:
     counts = Counter(
         found["name"]
         for cue in cues
-        for line in cue.split("\n")
+        for line in (cue.split("\n") if ":" in cue else ())
         if (found := _LABEL.match(line, _start_of_words(line)))
     )
     return frozenset(
@@ -66,6 +68,8 @@ def split_speeches(cue: str, speakers: frozenset[str]) -> list[Speech]:
         cue: its lines.
         speakers: see ``find_speakers``.
     """
+    if not _SIGN.search(cue):
+        return [Speech("", cue)]
     speeches = list[Speech]()
     lines = cue.split("\n")
     dashes = sum(map(bool, map(_DASH.match, lines)))

@@ -221,6 +221,8 @@ def split_runs(tokens: Sequence[Token]) -> list[str | Run]:
     A run ends at a block element, and at an inline tag whose element is not complete within the
     run: such a tag stays between the words that it was between.
     """
+    if len(tokens) == 1 and tokens[0].kind == "text":  # as most messages are
+        return [Run([*tokens])] if _seen(tokens[0]) else [tokens[0].raw]
     breaks = _breaks(tokens)
     parts, run, opened = list[str | Run](), Run(), list[int]()
     verbatim = list[str]()

@@ -164,11 +164,13 @@ class _Job:
 
     Attributes:
         request: None if it stays as it is.
-        sentence: None behind the last one of the document.
+        sentence: None of a document without any.
+        is_last: whether no other sentence of the document follows.
     """
 
     request: Request | None
     sentence: str | None
+    is_last: bool
 
 
 class _Encoder:
@@ -217,8 +219,11 @@ class _Encoder:
         for document in documents:
             self._ids.clear()
             document.cut(self.split)
-            flags = zip(document.sentences, document.worded, document.optional, strict=True)
-            for sentence, worded, optional in flags:
+            forms = document.forms
+            if not forms:
+                yield _Job(None, None, is_last=True)
+            for place, form in enumerate(forms, 1):
+                sentence, worded, optional = form.text, form.worded, form.optional
                 request = None
                 if worded:
                     with contextlib.suppress(*((TooLongError,) if optional else ())):
@@ -227,9 +232,8 @@ class _Encoder:
                     sentence, request.ids, self._wordless, self._engine.texts
                 ):
                     request = None
-                yield _Job(request, sentence)
+                yield _Job(request, sentence, is_last=place == len(forms))
                 number += 1
-            yield _Job(None, None)
 
     def _request(self, sentence: str, number: int) -> Request | None:
         options, required = self._options, None
@@ -263,26 +267,26 @@ def _translated(
     unmet, lost = list[tuple[str, tuple[Term, ...]]](), list[list[str]]()
     decoded, waiting = list[_Decoded](), iter(documents)
     for job, hypotheses in engine.decode_stream(jobs, options, rows_ahead(options)):
-        if job.sentence is None:
-            document, rows = next(waiting), [one.row for one in decoded]
-            choice = document.choose(rows)
-            texts.append(document.write(rows, choice))
-            lost.append(choice.sentences)
-            sentences = document.sentences
-            chosen = [(sentences[number], decoded[number]) for number in choice.numbers]
-            unmet += [(sentence, one.unmet) for sentence, one in chosen if one.unmet]
-            unfinished += sum(not one.finished for _, one in chosen)
-            counts += [one.unknown for _, one in chosen if not one.row.kept]
-            decoded.clear()
-        elif job.request is None:
-            row = Row(job.sentence, kept=True)
-            decoded.append(_Decoded(row, unmet=unmet_as_it_is(terms, job.sentence)))
-        else:
+        if job.request is not None and job.sentence is not None:
             ids = job.request.ids
             result = engine.result(job.sentence, ids, hypotheses, options, terms=terms)
             row = read_row(engine.texts, result, job.sentence, 0, options.replace_unknowns)
             finished, unknown = hypotheses[0].finished, result.unknown_tokens
             decoded.append(_Decoded(row, finished, unknown, result.unmet_terms))
+        elif job.sentence is not None:
+            row = Row(job.sentence, kept=True)
+            decoded.append(_Decoded(row, unmet=unmet_as_it_is(terms, job.sentence)))
+        if job.is_last:
+            document, rows = next(waiting), [one.row for one in decoded]
+            choice = document.choose(rows)
+            texts.append(document.write(rows, choice))
+            lost.append(choice.sentences)
+            forms = document.forms
+            chosen = [(forms[number].text, decoded[number]) for number in choice.numbers]
+            unmet += [(sentence, one.unmet) for sentence, one in chosen if one.unmet]
+            unfinished += sum(not one.finished for _, one in chosen)
+            counts += [one.unknown for _, one in chosen if not one.row.kept]
+            decoded.clear()
     several = sum(count > 0 for count in counts)
     whole = [document.messages for document in documents]
     return Translation(texts, len(counts), unfinished, (sum(counts), several), unmet, lost, whole)

@@ -1,8 +1,10 @@
 """Building a Transformer from a config; only this file branches on variants of the architecture."""
 
+import copy
 import functools
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +93,29 @@ def build_transformer(
             initialise(part)
     _tie(model)
     return model
+
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def copy_sharing(module: _Module) -> _Module:
+    """A copy of a module with the same parameters and buffers, tied ones included."""
+    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    return copy.deepcopy(module, dict[int, object](tensors))
+
+
+def with_attention(model: Transformer, attention_class: type[Attention]) -> Transformer:
+    """A copy with another class of all attentions, and with the same parameters and buffers.
+
+    Args:
+        model: any model.
+        attention_class: see ``build_transformer``; it has no constructor of its own.
+    """
+    copied = copy_sharing(model)
+    for part in copied.modules():
+        if isinstance(part, Attention):
+            part.__class__ = attention_class
+    return copied
 
 
 class _GivenStates(nn.Module):

@@ -11,7 +11,6 @@ from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route, Router
-from starlette.types import ASGIApp
 
 from tfexport import __version__
 from tfexport.serve import openapi
@@ -42,10 +41,13 @@ def make_app(service: Service, *, local: bool = False) -> App:
         service: the service to serve.
         local: whether it listens only to this machine, and accepts only this machine's names.
     """
-    app = _Described(
+    app = FastAPI(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     protocols = (own, token_offsets, openai, libretranslate, deepl, deepl_glossaries, kserve)
+    # Only what FastAPI's routes need, without its own answers to what is raised, which
+    # ``RequestMiddleware`` answers.
+    app.middleware_stack = AsyncExitStackMiddleware(app.router)
     routers = [protocol.routes(service) for protocol in protocols]
     for router in routers:
         app.include_router(router)
@@ -63,14 +65,6 @@ def make_app(service: Service, *, local: bool = False) -> App:
             expose_headers=["X-Request-Id", "Retry-After", UNFINISHED, UNMET, KEPT],
         )  # fmt: skip
     return middleware
-
-
-class _Described(FastAPI):
-    """Routes with their description; what they raise, ``RequestMiddleware`` answers."""
-
-    def build_middleware_stack(self) -> ASGIApp:
-        """Only what FastAPI's routes need, without its own answers to what is raised."""
-        return AsyncExitStackMiddleware(self.router)
 
 
 def _work_routes(router: APIRouter) -> list[Route]:

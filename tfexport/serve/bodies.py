@@ -43,13 +43,13 @@ class First(pydantic.FailFast):
 Texts = Annotated[list[str], First()]
 
 
-class Unsupported(pydantic.BeforeValidator):
+class UnsupportedField(pydantic.BeforeValidator):
     """The check of a field of a protocol that no model has."""
 
     __slots__ = ()
 
 
-def unsupported(*harmless: Any) -> Unsupported:
+def unsupported(*harmless: Any) -> UnsupportedField:
     """A field of a protocol that no model has; only values without an effect are accepted."""
 
     def check(value: Any) -> Any:
@@ -57,7 +57,7 @@ def unsupported(*harmless: Any) -> Unsupported:
             return None
         raise ValueError("not supported by this server; omit it")
 
-    return Unsupported(check)
+    return UnsupportedField(check)
 
 
 _MOST_NAMES = 64  # of an object in a body
@@ -218,7 +218,7 @@ def _hint(kind: type[Fields], location: tuple[int | str, ...]) -> str:
     known = [
         name
         for name, field in kind.model_fields.items()
-        if not any(isinstance(each, Unsupported) for each in field.metadata)
+        if not any(isinstance(each, UnsupportedField) for each in field.metadata)
     ]
     if len(location) != 1:
         return "omit it"

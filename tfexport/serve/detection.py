@@ -6,7 +6,6 @@ detection loads it.
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,19 +15,6 @@ LIBRARY = "py3langid"
 LOOKED_AT = 2000  # characters of a text that are used; more do not change the result
 # Languages for which the library has another code than models have.
 _OTHER_NAMES = {"wuu": "zh", "no": "nb"}
-
-
-@dataclass(frozen=True)
-class Detected:
-    """The language of a text.
-
-    Attributes:
-        code: the code in the form of the model, or of the caller's list.
-        confidence: from 0 to 1, relative to the other candidates and the likeliest other language.
-    """
-
-    code: str
-    confidence: float
 
 
 def is_loaded() -> bool:
@@ -41,17 +27,21 @@ def can_detect() -> bool:
     return _identifier() is not None
 
 
-def detect(text: str, candidates: Sequence[str]) -> list[Detected]:
-    """The candidates that the library knows, likeliest first; none if a text has no evidence."""
+def detect(text: str, candidates: Sequence[str]) -> dict[str, float]:
+    """The confidence in each candidate that the library knows, likeliest first.
+
+    It is from 0 to 1, relative to the other candidates and the likeliest other language. A text
+    without evidence has none.
+    """
     ranked = _ranks(text[:LOOKED_AT])
     if not ranked or max(ranked.values()) <= 2 / len(ranked):  # no evidence of any language
-        return []
+        return {}
     likely = {code: ranked[name] for code in candidates if (name := _name(code)) in ranked}
     names = {_name(code) for code in candidates}
     other = max((value for name, value in ranked.items() if name not in names), default=0.0)
     total = sum({_name(code): value for code, value in likely.items()}.values()) + other
-    found = [Detected(code, value / total) for code, value in likely.items()]
-    return sorted(found, key=lambda one: -one.confidence)
+    confidences = {code: value / total for code, value in likely.items()}
+    return dict(sorted(confidences.items(), key=lambda item: -item[1]))
 
 
 def _name(code: str) -> str:

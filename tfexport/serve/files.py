@@ -15,8 +15,8 @@ from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.text.codec import LanguagePair
 from tfexport.serve.call import Call
 from tfexport.serve.failures import RequestError, spelled, wrong
-from tfexport.serve.models import Model
-from tfexport.serve.rows import Made, Translated
+from tfexport.serve.models import ServerModel
+from tfexport.serve.rows import TextTranslation
 from tfexport.serve.settings import Settings
 from tfexport.serve.texts import outcome
 
@@ -24,7 +24,7 @@ _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+;base64,", re.ASCII)
 
 
 @dataclass(frozen=True)
-class AskedFiles:
+class FileRequest:
     """The files of a request, and their options.
 
     Attributes:
@@ -47,15 +47,15 @@ class AskedFiles:
 
 
 async def read_files(
-    settings: Settings, model: Model, asked: AskedFiles, call: Call
-) -> list[Translated]:
+    settings: Settings, model: ServerModel, request: FileRequest, call: Call
+) -> list[TextTranslation]:
     """The texts that a model makes of files.
 
     Raises:
         RequestError: it takes no such files, or one cannot be read; all are named.
         TfexportError: options are wrong, or too many requests wait.
     """
-    call.texts = len(asked.files)
+    call.texts = len(request.files)
     if call.texts > settings.max_texts:
         text = f"{call.texts} files are more than the {settings.max_texts} of a request"
         raise RequestError(413, text)
@@ -67,7 +67,7 @@ async def read_files(
             submission.cancel()
 
     def work() -> ResolvedOptions:
-        requests, options = _prepare(settings, model, asked, call)
+        requests, options = _prepare(settings, model, request, call)
         made.append(model.scheduler.submit(requests, options, deadline=call.deadline))
         if call.ended:
             made[0].cancel()
@@ -77,30 +77,30 @@ async def read_files(
     options = await call.aside(work)  # a short file may be a large picture
     found = await outcome(made[0], call)
 
-    def assemble() -> list[Translated]:
-        return [_translated(model, hypotheses, options) for hypotheses in found]
+    def assemble() -> list[TextTranslation]:
+        return [_translation(model, hypotheses, options) for hypotheses in found]
 
-    texts = await call.in_thread(assemble)
-    model.observer.cut(sum(not one.made[0].finished for one in texts))
-    return texts
+    translations = await call.in_thread(assemble)
+    model.observer.cut(sum(not one.hypotheses[0].finished for one in translations))
+    return translations
 
 
 def _prepare(
-    settings: Settings, model: Model, asked: AskedFiles, call: Call
+    settings: Settings, model: ServerModel, request: FileRequest, call: Call
 ) -> tuple[list[Request | None], ResolvedOptions]:
-    engine, key = model.engine, asked.key
+    engine, key = model.engine, request.key
     takes = engine.manifest.media
     if takes != key:
         raise wrong(f"{key}s: the model {model.name!r} takes {takes or 'text'}, not {key}s")
     if not engine.gives_text:
         raise wrong(f"{key}s: the model {model.name!r} has no tokenizer, so it gives no text")
-    extra = [*acts_on_text(asked.options, f"{key}s"), *cut_ids(asked.options)]
-    given = asked.prefixes if asked.prefixes is not None else [None] * len(asked.files)
+    extra = [*acts_on_text(request.options, f"{key}s"), *cut_ids(request.options)]
+    given = request.prefixes if request.prefixes is not None else [None] * len(request.files)
     options, prefixes = model.resolver.resolve(
-        asked.options, given, extra, LanguagePair(as_ids=True)
+        request.options, given, extra, LanguagePair(as_ids=True)
     )
-    options = model.within_limits(options, asked.options)
-    files = _decoded(asked)
+    options = model.within_limits(options, request.options)
+    files = _decoded(request)
     size = sum(map(len, files))
     if size > settings.max_file_bytes:
         text = f"{size} bytes of files are more than the {settings.max_file_bytes} of a request"
@@ -111,15 +111,15 @@ def _prepare(
         try:
             requests.append(engine.request_from({key: file}, number, prefix, options))
         except InputError as error:
-            problems.append(f"{asked.place(number)}: {spelled(error)}")
+            problems.append(f"{request.place(number)}: {spelled(error)}")
     if problems:
         raise wrong(problems)
     return requests, options
 
 
-def _decoded(asked: AskedFiles) -> list[bytes]:
+def _decoded(request: FileRequest) -> list[bytes]:
     found, problems = [], []
-    for number, file in enumerate(asked.files):
+    for number, file in enumerate(request.files):
         if isinstance(file, bytes):
             found.append(file)
             continue
@@ -128,18 +128,14 @@ def _decoded(asked: AskedFiles) -> list[bytes]:
             found.append(base64.b64decode(file[start.end() if start else 0 :], validate=True))
         except (binascii.Error, ValueError):
             problems.append(
-                f"{asked.place(number)}: is not base64, nor a data URL of it; paths and other URLs "
-                "are not read"
+                f"{request.place(number)}: is not base64, nor a data URL of it; paths and other "
+                "URLs are not read"
             )
     if problems:
         raise wrong(problems)
     return found
 
 
-def _translated(model: Model, hypotheses: Any, options: ResolvedOptions) -> Translated:
+def _translation(model: ServerModel, hypotheses: Any, options: ResolvedOptions) -> TextTranslation:
     result = model.engine.result("", [], hypotheses, options)
-    made = [
-        Made(text, list(one.tokens), one.score, one.token_scores, one.finished)
-        for text, one in zip(result.texts, result.hypotheses, strict=True)
-    ]
-    return Translated(made, [result])
+    return TextTranslation(result.texts, result.hypotheses, [result])

@@ -113,7 +113,7 @@ class StoredGlossary:
             Terms.of(entries.items())
 
 
-class Glossaries:
+class GlossaryFolder:
     """The glossaries of a folder; none without one."""
 
     def __init__(self, folder: Path | None) -> None:

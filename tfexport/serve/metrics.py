@@ -61,27 +61,16 @@ class Metrics:
             "tfexport_reloads", "Bundles that were opened again.", ["model", "outcome"],
             registry=registry,
         )  # fmt: skip
-        self.rows = _RowFigures(registry)
+        self._add_rows()
 
-    def answered(self, route: str, code: int, model: str, seconds: float) -> None:
-        """Count a request."""
-        self._request_count(route, code, model).inc()
-        self._request_seconds(route).observe(seconds)
+    def _add_rows(self) -> None:
+        """Add the metrics of rows, with a series for each model; ``ModelObserver`` counts them."""
 
-    def text(self) -> bytes:
-        """All metrics, in the text format of Prometheus."""
-        return generate_latest(self._registry)
-
-
-class _RowFigures:
-    """Metrics of rows, with a series for each model."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, ["model"], buckets=buckets, registry=registry)
+            return Histogram(name, text, ["model"], buckets=buckets, registry=self._registry)
 
         def counter(name: str, text: str) -> Counter:
-            return Counter(name, text, ["model"], registry=registry)
+            return Counter(name, text, ["model"], registry=self._registry)
 
         self.batch = histogram("tfexport_batch_rows", "Rows of a step.", _ROWS)
         self.queued = histogram("tfexport_queue_seconds", "A row's wait before decoding.", _SECONDS)
@@ -98,17 +87,24 @@ class _RowFigures:
         )
         self.heard = counter("tfexport_sound_seconds", "Seconds of sound to transcribe.")
 
+    def answered(self, route: str, code: int, model: str, seconds: float) -> None:
+        """Count a request."""
+        self._request_count(route, code, model).inc()
+        self._request_seconds(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """All metrics, in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
 
 class ModelObserver(Observer):
     """Counts the events of a model's scheduler."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
-        rows = metrics.rows
-        self._batch, self._queued = rows.batch.labels(model), rows.queued.labels(model)
-        self._first = rows.first.labels(model)
-        self._generated, self._encoded = rows.generated.labels(model), rows.encoded.labels(model)
-        self._unknown, self._cut = rows.unknown.labels(model), rows.cut.labels(model)
-        self._heard = rows.heard.labels(model)
+        self._batch, self._queued = metrics.batch.labels(model), metrics.queued.labels(model)
+        self._first, self._generated = metrics.first.labels(model), metrics.generated.labels(model)
+        self._encoded, self._unknown = metrics.encoded.labels(model), metrics.unknown.labels(model)
+        self._cut, self._heard = metrics.cut.labels(model), metrics.heard.labels(model)
 
     def batch(self, rows: int) -> None:
         """See ``Observer``."""

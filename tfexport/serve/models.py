@@ -47,7 +47,7 @@ _WAYS = {
 Observers = Callable[[str], ModelObserver]  # a setting of a model, by its name
 
 
-class Model:
+class ServerModel:
     """An open bundle with its scheduler.
 
     Attributes:
@@ -221,13 +221,7 @@ class Model:
             asyncio.get_running_loop().run_in_executor(None, self.close)
 
 
-@dataclass(frozen=True)
-class _Place:
-    name: str
-    path: Path
-
-
-class Models:
+class ServerModels:
     """The models of a server, by name, in the order in which they were given."""
 
     def __init__(
@@ -245,11 +239,12 @@ class Models:
             TfexportError: a bundle cannot be used.
         """
         self._settings, self._observers = settings, observers
-        self._places = {place.name: place for place in map(_place, bundles)}
-        _check_names([_place(bundle).name for bundle in bundles], settings)
-        self._models = {name: self._open(place) for name, place in self._places.items()}
+        names = [model_name(bundle) for bundle in bundles]
+        _check_names(names, settings)
+        self._paths = dict(zip(names, map(Path, bundles), strict=True))
+        self._models = {name: self._open(name) for name in names}
 
-    def __iter__(self) -> Iterator[Model]:
+    def __iter__(self) -> Iterator[ServerModel]:
         """The models as they are now."""
         return iter(list(self._models.values()))
 
@@ -258,7 +253,7 @@ class Models:
         """The names of all models."""
         return list(self._models)
 
-    def get(self, name: str) -> Model:
+    def get(self, name: str) -> ServerModel:
         """The model of this name.
 
         Raises:
@@ -269,7 +264,7 @@ class Models:
             raise RequestError(404, f"no model {name[:60]!r}; served: {join_some(self.names)}")
         return found
 
-    def taking(self, takes: str) -> list[Model]:
+    def taking(self, takes: str) -> list[ServerModel]:
         """The models that take such inputs."""
         return [model for model in self if model.takes == takes]
 
@@ -283,10 +278,10 @@ class Models:
         Args:
             report: called with the name of every model and "unchanged", "opened" or "failed".
         """
-        for name, place in self._places.items():
+        for name in self._paths:
             old = self._models[name]
             try:
-                new = await asyncio.to_thread(self._reopen, place, old)
+                new = await asyncio.to_thread(self._reopen, name, old)
             except Exception as error:  # the old bundle stays in use
                 request_log.write("reload", level="error", model=name, error=str(error))
                 report(name, "failed")
@@ -304,11 +299,11 @@ class Models:
         for model in self:
             model.close()
 
-    def _reopen(self, place: _Place, old: Model) -> Model | None:
-        return None if digest(place.path) == old.version else self._open(place)
+    def _reopen(self, name: str, old: ServerModel) -> ServerModel | None:
+        return None if digest(self._paths[name]) == old.version else self._open(name)
 
-    def _open(self, place: _Place) -> Model:
-        return Model(place.name, place.path, self._settings, self._observers(place.name))
+    def _open(self, name: str) -> ServerModel:
+        return ServerModel(name, self._paths[name], self._settings, self._observers(name))
 
 
 def digest(bundle: Path) -> str:
@@ -323,10 +318,6 @@ def digest(bundle: Path) -> str:
 def model_name(bundle: str | os.PathLike[str]) -> str:
     """The name of a bundle's model: that of its folder, without ``.bundle``."""
     return Path(bundle).absolute().name.removesuffix(SUFFIX)
-
-
-def _place(bundle: str | os.PathLike[str]) -> _Place:
-    return _Place(model_name(bundle), Path(bundle))
 
 
 def _check_names(names: Sequence[str], settings: Settings) -> None:
@@ -357,13 +348,13 @@ class ModelChoice:
         language_pair: the language tokens for the model.
     """
 
-    model: Model
+    model: ServerModel
     source: str
     target: str
     language_pair: LanguagePair
 
 
-def choose_taking(models: Models, name: str | None, takes: str) -> Model | None:
+def choose_taking(models: ServerModels, name: str | None, takes: str) -> ServerModel | None:
     """Choose a model by its name and by what it takes; None if only languages can tell.
 
     Args:
@@ -394,7 +385,11 @@ def choose_taking(models: Models, name: str | None, takes: str) -> Model | None:
 
 
 def choose_named(
-    models: Models, name: str | None, source: str | None, target: str | None, takes: str = TEXT
+    models: ServerModels,
+    name: str | None,
+    source: str | None,
+    target: str | None,
+    takes: str = TEXT,
 ) -> ModelChoice:
     """Choose a model by its name, or by languages if several take such inputs.
 
@@ -420,7 +415,7 @@ def choose_named(
     return choice
 
 
-def choose_by_languages(models: Models, source: str, target: str) -> ModelChoice:
+def choose_by_languages(models: ServerModels, source: str, target: str) -> ModelChoice:
     """Choose the first model that translates between languages.
 
     Raises:
@@ -429,7 +424,7 @@ def choose_by_languages(models: Models, source: str, target: str) -> ModelChoice
     return _matching(models, source, target)[0]
 
 
-def choose_only(models: Models, target: str) -> ModelChoice | None:
+def choose_only(models: ServerModels, target: str) -> ModelChoice | None:
     """The first model that writes a language, if all such models read the same language.
 
     None if they read several languages; then the language has to be detected.
@@ -444,14 +439,14 @@ def choose_only(models: Models, target: str) -> ModelChoice | None:
     return _choice(found[0].model, next(iter(sources), None), target)
 
 
-def sources_of(models: Models, target: str) -> list[str]:
+def sources_of(models: ServerModels, target: str) -> list[str]:
     """The languages from which there are translations into a language."""
     found = _matching(models, None, target)
     return list(dict.fromkeys(code for one in found for code in one.model.languages.sources))
 
 
 def _matching(
-    models: Models, source: str | None, target: str | None, takes: str = TEXT
+    models: ServerModels, source: str | None, target: str | None, takes: str = TEXT
 ) -> list[ModelChoice]:
     """The models that take such inputs in these languages; unknown languages come last."""
     every = models.taking(takes)
@@ -463,14 +458,14 @@ def _matching(
     return sorted(found, key=lambda choice: choice.model.languages.unknown)
 
 
-def _pairs(models: Sequence[Model]) -> str:
+def _pairs(models: Sequence[ServerModel]) -> str:
     return join_some([
         f"{'/'.join(model.languages.sources[:5])}-{'/'.join(model.languages.targets[:5])}"
         for model in models
     ])  # fmt: skip
 
 
-def _foreign(model: Model, source: str | None, target: str | None) -> RequestError:
+def _foreign(model: ServerModel, source: str | None, target: str | None) -> RequestError:
     """The failure of a request for languages that a model does not have."""
     problems = []
     for side, code in (("source", source), ("target", target)):
@@ -483,7 +478,7 @@ def _foreign(model: Model, source: str | None, target: str | None) -> RequestErr
     return wrong(problems)
 
 
-def _choice(model: Model, source: str | None, target: str | None) -> ModelChoice | None:
+def _choice(model: ServerModel, source: str | None, target: str | None) -> ModelChoice | None:
     """The model with these languages in its own form; None if it does not have them."""
     languages = model.languages
     reads = None if source is None else languages.source(source)
@@ -497,7 +492,7 @@ def _choice(model: Model, source: str | None, target: str | None) -> ModelChoice
     )
 
 
-def _only_target(model: Model) -> str | None:
+def _only_target(model: ServerModel) -> str | None:
     known = model.engine.manifest.languages
     default = None if known is None else known.target
     targets = model.languages.targets

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,26 +21,23 @@ from tfexport.runtime.results import Hypothesis, Term, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import streamed, unstreamable
 from tfexport.runtime.terms import Terms
-from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair, check_text
+from tfexport.runtime.text.codec import check_text
 from tfexport.runtime.text.sentences import Join, Split, SplitText, split_text
 from tfexport.serve.failures import spelled, wrong
-from tfexport.serve.models import Model
+from tfexport.serve.models import ModelChoice, ServerModel
 
 _TOKEN = 32  # characters of a token at most, as a rule
 _MARK = re.compile(r">>[^<>\s]+<<\s*")  # of the target language, in front of a text
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The texts of a request, and their options.
+class TextRequest:
+    """The texts of a request, and how they are translated.
 
     Attributes:
         texts: in the order of the results.
         options: the options of decoding, by name.
         prefixes: the start of each translation; None for none.
-        language_pair: the language tokens for the model.
-        language: code of the texts' language, for splitting; empty if unknown.
-        target: code of the translations' language, for joining; empty if unknown.
         split: how texts are split, see ``split_text``; None for the model's default.
         divide: whether sentences that are too long for the model are divided, because the protocol
             has no option for them.
@@ -53,9 +50,6 @@ class Asked:
     texts: Sequence[str]
     options: Mapping[str, Any] = field(default_factory=dict)
     prefixes: Sequence[Prefix] | None = None
-    language_pair: LanguagePair = NO_LANGUAGES
-    language: str = ""
-    target: str = ""
     split: Split | None = None
     divide: bool = False
     indices: Sequence[int] | None = None
@@ -69,7 +63,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TextRows:
     """The rows of a request, which a model decodes.
 
     Attributes:
@@ -92,45 +86,32 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Made:
-    """One translation of a text.
+class TextTranslation:
+    """The translation of a text, and those after the best.
 
     Attributes:
-        text: the translation, with the white space of the source around its sentences.
-        tokens: the tokens of all sentences.
-        score: the score of a single sentence, or the mean of several, weighted by tokens.
-        token_scores: the scores of all sentences; None if not requested.
-        finished: whether all sentences ended by themselves, not at the longest length.
-    """
-
-    text: str
-    tokens: list[int]
-    score: float
-    token_scores: list[float] | None
-    finished: bool = True
-
-
-@dataclass(frozen=True)
-class Translated:
-    """A text's translations.
-
-    Attributes:
-        made: best first.
+        texts: best first, with the white space of the source around their sentences.
+        hypotheses: of each of ``texts``, see ``_whole``.
         sentences: the results that it is made of.
         unknown: tokens of the text that the model does not know.
         unmet: terms of the text that the best translation does not meet.
         kept: how many of its sentences stay as they are in it, since no translation has their
             placeholders.
+        source: code of the text's language, of a request that names languages; else empty.
+        confidence: confidence in ``source``, from 0 to 1; 1 if the caller named it.
     """
 
-    made: list[Made]
+    texts: list[str]
+    hypotheses: list[Hypothesis]
     sentences: list[TranslationResult]
     unknown: int = 0
     unmet: tuple[Term, ...] = ()
     kept: int = 0
+    source: str = ""
+    confidence: float = 1.0
 
 
-def prepare(model: Model, asked: Asked) -> Rows:
+def prepare(choice: ModelChoice, request: TextRequest) -> TextRows:
     """Split and tokenize texts.
 
     Raises:
@@ -138,47 +119,55 @@ def prepare(model: Model, asked: Asked) -> Rows:
         InputError: a text cannot be decoded.
         RequestError: the call is wrong for this server.
     """
-    _check_texts(asked)
-    split = asked.split or model.split
-    join = model.join(asked.target)
-    documents = _documents(model, asked)
-    plain = [] if documents else asked.texts
-    split_texts = [split_text(text, asked.language, split, join) for text in plain]
-    given: Mapping[str, Any] = asked.options
+    model, language = choice.model, choice.source
+    _check_texts(request)
+    split = request.split or model.split
+    join = model.join(choice.target)
+    documents = _documents(model, request)
+    plain = [] if documents else request.texts
+    split_texts = [split_text(text, language, split, join) for text in plain]
+    given: Mapping[str, Any] = request.options
     attention = bool(given.get("return_attention"))
     if any(document.aligned for document in documents):
         given = {**given, "return_attention": True}
     problems = list[Problem]()
-    if asked.stream:
+    if request.stream:
         given, problems = streamed(given), unstreamable(given)
-    own = asked.prefixes if asked.prefixes is not None else [None] * len(asked.texts)
-    options, ids = model.resolver.resolve(given, own, problems, asked.language_pair)
-    options = model.within_limits(options, asked.options)
+    prefixes = request.prefixes if request.prefixes is not None else [None] * len(request.texts)
+    options, ids = model.resolver.resolve(given, prefixes, problems, choice.language_pair)
+    options = model.within_limits(options, request.options)
     encoded: dict[str, list[int]] = {}
     if documents:
-        split_texts = [_cut(model, document, asked, options, split, join) for document in documents]
+
+        def cut(text: str) -> SplitText:
+            parts = split_text(text, language, split, join)
+            return _divided(model, parts, options, {}) if request.divide else parts
+
+        split_texts = [_cut(document, cut, join) for document in documents]
     elif split != "none":
-        if asked.divide:
+        if request.divide:
             split_texts = [_divided(model, parts, options, encoded) for parts in split_texts]
         languages = model.engine.manifest.languages
         if languages is not None and languages.target_place == "source":
             split_texts = list(map(_marked, split_texts))
-    optional = [flag for document in documents for flag in document.optional]
-    requests, unknown = _requests(model, asked, split_texts, ids, options, encoded, optional)
+    forms = [form for document in documents for form in document.forms]
+    optional = [form.optional for form in forms]
+    requests, unknown = _requests(model, request, split_texts, ids, options, encoded, optional)
     if documents:
-        worded = [flag for document in documents for flag in document.worded]
-        requests = [one if flag else None for one, flag in zip(requests, worded, strict=True)]
+        requests = [one if form.worded else None for one, form in zip(requests, forms, strict=True)]
     else:  # of documents, the rows that are used are counted, by ``assemble``
         model.observer.unknown(sum(unknown))
     model.check_lengths(requests)
-    return Rows(options, requests, split_texts, unknown, documents, attention, asked.terms)
+    return TextRows(options, requests, split_texts, unknown, documents, attention, request.terms)
 
 
-def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> list[Translated]:
+def assemble(
+    model: ServerModel, rows: TextRows, found: Sequence[list[Hypothesis]]
+) -> list[TextTranslation]:
     """Make texts of the hypotheses of rows."""
     results = zip(rows.requests, rows.unknown, found, strict=True)
     documents = iter(rows.documents)
-    made, cut = [], 0
+    translations, cut = list[TextTranslation](), 0
     for parts in rows.split_texts:
         sentences, kept, unknown = list[TranslationResult](), list[bool](), list[int]()
         for sentence in parts.sentences:
@@ -197,18 +186,19 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
             sentences.append(result)
         document, lost = next(documents, None), 0
         if document is None:
-            texts = _joined(parts, sentences, kept)
+            ranked = _joined(parts, sentences, kept)
         else:
-            chosen, texts, lost = _written(model, document, parts, rows, sentences, kept)
+            chosen, ranked, lost = _written(model, document, parts, rows, sentences, kept)
             sentences, unknown = [sentences[i] for i in chosen], [unknown[i] for i in chosen]
             model.observer.unknown(sum(unknown))
             if not rows.attention:
                 sentences = list(map(_without_attention, sentences))
         cut += sum(not result.hypotheses[0].finished for result in sentences)
         unmet = tuple(term for result in sentences for term in result.unmet_terms)
-        made.append(Translated(texts, sentences, sum(unknown), unmet, lost))
+        texts, wholes = (list(values) for values in zip(*ranked, strict=True))
+        translations.append(TextTranslation(texts, wholes, sentences, sum(unknown), unmet, lost))
     model.observer.cut(cut)
-    return made
+    return translations
 
 
 def _without_attention(result: TranslationResult) -> TranslationResult:
@@ -216,15 +206,15 @@ def _without_attention(result: TranslationResult) -> TranslationResult:
 
 
 def _written(
-    model: Model,
+    model: ServerModel,
     document: Document,
     parts: SplitText,
-    rows: Rows,
+    rows: TextRows,
     sentences: Sequence[TranslationResult],
     kept: Sequence[bool],
-) -> tuple[list[int], list[Made], int]:
+) -> tuple[list[int], list[tuple[str, Hypothesis]], int]:
     """The rows of a document that are used, its translations, and what the best of them keeps."""
-    best, made, lost = list[int](), list[Made](), 0
+    best, ranked, lost = list[int](), list[tuple[str, Hypothesis]](), 0
     texts, filled = model.engine.texts, rows.options.replace_unknowns
     for rank in range(max((len(result.hypotheses) for result in sentences), default=1)):
         found = [
@@ -237,36 +227,37 @@ def _written(
             best, lost = chosen, len(choice.lost)
         used = [sentences[i] for i in chosen]
         hypotheses = [one.hypotheses[min(rank, len(one.hypotheses) - 1)] for one in used]
-        made.append(_made(document.write(found, choice), hypotheses))
-    return best, made, lost
+        ranked.append((document.write(found, choice), _whole(hypotheses)))
+    return best, ranked, lost
 
 
-def _documents(model: Model, asked: Asked) -> list[Document]:
+def _documents(model: ServerModel, request: TextRequest) -> list[Document]:
     """The markup of all texts; none of plain texts."""
-    if not asked.markup:
+    if not request.markup:
         return []
     documents, problems = [], []
-    for number, text in enumerate(asked.texts):
+    for number, text in enumerate(request.texts):
         try:
-            documents.append(asked.markup.read(text))
+            documents.append(request.markup.read(text))
         except InputError as error:
-            problems.append(f"text {asked.place(number)}: {error}")
+            problems.append(f"text {request.place(number)}: {error}")
     if problems:
         raise wrong(problems)
     if model.engine.manifest.attention_shape is None:
-        check_alignable(documents, asked)
+        check_alignable(documents, request)
     return documents
 
 
-def check_alignable(documents: Sequence[Document], asked: Asked) -> None:
+def check_alignable(documents: Sequence[Document], request: TextRequest) -> None:
     """Refuse markup in sentences, for a model that gives no attention.
 
     Raises:
         RequestError: naming the texts.
     """
     problems = [
-        f"text {asked.place(number)}: has tags or placeholders in its sentences, which are placed "
-        "by attention, and the bundle of this custom module gives none; send its sentences without"
+        f"text {request.place(number)}: has tags or placeholders in its sentences, which are "
+        "placed by attention, and the bundle of this custom module gives none; send its sentences "
+        "without"
         for number, document in enumerate(documents)
         if document.aligned
     ]
@@ -274,38 +265,26 @@ def check_alignable(documents: Sequence[Document], asked: Asked) -> None:
         raise wrong(problems)
 
 
-def _cut(
-    model: Model,
-    document: Document,
-    asked: Asked,
-    options: ResolvedOptions,
-    split: Split,
-    join: Join,
-) -> SplitText:
+def _cut(document: Document, cut: Callable[[str], SplitText], join: Join) -> SplitText:
     """Cut a document into sentences; they are the rows of its text."""
-
-    def sentences(text: str) -> SplitText:
-        found = split_text(text, asked.language, split, join)
-        return _divided(model, found, options, {}) if asked.divide else found
-
-    document.cut(sentences)
+    document.cut(cut)
     rows = document.sentences
     return SplitText(rows, [""] * (len(rows) + 1), join)
 
 
-def _check_texts(asked: Asked) -> None:
+def _check_texts(request: TextRequest) -> None:
     problems = []
-    for number, text in enumerate(asked.texts):
+    for number, text in enumerate(request.texts):
         try:
             check_text(text)
         except InputError as error:
-            problems.append(f"text {asked.place(number)}: {error}")
+            problems.append(f"text {request.place(number)}: {error}")
     if problems:
         raise wrong(problems)
 
 
 def _divided(
-    model: Model, parts: SplitText, options: ResolvedOptions, encoded: dict[str, list[int]]
+    model: ServerModel, parts: SplitText, options: ResolvedOptions, encoded: dict[str, list[int]]
 ) -> SplitText:
     """Divide sentences that are too long for the model; ids are added to ``encoded``."""
     longest = model.engine.manifest.limits.max_source_length or model.max_tokens
@@ -335,8 +314,8 @@ def _marked(parts: SplitText) -> SplitText:
 
 
 def _requests(
-    model: Model,
-    asked: Asked,
+    model: ServerModel,
+    text_request: TextRequest,
     split_texts: Sequence[SplitText],
     prefixes: Sequence[tuple[int, ...]],
     options: ResolvedOptions,
@@ -350,26 +329,26 @@ def _requests(
     """
     requests = list[Request | None]()
     unknown, problems = list[int](), []
-    unk, split = model.engine.manifest.special_ids.unk, asked.split or model.split
+    unk, split = model.engine.manifest.special_ids.unk, text_request.split or model.split
     for number, parts in enumerate(split_texts):
         for place, sentence in enumerate(parts.sentences):
             prefix = () if place else prefixes[number]
             try:
-                required = model.engine.required(sentence, asked.terms, options)
-                source = encoded.get(sentence, sentence) if asked.terms is None else sentence
+                required = model.engine.required(sentence, text_request.terms, options)
+                source = encoded.get(sentence, sentence) if text_request.terms is None else sentence
                 request = model.engine.request(
                     source, len(requests), prefix, options, as_ids=source is not sentence,
                     required=required,
                 )  # fmt: skip
             except InputError as error:
-                text = _too_long(error) if asked.divide else spelled(error)
+                text = _too_long(error) if text_request.divide else spelled(error)
                 if not (optional and optional[len(requests)]):
-                    problems.append(f"text {asked.place(number)}: {text}")
+                    problems.append(f"text {text_request.place(number)}: {text}")
                 request = None
             unknown.append(request.ids.count(unk) if request and unk is not None else 0)
             if (
                 request
-                and (split != "none" or asked.markup)
+                and (split != "none" or text_request.markup)
                 and not prefix
                 and not has_words(sentence, request.ids, model.wordless, model.engine.texts)
             ):
@@ -389,36 +368,41 @@ def _too_long(error: InputError) -> str:
 
 def _joined(
     parts: SplitText, sentences: Sequence[TranslationResult], kept: Sequence[bool]
-) -> list[Made]:
+) -> list[tuple[str, Hypothesis]]:
+    """The translations of a text, best first, each with its hypothesis."""
     if not sentences:
-        return [_made(parts.joined([]), [])]
+        return [(parts.joined([]), _whole([]))]
     most = max(len(result.hypotheses) for result in sentences)
     return [_choose(parts, sentences, kept, place) for place in range(most)]
 
 
 def _choose(
     parts: SplitText, sentences: Sequence[TranslationResult], kept: Sequence[bool], place: int
-) -> Made:
-    """The hypotheses of one rank; sentences that have fewer give their last one."""
+) -> tuple[str, Hypothesis]:
+    """The translation of one rank; sentences that have fewer give their last one."""
     texts, chosen = list[str](), list[Hypothesis]()
     for result in sentences:
         index = min(place, len(result.hypotheses) - 1)
         texts.append(result.texts[index])
         chosen.append(result.hypotheses[index])
-    return _made(parts.joined(texts, kept), chosen)
+    return parts.joined(texts, kept), _whole(chosen)
 
 
-def _made(text: str, chosen: Sequence[Hypothesis]) -> Made:
-    """A translation of the hypotheses of its sentences."""
+def _whole(chosen: Sequence[Hypothesis]) -> Hypothesis:
+    """The hypothesis of a text: the tokens of all sentences, and the mean of their scores.
+
+    The mean is weighted by tokens. It is finished if all of them are, and has no attention.
+    """
     if not chosen:
-        return Made(text, [], 0.0, None)
+        return Hypothesis([], 0.0)
     scores = [one.token_scores for one in chosen]
-    return Made(
-        text,
+    return Hypothesis(
         [token for one in chosen for token in one.tokens],
         _mean_score(chosen),
-        None if None in scores else [value for values in scores for value in values or []],
-        all(one.finished for one in chosen),
+        token_scores=None
+        if None in scores
+        else [value for values in scores for value in values or []],
+        finished=all(one.finished for one in chosen),
     )
 
 

@@ -13,7 +13,7 @@ from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.text.codec import LanguagePair
 from tfexport.serve.call import Call
 from tfexport.serve.failures import busy, late, spelled, wrong
-from tfexport.serve.models import Model
+from tfexport.serve.models import ServerModel
 
 THREADS = 2
 _PAIRS_AT_A_TIME = 32  # after each, the caller may have gone
@@ -29,7 +29,7 @@ class ScoringPool:
         self._most, self._entered = THREADS + max_queue, 0
 
     async def score(
-        self, model: Model, pairs: Pairs, options: ResolvedOptions, call: Call
+        self, model: ServerModel, pairs: Pairs, options: ResolvedOptions, call: Call
     ) -> list[Hypothesis]:
         """Score pairs of a call.
 
@@ -60,7 +60,7 @@ class ScoringPool:
 
 
 def prepare_pairs(
-    model: Model, sources: Sequence[str], targets: Sequence[str], given: Mapping[str, Any],
+    model: ServerModel, sources: Sequence[str], targets: Sequence[str], given: Mapping[str, Any],
     language_pair: LanguagePair,
 ) -> tuple[Pairs, ResolvedOptions]:  # fmt: skip
     """Check and tokenize pairs.
@@ -85,7 +85,7 @@ def prepare_pairs(
 
 
 def _score(
-    model: Model, pairs: Pairs, options: ResolvedOptions, gone: threading.Event
+    model: ServerModel, pairs: Pairs, options: ResolvedOptions, gone: threading.Event
 ) -> list[Hypothesis]:
     scorer, found = Scorer(model.engine), list[Hypothesis]()
     for begin in range(0, len(pairs), _PAIRS_AT_A_TIME):

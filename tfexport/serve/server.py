@@ -9,7 +9,6 @@ may read nothing.
 import asyncio
 import contextlib
 import functools
-import gc
 import logging
 import os
 import signal
@@ -25,6 +24,8 @@ from granian.http import HTTP1Settings
 from granian.server.embed import Server as Granian
 
 from tfexport.errors import ConfigError
+from tfexport.gc_pause import collect_seldom
+from tfexport.runtime.parallel import SWITCH_INTERVAL
 from tfexport.serve import request_log
 from tfexport.serve.access import is_local
 from tfexport.serve.app import make_app
@@ -42,13 +43,6 @@ TAKING_SECONDS = 10.0  # seconds that a stopping server waits for clients to rea
 # long; with four, they take time from the event loop.
 RUNTIME_THREADS = 2
 BACKLOG = 65_535  # connections that wait to be accepted; the system may have a lower limit
-# Threads that decode need the GIL between two steps, for less than 0.1 ms; by default they would
-# wait 5 ms for it whenever the event loop is busy.
-_SWITCH_INTERVAL = 0.0002
-# Objects that are made before the collector of cycles looks for them, and collections before older
-# ones are looked at too. By default it takes a fifth of the event loop's time and more: it looks at
-# every few requests, and all that are being answered are alive.
-_COLLECTING = (20_000, 20, 20)
 _REST_OF_FILES = 256  # open files that are not connections
 _TICK = 0.02
 _FIRST_INHERITED = 3  # number of the first file descriptor from systemd
@@ -272,8 +266,8 @@ def run(service: Service, bound: socket.socket, on_start: Callable[[], object]) 
     logging.getLogger("_granian").setLevel(logging.ERROR)  # it warns that embedding is experimental
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of forms of callers
     server = Server(service, bound, on_start)
-    sys.setswitchinterval(_SWITCH_INTERVAL)
-    gc.set_threshold(*_COLLECTING)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    collect_seldom()
     try:
         with request_log.in_a_thread():
             asyncio.run(server.serve())

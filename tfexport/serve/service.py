@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from tfexport.serve.access import Keys
 from tfexport.serve.bodies import BodyMemory
 from tfexport.serve.call import Call
-from tfexport.serve.glossaries import Glossaries
+from tfexport.serve.glossaries import GlossaryFolder
 from tfexport.serve.metrics import Metrics, ModelObserver
-from tfexport.serve.models import Models
+from tfexport.serve.models import ServerModels
 from tfexport.serve.scoring import ScoringPool
 from tfexport.serve.settings import Settings
 
@@ -33,7 +33,7 @@ class Service:
     """
 
     def __init__(self, bundles: Sequence[str | os.PathLike[str]], settings: Settings) -> None:
-        """Open bundles; see ``Models``.
+        """Open bundles; see ``ServerModels``.
 
         Raises:
             ConfigError: settings, names or keys are wrong.
@@ -41,9 +41,11 @@ class Service:
             OSError: the file of keys cannot be read.
         """
         self.settings, self.keys = settings, Keys.read(settings.key_file)
-        self.glossaries = Glossaries(settings.glossaries)
+        self.glossaries = GlossaryFolder(settings.glossaries)
         self.metrics = Metrics(lambda: self.models.stats())
-        self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
+        self.models = ServerModels(
+            bundles, settings, lambda name: ModelObserver(self.metrics, name)
+        )
         self.scoring = ScoringPool(settings.max_queue)
         files = any(model.engine.manifest.media is not None for model in self.models)
         self.max_body = settings.max_body_of_files if files else settings.max_body
@@ -66,7 +68,7 @@ class Service:
         return max(model.scheduler.seconds_to_clear() for model in self.models)
 
     async def reload(self) -> None:
-        """Open bundles that were replaced; see ``Models.reload``."""
+        """Open bundles that were replaced; see ``ServerModels.reload``."""
         await self.models.reload(
             lambda name, outcome: self.metrics.reloads.labels(name, outcome).inc()
         )

@@ -1,7 +1,6 @@
 """Transcription of the sound of a request, by a Whisper model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime.engine import Engine
@@ -14,7 +13,7 @@ from tfexport.runtime.speech.transcription import (
 )
 from tfexport.serve.call import Call
 from tfexport.serve.failures import busy, spelled, wrong
-from tfexport.serve.models import Model
+from tfexport.serve.models import ServerModel
 from tfexport.serve.texts import outcome
 
 OnSegments = Callable[[Sequence[Segment]], object]
@@ -33,71 +32,56 @@ def prompt_ids(engine: Engine, prompt: str) -> tuple[int, ...] | None:
     return tuple(ids[-(speech.positions // 2 - 1) :])
 
 
-@dataclass(frozen=True)
-class Listening:
-    """A sound that is transcribed.
+async def submit_sound(
+    model: ServerModel,
+    file: bytes,
+    options: TranscriptionOptions,
+    call: Call,
+    on_segments: OnSegments | None = None,
+) -> tuple[SoundRequest, Submission]:
+    """Read a sound and submit it; the end of the call takes it out again.
 
-    Attributes:
-        model: by which.
-        request: the sound and its options.
-        submission: that of the scheduler.
+    Args:
+        model: a Whisper model.
+        file: the bytes of a file.
+        options: how to transcribe it.
+        call: the call, whose body is not needed any more.
+        on_segments: called by a thread of the scheduler with the segments of each window.
+
+    Raises:
+        RequestError: options do not fit the model, the sound cannot be read, or sounds that
+            wait fill the memory for them.
+        QueueFullError: too many requests wait.
     """
 
-    model: Model
-    request: SoundRequest
-    submission: Submission
+    def read() -> SoundRequest:
+        try:
+            transcriber = model.transcriber(options)
+        except ConfigError as error:  # begins with the name of the field, which the answer has
+            raise wrong(spelled(error).removeprefix(f"{SUBJECT}: ")) from None
+        try:
+            sound = transcriber.enter(0, *transcriber.features(file))
+        except InputError as error:
+            raise wrong(f"file: {spelled(error)}") from None
+        return SoundRequest([], transcriber=transcriber, sound=sound, on_segments=on_segments)
 
-    @classmethod
-    async def begin(
-        cls,
-        model: Model,
-        file: bytes,
-        options: TranscriptionOptions,
-        call: Call,
-        on_segments: OnSegments | None = None,
-    ) -> "Listening":
-        """Read a sound and submit it; the end of the call takes it out again.
+    request = await call.aside(read)  # a short file may be a long sound
+    hold = call.exits.enter_context(model.sounds.held())
+    if not hold(request.sound.features.nbytes):
+        raise busy("too many long sounds are waiting", model.scheduler.seconds_to_clear())
+    call.drop_body()
+    submission = model.scheduler.submit_sound(request, deadline=call.deadline)
+    call.exits.callback(submission.cancel)
+    model.observer.heard(request.sound.duration)
+    return request, submission
 
-        Args:
-            model: a Whisper model.
-            file: the bytes of a file.
-            options: how to transcribe it.
-            call: the call, whose body is not needed any more.
-            on_segments: called by a thread of the scheduler with the segments of each window.
 
-        Raises:
-            RequestError: options do not fit the model, the sound cannot be read, or sounds that
-                wait fill the memory for them.
-            QueueFullError: too many requests wait.
-        """
+async def transcription(request: SoundRequest, submission: Submission, call: Call) -> Transcription:
+    """Wait until all windows are decoded, and return the transcription.
 
-        def read() -> SoundRequest:
-            try:
-                transcriber = model.transcriber(options)
-            except ConfigError as error:  # begins with the name of the field, which the answer has
-                raise wrong(spelled(error).removeprefix(f"{SUBJECT}: ")) from None
-            try:
-                sound = transcriber.enter(0, *transcriber.features(file))
-            except InputError as error:
-                raise wrong(f"file: {spelled(error)}") from None
-            return SoundRequest([], transcriber=transcriber, sound=sound, on_segments=on_segments)
-
-        request = await call.aside(read)  # a short file may be a long sound
-        hold = call.exits.enter_context(model.sounds.held())
-        if not hold(request.sound.features.nbytes):
-            raise busy("too many long sounds are waiting", model.scheduler.seconds_to_clear())
-        call.drop_body()
-        submission = model.scheduler.submit_sound(request, deadline=call.deadline)
-        call.exits.callback(submission.cancel)
-        model.observer.heard(request.sound.duration)
-        return cls(model, request, submission)
-
-    async def result(self, call: Call) -> Transcription:
-        """Wait until all windows are decoded, and return the transcription.
-
-        Raises:
-            RequestError: the deadline has passed.
-            InputError: the prompt leaves no room.
-        """
-        await outcome(self.submission, call)
-        return await call.aside(self.request.transcriber.result, self.request.sound)
+    Raises:
+        RequestError: the deadline has passed.
+        InputError: the prompt leaves no room.
+    """
+    await outcome(submission, call)
+    return await call.aside(request.transcriber.result, request.sound)

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -17,12 +17,10 @@ from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.terms import Terms
-from tfexport.runtime.text.sentences import Split
 from tfexport.serve.call import Call, Result, seen
 from tfexport.serve.detection import (
     LIBRARY,
     LOOKED_AT,
-    Detected,
     can_detect,
     detect,
     is_loaded,
@@ -31,13 +29,13 @@ from tfexport.serve.failures import RequestError, late, wrong
 from tfexport.serve.glossaries import HOW, NoDictionaryError, pair_of
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import (
-    Model,
     ModelChoice,
+    ServerModel,
     choose_by_languages,
     choose_only,
     sources_of,
 )
-from tfexport.serve.rows import Asked, Rows, Translated, assemble, prepare
+from tfexport.serve.rows import TextRequest, TextRows, TextTranslation, assemble, prepare
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
 
@@ -46,42 +44,6 @@ UNFINISHED = "X-Unfinished-Texts"  # a header
 UNMET = "X-Unmet-Terms"  # a header
 KEPT = "X-Tfexport-Kept"  # a header
 LEAST = 0.3  # a language with less confidence is not used
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A request that names languages instead of a model.
-
-    Attributes:
-        source: language of the texts; None to detect it.
-        target: language of the translations.
-        options: the options of decoding, by name.
-        split: see ``Asked``.
-        markup: see ``Asked``.
-        terms: see ``Asked``.
-    """
-
-    source: str | None
-    target: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    split: Split | None = None
-    markup: Markup = PLAIN
-    terms: Terms | None = None
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The translation of one text.
-
-    Attributes:
-        source: its language.
-        confidence: confidence in the source language, from 0 to 1; 1 if the caller named it.
-        found: the translation.
-    """
-
-    source: str
-    confidence: float
-    found: Translated
 
 
 def check_size(
@@ -112,53 +74,59 @@ def check_size(
         raise RequestError(413, problems)
 
 
-async def translate(metrics: Metrics, model: Model, asked: Asked, call: Call) -> list[Translated]:
+async def translate(
+    metrics: Metrics, choice: ModelChoice, request: TextRequest, call: Call
+) -> list[TextTranslation]:
     """Translate the texts of a call.
 
     Raises:
         RequestError: it is invalid, or its deadline has passed.
         TfexportError: likewise, by the library.
     """
-    rows, submission = await submit_texts(model, asked, call)
+    rows, submission = await submit_texts(choice, request, call)
     found = await outcome(submission, call)
     metrics.characters += call.characters
-    return await call.in_thread(assemble, model, rows, found)
+    return await call.in_thread(assemble, choice.model, rows, found)
 
 
 async def translate_between(
-    service: Service, call: Call, texts: Sequence[str], wanted: Wanted
-) -> list[Answered]:
+    service: Service, call: Call, request: TextRequest, source: str | None, target: str
+) -> list[TextTranslation]:
     """Translate texts with the models that have their languages.
+
+    Args:
+        service: the server.
+        call: the call of the request.
+        request: texts for any models; sentences that are too long for one are divided.
+        source: the language of the texts; None to detect that of each.
+        target: the language of the translations.
 
     Raises:
         RequestError: there is no such model, or the language of a text cannot be detected.
         TfexportError: see ``translate``.
     """
-    run = call.in_thread if wanted.source is not None else partial(detecting, call)
-    choices = await run(_choices, service, texts, wanted)
+    run = call.in_thread if source is not None else partial(detecting, call)
+    choices = await run(_choices, service, request, source, target)
     groups: dict[tuple[str, str, Markup], list[int]] = {}
-    for place, ((choice, _), text) in enumerate(zip(choices, texts, strict=True)):
-        markup = _markup_of(text, wanted.markup, choice.model)
+    for place, ((choice, _), text) in enumerate(zip(choices, request.texts, strict=True)):
+        markup = _markup_of(text, request.markup, choice.model)
         groups.setdefault((choice.model.name, choice.source, markup), []).append(place)
     jobs = []
     for (*_, markup), indices in groups.items():
         choice, _ = choices[indices[0]]
         choice.model.serve(call)
-        asked = Asked(
-            [texts[place] for place in indices], wanted.options, None, choice.language_pair,
-            choice.source, choice.target, wanted.split, divide=True, indices=indices,
-            markup=markup, terms=wanted.terms,
-        )  # fmt: skip
-        jobs.append(translate(service.metrics, choice.model, asked, call))
-    found = await asyncio.gather(*jobs)
-    made = dict(zip(chain(*groups.values()), chain(*found), strict=True))
+        texts = [request.texts[place] for place in indices]
+        part = replace(request, texts=texts, divide=True, indices=indices, markup=markup)
+        jobs.append(translate(service.metrics, choice, part, call))
+    translations = chain(*await asyncio.gather(*jobs))
+    by_place = dict(zip(chain(*groups.values()), translations, strict=True))
     return [
-        Answered(choice.source, confidence, made[place])
+        replace(by_place[place], source=choice.source, confidence=confidence)
         for place, (choice, confidence) in enumerate(choices)
     ]
 
 
-def _markup_of(text: str, markup: Markup, model: Model) -> Markup:
+def _markup_of(text: str, markup: Markup, model: ServerModel) -> Markup:
     """The markup of one text: none of a plain text without placeholders, each by itself.
 
     A model without attention could not place them: its plain texts have none.
@@ -178,22 +146,22 @@ async def detecting(call: Call, work: Callable[..., Result], *arguments: Any) ->
 
 
 def _choices(
-    service: Service, texts: Sequence[str], wanted: Wanted
+    service: Service, request: TextRequest, source: str | None, target: str
 ) -> list[tuple[ModelChoice, float]]:
     """A model for each text, and the confidence in its language."""
-    if wanted.source is not None:
-        choice = choose_by_languages(service.models, wanted.source, wanted.target)
-        return [(choice, 1.0)] * len(texts)
-    texts = [_words(text, wanted.markup) for text in texts]
-    only = choose_only(service.models, wanted.target)
+    if source is not None:
+        choice = choose_by_languages(service.models, source, target)
+        return [(choice, 1.0)] * len(request.texts)
+    texts = [_words(text, request.markup) for text in request.texts]
+    only = choose_only(service.models, target)
     if only is not None:
         return [(only, _confidence(text, only.source)) for text in texts]
-    sources = sources_of(service.models, wanted.target)
-    found = [_find(text, texts, sources) for text in texts]
+    sources = sources_of(service.models, target)
+    languages = [_find(text, texts, sources) for text in texts]
     problems = [
         f"text {place}: its language was not detected; give one of {join_some(sources, 12)}"
-        for place, one in enumerate(found)
-        if one is None
+        for place, language in enumerate(languages)
+        if language is None
     ]
     if problems and not can_detect():
         raise wrong(
@@ -203,9 +171,9 @@ def _choices(
     if problems:
         raise wrong(problems)
     return [
-        (choose_by_languages(service.models, one.code, wanted.target), one.confidence)
-        for one in found
-        if one is not None
+        (choose_by_languages(service.models, language[0], target), language[1])
+        for language in languages
+        if language is not None
     ]
 
 
@@ -217,23 +185,23 @@ def _words(text: str, markup: Markup) -> str:
         return text
 
 
-def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected | None:
-    """The language of a text, or that of all texts if this one is too short."""
+def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> tuple[str, float] | None:
+    """The language of a text and its confidence, or of all texts if this one is too short."""
     for looked_at in (text, "\n".join(texts)[:LOOKED_AT]):
-        best = next(iter(detect(looked_at, sources)), None)
-        if best is not None and best.confidence >= LEAST:
-            return best
+        code, confidence = next(iter(detect(looked_at, sources).items()), ("", 0.0))
+        if confidence >= LEAST:
+            return code, confidence
     return None
 
 
 def _confidence(text: str, source: str) -> float:
     """The confidence that a text is in the only language that is read."""
-    return next((one.confidence for one in detect(text, [source])), 0.0)
+    return detect(text, [source]).get(source, 0.0)
 
 
 async def submit_texts(
-    model: Model, asked: Asked, call: Call, on_step: OnStep | None = None
-) -> tuple[Rows, Submission]:
+    choice: ModelChoice, request: TextRequest, call: Call, on_step: OnStep | None = None
+) -> tuple[TextRows, Submission]:
     """Submit the rows of texts to the model's scheduler; the end of the call cancels them.
 
     Raises:
@@ -247,9 +215,9 @@ async def submit_texts(
         for submission in made:
             submission.cancel()
 
-    def work() -> Rows:
-        rows = prepare(model, asked)
-        submission = model.scheduler.submit(
+    def work() -> TextRows:
+        rows = prepare(choice, request)
+        submission = choice.model.scheduler.submit(
             rows.requests, rows.options, deadline=call.deadline, on_step=on_step
         )
         made.append(submission)
@@ -348,16 +316,16 @@ async def stored_terms(
         raise wrong(f"{field}: {error.message}") from None
 
 
-def cut_headers(found: Sequence[Translated]) -> dict[str, str]:
+def cut_headers(translations: Sequence[TextTranslation]) -> dict[str, str]:
     """Headers with the numbers of cut translations, of terms that were not met, of what stays."""
     counts = {
-        UNFINISHED: sum(not one.made[0].finished for one in found),
-        UNMET: sum(len(one.unmet) for one in found),
-        KEPT: sum(one.kept for one in found),
+        UNFINISHED: sum(not one.hypotheses[0].finished for one in translations),
+        UNMET: sum(len(one.unmet) for one in translations),
+        KEPT: sum(one.kept for one in translations),
     }
     return {name: str(count) for name, count in counts.items() if count}
 
 
-def unmet_values(found: Translated) -> list[dict[str, Any]]:
+def unmet_values(translation: TextTranslation) -> list[dict[str, Any]]:
     """The terms that a translation does not meet, as JSON values."""
-    return [{"source": term.source, "targets": [*term.targets]} for term in found.unmet]
+    return [{"source": term.source, "targets": [*term.targets]} for term in translation.unmet]

@@ -22,7 +22,7 @@ from tests.support.combinations import few_of
 from tests.support.command import invoke
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
-from tfexport.export import checkpoint_subject
+from tfexport.export import forms
 from tfexport.runtime import TranslationResult, Translator
 
 IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
@@ -40,11 +40,11 @@ import torch._dynamo
 import tfexport.cli.reports
 from tests.conftest import compare_few_shapes
 from tfexport.cli.main import main
-from tfexport.export import checkpoint_subject
+from tfexport.export import forms
 folder = Path(sys.argv[1])
-checkpoint_subject.BUNDLE_FORMS = tuple(
+forms.FORMS = tuple(
     dataclasses.replace(form, export=lambda *_, name=form.filename: ir.load(folder / name))
-    for form in checkpoint_subject.BUNDLE_FORMS
+    for form in forms.bundle_forms()
 )
 compare_few_shapes(pytest.MonkeyPatch())
 torch.set_num_threads(1)
@@ -106,11 +106,11 @@ def words(checkpoint: Path, output: Path) -> list[str]:
 def test_full_disk_leaves_no_bundle(
     tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forms = [
+    loaded = [
         dataclasses.replace(form, export=lambda *_, name=form.filename: ir.load(tiny_bundle / name))
-        for form in checkpoint_subject.BUNDLE_FORMS
+        for form in forms.bundle_forms()
     ]
-    monkeypatch.setattr(checkpoint_subject, "BUNDLE_FORMS", tuple(forms))
+    monkeypatch.setattr(forms, "FORMS", tuple(loaded))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))  # Python ignores the signal
     try:

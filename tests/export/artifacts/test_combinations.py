@@ -11,7 +11,7 @@ from tests.conftest import SETTINGS
 from tests.support.combinations import few_of
 from tests.support.originals.weights import shake
 from tfexport.export import export
-from tfexport.export.parity import eager_run
+from tfexport.export.parity import checkpoint as eager_checkpoint
 from tfexport.model_src import TransformerConfig, build_transformer, save_checkpoint
 
 AXES: dict[str, list[Any]] = {
@@ -71,8 +71,8 @@ def test_combinations_are_equal_through_onnx_and_torchscript(
 ) -> None:
     """Every other one as a bundle, the rest as one portable file; all as TorchScript."""
     # Where positions begin, and where they end.
-    monkeypatch.setattr(eager_run, "BATCHES", (1, 3))
-    monkeypatch.setattr(eager_run, "SOURCE_LENGTHS", (1, 7))
+    monkeypatch.setattr(eager_checkpoint, "BATCHES", (1, 3))
+    monkeypatch.setattr(eager_checkpoint, "SOURCE_LENGTHS", (1, 7))
     # More layers of their own are no other graph; the demo model, in every form, has three.
     layers = 2 if PAIRS[i]["share_decoder_layers"] else 1
     config = TransformerConfig(

@@ -9,7 +9,7 @@ import torch
 
 from tests.model_src.checkpoint.layouts.test_t5_like import draw, make, unlike
 from tests.support.combinations import few_of
-from tests.support.hf_models import Padded, log_probs, padded_batch, save_folder
+from tests.support.hf_models import T5_LIKE, Padded, log_probs, padded_batch, save_folder
 from tfexport.export import export
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 # `FAMILIES=all pytest tests/export/artifacts/test_t5_like.py` exports four of each family.
-CASES = [(family, seed) for family in ("t5", "mt5", "umt5") for seed in range(4)]
+CASES = [(family, seed) for family in T5_LIKE for seed in range(4)]
 FEW = [("t5", 0), ("umt5", 3)]
 EXPORTED = CASES if os.environ.get("FAMILIES") == "all" else few_of(FEW, FEW[1])
 

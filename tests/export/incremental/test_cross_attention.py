@@ -16,7 +16,7 @@ from tests.conftest import Once
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, ParityError
 from tfexport.export import Input, export, quantize, verify
-from tfexport.export.artifacts import module_source
+from tfexport.export.artifacts import module
 from tfexport.export.incremental import cross_attention
 from tfexport.export.incremental.cross_attention import (
     CrossAttention,
@@ -143,7 +143,7 @@ def test_other_weights_fail_the_comparison(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(cross_attention, "attention_weights", sharper)
         return attention
 
-    monkeypatch.setattr(module_source, "find_cross_attention", found)
+    monkeypatch.setattr(module, "find_cross_attention", found)
     with pytest.raises(ParityError, match="alignment"):
         export(Words(wave=True), tmp_path / "a.bundle", inputs=INPUTS, verify="quick", **FACTS)
 

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.support.combinations import few_of
-from tfexport.export import torch_names
+from tfexport.export import Input, torch_names
+from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.forward_capture import capture_forward, takes_branch
 from tfexport.export.incremental.functional import functional
 from tfexport.export.quiet import quiet
 
@@ -161,3 +163,27 @@ def test_a_torch_that_does_not_tell_traces_again(
         found = functional(program)
         assert found is not program
         assert torch.equal(found.module()(*given), hides(*given))
+
+
+class ByLength(nn.Module):
+    """Logits of the target ids that are others where their number is ``number``."""
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__()
+        self.embedding, self.number = nn.Embedding(9, 9), number
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        logits: Tensor = self.embedding(target) + source.sum(1)[:, None, None]
+        return 2 * logits if target.size(1) == self.number else logits
+
+
+@pytest.mark.parametrize("number", [None, 7])
+def test_a_branch_for_one_number_of_target_ids_is_known(number: int | None) -> None:
+    inputs = (Input("input_ids", "int64", ("batch", "source_length")),)
+    own = OwnForward(ByLength(number).eval(), inputs)
+    source, *targets = (torch.ones((2, size), dtype=torch.int64) for size in (5, *range(2, 9)))
+    program = capture_forward(own, [source], targets[1])
+    taken = [takes_branch(program, (source, target)) for target in targets]
+    assert taken == [target.size(1) != number for target in targets]
+    program.graph_module.meta["tfexport.guards"] = None
+    assert not takes_branch(program, (source, targets[1])), "of a torch that does not say it"

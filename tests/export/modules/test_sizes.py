@@ -15,7 +15,7 @@ from tfexport.errors import ExportError, InputError, ParityError
 from tfexport.export import Input, export
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.inputs import LARGEST_ID
-from tfexport.export.modules.probes import Runner
+from tfexport.export.modules.probes import Runner, _smallest_refused
 from tfexport.runtime import Translator
 
 pytestmark = pytest.mark.usefixtures("only_steps")
@@ -370,3 +370,19 @@ def test_lengths_have_no_bound_and_classes_have_one() -> None:
     runner = runner_of(Lengths(), one, two, *lone)
     runner.settings(())
     assert runner.below == {"of_one": LARGEST_ID, "of_two": LARGEST_ID, "kind": 9}
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 12, 13, 39, 40, 41, 64, 999, LARGEST_ID])
+@pytest.mark.parametrize("likely", [(), (12,), (64, 12, 40), (1, 1000)])
+def test_the_smallest_refused_number_is_found_whatever_is_likely(
+    bound: int, likely: tuple[int, ...]
+) -> None:
+    tried: list[int] = []
+
+    def accepts(number: int) -> bool:
+        tried.append(number)
+        return number < bound
+
+    assert _smallest_refused(accepts, likely) == bound
+    if bound in likely:
+        assert len(tried) <= 3, "the likely ones by bisection, and the one below"

@@ -3,12 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-import torch
 
 from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
@@ -17,7 +17,7 @@ from tfexport.errors import ParityError
 from tfexport.export import ParityReport, export, verify
 from tfexport.export.parity import STAGES, Comparison
 from tfexport.export.parity.compare import compare_tokens
-from tfexport.export.parity.eager_run import NEW_TOKENS, Case, EagerRun
+from tfexport.export.parity.eager_run import NEW_TOKENS, EagerRun
 from tfexport.export.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.interface import BeamRecord
@@ -169,14 +169,9 @@ def test_nan_never_passes() -> None:
 
 
 def tokens(ours: list[int], theirs: list[int], logits: list[list[float]]) -> Comparison:
-    case = Case([[1]], torch.ones(1, 1), torch.ones(1, 1))
-    run = EagerRun(
-        case,
-        torch.ones(1, 1, 1),
-        np.array([theirs]),
-        np.array([logits], np.float32),
-        SpecialIds(pad=0, bos=1, eos=2),
-    )
+    eager: Any = SimpleNamespace(special_ids=SpecialIds(pad=0, bos=1, eos=2))
+    values = np.array([logits], np.float32)
+    run = EagerRun(eager, [[1]], (1, 1), tokens=np.array([theirs]), logits=values)
     return compare_tokens(run, [ours])
 
 

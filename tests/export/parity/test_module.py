@@ -14,7 +14,8 @@ from tfexport.bundle import SpecialIds
 from tfexport.errors import ParityError
 from tfexport.export import Input, export
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.parity.module import EagerModule, ModuleRun
+from tfexport.export.parity.eager_run import EagerRun
+from tfexport.export.parity.module import EagerUserModule
 
 WORDS = 11
 ROWS: Any = [{"source": np.array(ids)} for ids in ([3, 4, 5], [6, 7, 8])]
@@ -37,7 +38,7 @@ class Causal(nn.Module):
         return logits + self.gap if target.size(1) == 1 else logits
 
 
-def eager(model: Causal) -> EagerModule:
+def eager(model: Causal) -> EagerUserModule:
     inputs = (Input("source", "int64", ("batch", "length")),)
     own = OwnForward(model.eval(), inputs)
     probe: Any = SimpleNamespace(
@@ -48,7 +49,7 @@ def eager(model: Causal) -> EagerModule:
         io=SimpleNamespace(many_tokens=False),
         causal=True,
     )
-    return EagerModule(probe, SpecialIds(0, 1, 2), 8)
+    return EagerUserModule(probe, SpecialIds(0, 1, 2), 8)
 
 
 @torch.no_grad()
@@ -62,7 +63,7 @@ def test_prefixes_are_scored_as_each_by_itself() -> None:
         [[1, 4, 7], [1, 4, 8], [1, 6, 3], [1, 6, 9]],
     ]
     prefixes = [torch.tensor(step) for step in steps]
-    found = list(judge.scorer(ROWS, 2)(prefixes))
+    found = list(judge.score(EagerRun(judge, ROWS, (2, 3)), 2, prefixes))
     calls = model.calls
     for made, step in zip(found, prefixes, strict=True):
         sources = [torch.from_numpy(ROWS[k // 2]["source"])[None] for k in range(4)]
@@ -83,9 +84,7 @@ def test_another_branch_for_the_first_token_is_no_noise(gap: float) -> None:
         [judge._own_logits(row, of_row) for row, of_row in zip(ROWS, tokens, strict=True)]
     )
     memory = [(torch.from_numpy(row["source"])[None].float(),) for row in ROWS]
-    run = ModuleRun(
-        ROWS, None, tokens[:, 1:].numpy(), logits[:, :3].numpy(), judge.special_ids, (2, 3)
-    )
+    run = EagerRun(judge, ROWS, (2, 3), tokens=tokens[:, 1:].numpy(), logits=logits[:, :3].numpy())
     noise = judge._noise(run, memory, logits[:, :3])
     assert 0 < noise.logits < 1e-5
     assert 0 < noise.log_probs < 1e-5

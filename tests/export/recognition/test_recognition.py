@@ -175,6 +175,15 @@ def test_a_recognised_module_is_an_ordinary_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+def test_the_forward_of_a_recognised_module_runs_few_times(tmp_path: Path) -> None:
+    style, runs = named("gordic"), list[Any]()
+    module = style.build()
+    module.register_forward_pre_hook(lambda *given: runs.append(given))
+    bundle_of(dataclasses.replace(style, build=lambda: module), tmp_path / "a.bundle")
+    assert len(runs) <= 50, "159 where each prefix is run, and bounds are searched from 1 on"
+
+
+@pytest.mark.exhaustive
 def test_verify_compares_with_the_forward_and_recognises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

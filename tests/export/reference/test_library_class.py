@@ -165,6 +165,10 @@ def test_settings_of_results_do_not_matter_and_a_class_that_fails_is_a_reason(
 
 
 @pytest.mark.no_model
-def test_other_files_have_no_class() -> None:
-    checkpoint: Any = type("C", (), {"own_config": {}, "path": Path("a.pt")})
+@pytest.mark.parametrize(
+    ("layout", "own_config"), [("bart", {}), ("fairseq", {"model_type": "fairseq"})]
+)
+def test_other_files_have_no_class(layout: str, own_config: dict[str, str]) -> None:
+    values = {"own_config": own_config, "path": Path("a.pt"), "layout": layout}
+    checkpoint: Any = type("C", (), values)
     assert library_class.find_class_reference(checkpoint) == ""

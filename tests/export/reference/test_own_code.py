@@ -14,8 +14,10 @@ from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
 from tfexport.cli.console import spell
 from tfexport.errors import ConfigError
-from tfexport.export.parity.eager_run import Eager
+from tfexport.export.parity.checkpoint import EagerCheckpoint
+from tfexport.export.parity.eager_run import EagerRun, Shape
 from tfexport.export.reference import find_reference
+from tfexport.export.reference.own_code import OwnCode
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
@@ -38,8 +40,12 @@ def read(model: nn.Module, reference: Any, config: dict[str, Any] = CONFIG) -> C
     return ReadOptions(config, reference=reference).read(model)
 
 
-def eager(model: nn.Module, reference: Any) -> Eager:
-    return Eager.of(read(model, reference))
+def eager(model: nn.Module, reference: Any) -> EagerCheckpoint:
+    return EagerCheckpoint(read(model, reference))
+
+
+def decode_random(eager: EagerCheckpoint, shape: Shape) -> EagerRun:
+    return eager.decode(EagerRun(eager, (), shape))
 
 
 def test_rows_of_a_call_are_never_padded_and_begin_with_the_start_token(
@@ -54,7 +60,7 @@ def test_rows_of_a_call_are_never_padded_and_begin_with_the_start_token(
 
     found = eager(model, recorded)
     assert found.runs_own_code
-    run = found.decode_random((8, 33))
+    run = decode_random(found, (8, 33))
     assert PAD in run.tokens, "the model says pad_id, which the code is not to see"
     lengths = set()
     for source, target in calls:
@@ -65,7 +71,7 @@ def test_rows_of_a_call_are_never_padded_and_begin_with_the_start_token(
         assert not (target[:, 1:] == PAD).any()
         lengths.add(source.size(1))
     assert len(lengths) > 3
-    theirs = Eager.of(ReadOptions(CONFIG).read(model)).decode_random((8, 33))
+    theirs = decode_random(EagerCheckpoint(ReadOptions(CONFIG).read(model)), (8, 33))
     assert (run.tokens == theirs.tokens).all()
     torch.testing.assert_close(
         torch.from_numpy(run.logits),
@@ -85,8 +91,8 @@ def test_log_probabilities_are_compared_whatever_form_they_have(
         "double": lambda logits: logits.double(),
         "shifted": lambda logits: logits + 3,
     }
-    plain = eager(model, scores).decode_random((2, 7))
-    other = eager(model, lambda *ids: forms[form](scores(*ids))).decode_random((2, 7))
+    plain = decode_random(eager(model, scores), (2, 7))
+    other = decode_random(eager(model, lambda *ids: forms[form](scores(*ids))), (2, 7))
     assert (plain.tokens == other.tokens).all()
     torch.testing.assert_close(
         torch.from_numpy(other.logits), torch.from_numpy(plain.logits), atol=1e-4, rtol=1e-4
@@ -138,7 +144,7 @@ def test_failure_at_a_length_names_the_shapes(
 
     found = eager(model, short)
     with pytest.raises(ConfigError, match=r"AssertionError: too long .* \(1, 33\) and") as raised:
-        found.decode_random((1, 33))
+        decode_random(found, (1, 33))
     advice = raised.value.message.spelled(spell)
     assert advice.endswith("too long for it, set its limit with --set max_positions=….")
 
@@ -167,7 +173,7 @@ def test_module_of_two_inputs_is_evaluated_and_left_in_training(
     mine = Mine().train()
     found = eager(model, mine)
     assert found.reference.title == "your Mine.forward"
-    assert found.decode_random((2, 7)).tokens.shape == (2, 32)
+    assert decode_random(found, (2, 7)).tokens.shape == (2, 32)
     assert all(part.training for part in mine.modules())
 
 
@@ -203,3 +209,45 @@ def test_checkpoint_that_has_been_read_takes_a_reference(
     assert again.reference is scores
     title = find_reference(again, again.build()).reference.title
     assert re.fullmatch(r"your <lambda>", title)
+
+
+def test_causal_code_is_called_once_for_all_prefixes_of_a_row(
+    model: tutorial.TutorialModel, scores: Scores
+) -> None:
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def counted(source: Tensor, target: Tensor) -> Any:
+        calls.append((source, target))
+        return scores(source, target)
+
+    def decoded(causal: bool) -> Any:
+        always = (lambda source, target: True) if causal else None
+        code = eager(model, OwnCode("your code", counted, "reference", always))
+        calls.clear()
+        return decode_random(code, (8, 33))
+
+    by_prefixes, number = decoded(causal=False), len(calls)
+    of_one_call = decoded(causal=True)
+    lengths = len({len(row) for row in of_one_call.rows})
+    assert len(calls) < number / 2
+    assert sum(target.size(1) == 1 for _, target in calls) == lengths, "the first token, alone"
+    assert not any((target[:, 1:] == PAD).any() for _, target in calls)
+    assert (of_one_call.tokens == by_prefixes.tokens).all()
+    assert PAD in of_one_call.tokens, "the code is not to see it"
+    torch.testing.assert_close(of_one_call.logits, by_prefixes.logits, atol=1e-5, rtol=1e-5)
+
+
+def test_causal_code_is_called_for_other_tokens_and_for_lengths_of_another_branch(
+    model: tutorial.TutorialModel, scores: Scores
+) -> None:
+    def other(source: Tensor, target: Tensor) -> Tensor:
+        logits: Tensor = scores(source, target)
+        return logits.roll(7 if target.size(1) == 9 else 1, dims=-1)
+
+    def decoded(causal: bool) -> Any:
+        but_nine = (lambda source, target: target.size(1) != 9) if causal else None
+        return decode_random(
+            eager(model, OwnCode("your code", other, "reference", but_nine)), (2, 7)
+        )
+
+    assert (decoded(causal=True).tokens == decoded(causal=False).tokens).all()

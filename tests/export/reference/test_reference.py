@@ -42,6 +42,8 @@ def logits_of(folder: Path, state: dict[str, Tensor], **config: Any) -> tuple[st
 def test_every_layout_has_an_original_or_a_reason_why_not(name: str) -> None:
     layout = LAYOUTS[name]
     original = find_original(layout)
+    if layout.generation is not None:
+        return  # the class of transformers is the original of its folders
     assert (original is None) == (name == "native")
     default = Layout("other", "another", layout.table).no_reference
     assert (layout.no_reference == default) == (original is not None)

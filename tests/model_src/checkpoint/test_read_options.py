@@ -10,9 +10,10 @@ import torch
 from tests.support import tutorial
 from tfexport.bundle import SpecialIds
 from tfexport.cli.console import spell
-from tfexport.errors import CheckpointError, ConfigError
+from tfexport.errors import ConfigError
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.read_options import ReadOptions, folder_of
+from tfexport.model_src.checkpoint.files import CheckpointFiles
+from tfexport.model_src.checkpoint.read_options import ReadOptions, files_of
 from tfexport.model_src.config import BUNDLE_IDS
 
 IDS = ("pad_id=0", "bos_id=1", "eos_id=2")
@@ -87,11 +88,12 @@ def test_special_ids_that_are_missing_are_named(path: Path) -> None:
 
 def test_folder_is_that_of_the_file_and_a_module_has_none(path: Path, tmp_path: Path) -> None:
     found = load_checkpoint(path, {"num_heads": 4})
-    assert folder_of(path) == folder_of(tmp_path) == folder_of(found) == tmp_path
+    for checkpoint in (path, tmp_path, found, CheckpointFiles(path)):
+        files = files_of(checkpoint)
+        assert files is not None
+        assert files.folder == tmp_path
     model = tutorial.make()
-    assert folder_of(model) is folder_of(ReadOptions().read(model)) is None
-    with pytest.raises(CheckpointError, match="no such file"):
-        folder_of(tmp_path / "none")
+    assert files_of(model) is files_of(ReadOptions().read(model)) is None
 
 
 def test_checkpoint_without_embeddings_needs_no_ids_as_its_file_needs_none(tmp_path: Path) -> None:

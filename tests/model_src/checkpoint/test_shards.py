@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from tfexport.errors import CheckpointError
-from tfexport.model_src.checkpoint.weight_files import find_file, load_state_dict
+from tfexport.model_src.checkpoint.files import CheckpointFiles
+from tfexport.model_src.checkpoint.weight_files import load_state_dict
 
 PARTS = {
     "model-00001-of-00002.safetensors": {"a.weight": torch.ones(2, 3), "b.weight": torch.zeros(4)},
@@ -77,8 +78,8 @@ def test_an_index_without_a_map(folder: Path, places: object) -> None:
 def test_one_of_several_forms_in_a_folder_of_hugging_face(folder: Path) -> None:
     torch.save(PARTS["model-00001-of-00002.safetensors"], folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="several checkpoints"):
-        find_file(folder)
+        CheckpointFiles(folder).find_weights()
     (folder / "config.json").write_text('{"model_type": "marian"}')
-    assert find_file(folder).name == "model.safetensors.index.json"
+    assert CheckpointFiles(folder).find_weights().name == "model.safetensors.index.json"
     save_file(PARTS["model-00002-of-00002.safetensors"], folder / "model.safetensors")
-    assert find_file(folder).name == "model.safetensors"
+    assert CheckpointFiles(folder).find_weights().name == "model.safetensors"

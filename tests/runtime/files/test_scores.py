@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import invoke
-from tfexport.errors import OutputExistsError
+from tfexport.errors import Message, OutputExistsError
 from tfexport.runtime import Translator
-from tfexport.runtime.files.scores import LineScore, ScoreFormat, score_file
+from tfexport.runtime.files.scores import ScoreFormat, score_file
 from tfexport.runtime.scorer import Scorer
 
 
@@ -23,11 +23,16 @@ def _pair(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_pair_of_files_is_scored_line_by_line(
     translator: Translator, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    scorer, output, told = Scorer(translator.engine), tmp_path / "out.jsonl", list[LineScore]()
+    scorer, output, told = (
+        Scorer(translator.engine),
+        tmp_path / "out.jsonl",
+        list[tuple[int, object]](),
+    )
     options = scorer.resolve({"return_token_scores": True})
     line_format = ScoreFormat(jsonl=True)
     assert score_file(
-        scorer, pair, output, options, line_format=line_format, on_result=told.append
+        scorer, pair, output, options, line_format=line_format,
+        on_result=lambda number, score: told.append((number, score)),
     ) == 2  # fmt: skip
     first, bad, empty, short = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     (expected,) = translator.score(["w5 w6"], ["w6"], return_token_scores=True)
@@ -35,7 +40,7 @@ def test_a_pair_of_files_is_scored_line_by_line(
     assert "not UTF-8" in bad["error"]
     assert (empty["tokens"], empty["score"]) == ([], 0.0)
     assert short == {"score": None, "error": f"{pair[1]} has no such line"}
-    assert [line.number for line in told if line.problem is not None] == [2, 4]
+    assert [number for number, score in told if isinstance(score, Message)] == [2, 4]
 
 
 def test_a_stream_takes_the_same_lines(translator: Translator, pair: tuple[Path, Path]) -> None:

@@ -23,7 +23,13 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler
 from tfexport.runtime.scheduler.scheduler import BatchWorkers
 from tfexport.runtime.scheduler.sounds import ONE_WINDOW
-from tfexport.runtime.scheduler.submission import Ended, Hypotheses, ListedRows, Row, Submission
+from tfexport.runtime.scheduler.submission import (
+    Ended,
+    Hypotheses,
+    RunningBatch,
+    Submission,
+    SubmissionRow,
+)
 from tfexport.runtime.search import Request
 
 
@@ -184,7 +190,7 @@ def test_without_the_graph_rows_are_batched_dynamically(tiny_bundle: Path, tmp_p
     scheduler.close()
 
 
-class _OneAStep(ListedRows):
+class _OneAStep(RunningBatch):
     """A batch of which a row ends in each step."""
 
     def __init__(self, futures: "list[Future[Hypotheses]]", capacity: int = 4) -> None:
@@ -196,7 +202,7 @@ class _OneAStep(ListedRows):
         self.reached.set()
         assert self.open.wait(30)
         self.done.append(sum(future.done() for future in self._futures))
-        return [(self._rows.pop(0), [Hypothesis([5], 0.0)])]
+        return [(self.rows.pop(0), [Hypothesis([5], 0.0)])]
 
 
 @pytest.mark.no_model
@@ -285,7 +291,7 @@ class _Entering(_TimedSteps):
         super().__init__([], clock, (step,) * 9)
         self.entered = list[int]()
 
-    def enter(self, rows: Sequence[Row]) -> None:
+    def enter(self, rows: Sequence[SubmissionRow]) -> None:
         super().enter(rows)
         self.entered.append(len(rows))
 

@@ -318,9 +318,9 @@ def test_windows_are_split_as_there() -> None:
             time_precision=0.02, time_precision_features=0.01, input_stride=2, prev_idx=0, idx=0,
             return_token_timestamps=False, decoder_input_ids=torch.zeros(1, 3),
         )  # fmt: skip
-        pieces, further = split_window(tokens, seek, frames, NO_TIMESTAMPS + 1)
+        found, further = split_window(tokens, seek, frames, NO_TIMESTAMPS + 1)
         assert further == int(wanted)
-        assert [(p.start, p.end, [*p.tokens]) for p in pieces] == parts(segments)
+        assert [(start, end, [*ids]) for start, end, ids in found] == parts(segments)
         ratio = judge._retrieve_compression_ratio(torch.tensor(tokens), 51865)
         assert compression_ratio(tokens, 51865) == ratio
 

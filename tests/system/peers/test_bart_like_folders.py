@@ -10,6 +10,7 @@ import torch
 from tests.support.combinations import few_of
 from tests.support.hf_models import (
     BART_LIKE,
+    OF_FOLDERS,
     change_json,
     change_weights,
     make_model,
@@ -26,10 +27,11 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 
 # One class reads all families; test_bart_like has the tensors of each.
 EACH = few_of(BART_LIKE, "marian", "mbart", "fsmt")
-LEARNED = ["bart", "plbart", "mbart", "blenderbot", "blenderbot-small"]
-PRE_NORM = ["mbart", "m2m_100", "pegasus", "blenderbot"]
+FACTS = {family: OF_FOLDERS[family].prepare({}, {}).values for family in BART_LIKE}
+LEARNED = [family for family in BART_LIKE if FACTS[family]["positions"] == "learned"]
+PRE_NORM = [family for family in BART_LIKE if FACTS[family]["norm_placement"] == "pre"]
+EMBEDDING_NORM = [it for it in BART_LIKE if FACTS[it]["source_embedding_norm"] != "none"]
 OLD = {"transformers_version": "4.1.1"}  # which read these keys
-EMBEDDING_NORM = ["bart", "plbart", "mbart", "blenderbot-small"]
 
 
 def saved(tmp_path: Path, family: str, weights: str = "safetensors", **config: Any) -> Path:

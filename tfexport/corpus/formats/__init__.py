@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tfexport.corpus.formats.lines import JsonLines, Text
+from tfexport.corpus.formats.lines import JsonLines, TextLines
 from tfexport.corpus.formats.parquet import Parquet
 from tfexport.corpus.formats.separated import Separated
 from tfexport.corpus.pieces import Format
@@ -10,7 +10,7 @@ from tfexport.corpus.pieces import Format
 FORMATS: Mapping[str, Format] = {
     found.name: found
     for found in (
-        Text(), JsonLines(), Parquet(),
+        TextLines(), JsonLines(), Parquet(),
         Separated("csv", ",", quoted=True), Separated("tsv", "\t", quoted=False),
     )
 }  # fmt: skip

@@ -15,13 +15,13 @@ from tfexport.corpus.filesystem import BLOCK, open_stream, opened
 from tfexport.corpus.pieces import (
     MAX_PIECE_BYTES,
     Cursors,
+    PartitionContent,
     PartitionError,
     Piece,
-    Scanned,
-    Source,
+    SourceFile,
     key_of,
 )
-from tfexport.corpus.row_decoder import MAX_ROW_BYTES, Decoded, Row
+from tfexport.corpus.row_decoder import MAX_ROW_BYTES, CorpusRow, RowResult
 from tfexport.errors import InputError, shown
 from tfexport.runtime.files.input_lines import read_line
 from tfexport.runtime.files.line_stream import one_line
@@ -31,49 +31,40 @@ MAX_LINE_BYTES = 16 * MAX_ROW_BYTES
 _NEWLINE = ord("\n")
 
 
-class LongLine:
-    """Replaces a line that is too long to be kept in memory.
-
-    Attributes:
-        size: the size of the line in bytes.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    @property
-    def problem(self) -> str:
-        """Why it is not decoded."""
-        return f"a line of {self.size:,} bytes; the limit is {MAX_LINE_BYTES:,}"
+Line = bytes | InputError  # with its end; or why it is not kept in memory
 
 
-def scan_lines(source: Source, batch_rows: int) -> Scanned:
+def scan_lines(source: SourceFile, batch_rows: int) -> PartitionContent:
     """Cut a file into pieces of complete lines.
 
     Raises:
         PartitionError: it cannot be read or decompressed.
     """
-    digest, cutter = hashlib.sha256(), _Cutter(batch_rows)
+    digest = hashlib.sha256()
     try:
-        with opened(source.system, source.path, source.compression) as stream:
-            while block := stream.read(BLOCK):
-                digest.update(block)
-                cutter.feed(block)
+        pieces = tuple(_cut(_blocks(source, digest), batch_rows))
     except (OSError, pa.ArrowException) as error:
         raise PartitionError(f"cannot be read: {error}") from None
-    return Scanned(digest.hexdigest(), tuple(cutter.end()))
+    return PartitionContent(digest.hexdigest(), pieces)
 
 
-def digest_of(source: Source) -> str:
+def digest_of(source: SourceFile) -> str:
     """The sha256 of a file's content, decompressed."""
     digest = hashlib.sha256()
-    with opened(source.system, source.path, source.compression) as stream:
-        while block := stream.read(BLOCK):
-            digest.update(block)
+    for _ in _blocks(source, digest):
+        pass
     return digest.hexdigest()
 
 
-def lines_of(source: Source) -> Iterator[bytes | LongLine]:
+def _blocks(source: SourceFile, digest: "hashlib._Hash") -> Iterator[bytes]:
+    """The bytes of a file, decompressed, of which the digest is computed meanwhile."""
+    with opened(source.system, source.path, source.compression) as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+            yield block
+
+
+def lines_of(source: SourceFile) -> Iterator[Line]:
     """All lines of a file, with their ends."""
     stream = _Stream(source)
     try:
@@ -82,41 +73,28 @@ def lines_of(source: Source) -> Iterator[bytes | LongLine]:
         stream.close()
 
 
-class _Cutter:
-    """Cuts a stream of bytes after a number of lines or bytes."""
-
-    def __init__(self, batch_rows: int) -> None:
-        self._batch_rows, self._pieces = batch_rows, list[Piece]()
-        self._size = self._first = self._start = self._rows = 0
-        self._ended = 0  # where the last complete line ended
-
-    def feed(self, block: bytes) -> None:
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE) + 1 + self._size
-        self._size += len(block)
+def _cut(blocks: Iterable[bytes], batch_rows: int) -> Iterator[Piece]:
+    """Cut a stream of bytes after a number of lines or bytes."""
+    index = first = start = rows = size = 0
+    end = 0  # of the last complete line
+    for block in blocks:
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE) + 1 + size
+        size += len(block)
         while ends.size:
-            room = self._batch_rows - self._rows
-            full = int(np.searchsorted(ends, self._start + MAX_PIECE_BYTES))
-            take = min(room, max(full, 1), ends.size)
-            self._rows, self._ended = self._rows + take, int(ends[take - 1])
-            if take == room or self._ended - self._start >= MAX_PIECE_BYTES or take < ends.size:
-                self._cut()
-            ends = ends[take:]
-
-    def end(self) -> list[Piece]:
-        if self._size > self._ended:  # a last line without its end
-            self._rows += 1
-            self._ended = self._size
-        if self._rows:
-            self._cut()
-        return self._pieces
-
-    def _cut(self) -> None:
-        piece = Piece(len(self._pieces), self._first, self._rows, self._start)
-        self._pieces.append(piece)
-        self._first, self._start, self._rows = self._first + self._rows, self._ended, 0
+            room = batch_rows - rows
+            full = int(np.searchsorted(ends, start + MAX_PIECE_BYTES))
+            count = min(room, max(full, 1), ends.size)
+            rows, end = rows + count, int(ends[count - 1])
+            if count == room or end - start >= MAX_PIECE_BYTES or count < ends.size:
+                yield Piece(index, first, rows, start)
+                index, first, start, rows = index + 1, first + rows, end, 0
+            ends = ends[count:]
+    rows += size > end  # a last line without its end
+    if rows:
+        yield Piece(index, first, rows, start)
 
 
-def read_piece(source: Source, piece: Piece) -> list[bytes | LongLine]:
+def read_piece(source: SourceFile, piece: Piece) -> list[Line]:
     """The lines of a piece, with their ends.
 
     Raises:
@@ -142,7 +120,7 @@ def read_piece(source: Source, piece: Piece) -> list[bytes | LongLine]:
 class _Stream:
     """The bytes of a file, decompressed, from any position on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.position, self._ahead, self._seeks = 0, b"", source.compression is None
         if self._seeks:
             self._file = source.system.open_input_file(source.path)
@@ -173,7 +151,7 @@ class _Stream:
 _STREAMS = Cursors()
 
 
-def _lines(stream: _Stream, count: int) -> Iterator[bytes | LongLine]:
+def _lines(stream: _Stream, count: int) -> Iterator[Line]:
     kept, size, found = list[bytes](), 0, 0
     while found < count:
         block = stream.read(BLOCK)
@@ -198,8 +176,10 @@ def _lines(stream: _Stream, count: int) -> Iterator[bytes | LongLine]:
             kept = []
 
 
-def _line(kept: list[bytes], size: int) -> bytes | LongLine:
-    return b"".join(kept) if size <= MAX_LINE_BYTES else LongLine(size)
+def _line(kept: list[bytes], size: int) -> Line:
+    if size <= MAX_LINE_BYTES:
+        return b"".join(kept)
+    return InputError(f"a line of {size:,} bytes; the limit is {MAX_LINE_BYTES:,}")
 
 
 def join_bytes(bodies: Iterable[bytes], sink: Any) -> None:
@@ -208,38 +188,42 @@ def join_bytes(bodies: Iterable[bytes], sink: Any) -> None:
         sink.write(body)
 
 
-class Text:
+class TextLines:
     """Lines of UTF-8 text; a row without a translation is an empty line."""
 
     name = "text"
     suffixes = (".txt", "")
     has_scores = False
 
-    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
+    def scan(self, source: SourceFile, batch_rows: int, columns: Columns) -> PartitionContent:
         """See ``Format``."""
         return scan_lines(source, batch_rows)
 
-    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
+    def read(
+        self, source: SourceFile, piece: Piece, columns: Columns
+    ) -> tuple[Any, list[CorpusRow]]:
         """See ``Format``."""
         lines = read_piece(source, piece)
         return None, [_row(line, piece.first + place) for place, line in enumerate(lines)]
 
-    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
+    def write(self, given: Any, decoded: Sequence[RowResult], columns: Columns) -> bytes:
         """See ``Format``."""
         return "".join(f"{one_line(row.translation or '')}\n" for row in decoded).encode()
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
+    def join(
+        self, bodies: Iterable[bytes], source: SourceFile, sink: Any, columns: Columns
+    ) -> None:
         """See ``Format``."""
         join_bytes(bodies, sink)
 
 
-def _row(line: bytes | LongLine, number: int) -> Row:
-    if isinstance(line, LongLine):
-        return Row(None, number, problem=line.problem)
+def _row(line: Line, number: int) -> CorpusRow:
     try:
-        return Row(read_line(line, first=number == 0), number)
+        if isinstance(line, InputError):
+            raise line
+        return CorpusRow(read_line(line, first=number == 0), number)
     except InputError as error:
-        return Row(None, number, problem=str(error))
+        return CorpusRow(None, number, problem=str(error))
 
 
 class JsonLines:
@@ -249,23 +233,25 @@ class JsonLines:
     suffixes = (".jsonl", ".ndjson")
     has_scores = True
 
-    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
+    def scan(self, source: SourceFile, batch_rows: int, columns: Columns) -> PartitionContent:
         """See ``Format``."""
         return scan_lines(source, batch_rows)
 
-    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
+    def read(
+        self, source: SourceFile, piece: Piece, columns: Columns
+    ) -> tuple[Any, list[CorpusRow]]:
         """See ``Format``; lines that are no objects are returned as bytes."""
-        given, rows = list[str | bytes](), list[Row]()
+        given, rows = list[str | bytes](), list[CorpusRow]()
         for place, line in enumerate(read_piece(source, piece)):
             number = piece.first + place
             try:
-                if isinstance(line, LongLine):
-                    raise InputError(line.problem)
+                if isinstance(line, InputError):
+                    raise line
                 text = read_line(line, first=number == 0).strip()
                 values = _parse(text)
             except InputError as error:
-                given.append(b"" if isinstance(line, LongLine) else line)
-                rows.append(Row(None, number, problem=str(error)))
+                given.append(b"" if isinstance(line, InputError) else line)
+                rows.append(CorpusRow(None, number, problem=str(error)))
                 continue
             if taken := columns.taken(values):
                 raise PartitionError(f"row {number + 1} {taken}")
@@ -273,12 +259,14 @@ class JsonLines:
             rows.append(row_of(values, number, columns))
         return given, rows
 
-    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
+    def write(self, given: Any, decoded: Sequence[RowResult], columns: Columns) -> bytes:
         """See ``Format``."""
         pairs = zip(given, decoded, strict=True)
         return "".join(_written(text, row, columns.added) for text, row in pairs).encode()
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
+    def join(
+        self, bodies: Iterable[bytes], source: SourceFile, sink: Any, columns: Columns
+    ) -> None:
         """See ``Format``."""
         join_bytes(bodies, sink)
 
@@ -304,7 +292,7 @@ def _not_json(word: str) -> Any:
     raise ValueError(f"{word} is not a valid JSON number")
 
 
-def _written(text: str | bytes, row: Decoded, names: Added) -> str:
+def _written(text: str | bytes, row: RowResult, names: Added) -> str:
     score = row.score if row.score is None or math.isfinite(row.score) else None
     values = zip(names, (row.translation, score, row.error), strict=True)
     added = json.dumps(dict(values), ensure_ascii=False)

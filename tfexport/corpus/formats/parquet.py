@@ -14,14 +14,14 @@ from tfexport.corpus.filesystem import BLOCK, opened
 from tfexport.corpus.pieces import (
     MAX_PIECE_BYTES,
     Cursors,
+    PartitionContent,
     PartitionError,
     Piece,
-    Scanned,
-    Source,
+    SourceFile,
     cut,
     key_of,
 )
-from tfexport.corpus.row_decoder import Decoded, Row
+from tfexport.corpus.row_decoder import CorpusRow, RowResult
 from tfexport.errors import join_some
 
 _ROWS_AHEAD = 1024  # rows that are read at a time
@@ -36,7 +36,7 @@ class Parquet:
     suffixes = (".parquet", ".pq")
     has_scores = True
 
-    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
+    def scan(self, source: SourceFile, batch_rows: int, columns: Columns) -> PartitionContent:
         """See ``Format``."""
         digest, pieces, first = hashlib.sha256(), list[Piece](), 0
         with _reading(source) as file:
@@ -52,9 +52,11 @@ class Parquet:
         with opened(source.system, source.path) as stream:
             while block := stream.read(BLOCK):
                 digest.update(block)
-        return Scanned(digest.hexdigest(), tuple(pieces))
+        return PartitionContent(digest.hexdigest(), tuple(pieces))
 
-    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
+    def read(
+        self, source: SourceFile, piece: Piece, columns: Columns
+    ) -> tuple[Any, list[CorpusRow]]:
         """See ``Format``."""
         with _readable():
             key = key_of(source, piece.group)
@@ -69,13 +71,15 @@ class Parquet:
             raise PartitionError("was changed while it was read")
         return table, rows_of(table, columns, piece.first)
 
-    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
+    def write(self, given: Any, decoded: Sequence[RowResult], columns: Columns) -> bytes:
         """See ``Format``."""
         sink = io.BytesIO()
         pq.write_table(with_results(given, decoded, columns.added), sink)
         return sink.getvalue()
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
+    def join(
+        self, bodies: Iterable[bytes], source: SourceFile, sink: Any, columns: Columns
+    ) -> None:
         """See ``Format``."""
         with _reading(source) as file:
             schema = with_results(file.schema_arrow.empty_table(), (), columns.added).schema
@@ -105,7 +109,7 @@ def _compression(metadata: pq.FileMetaData) -> str:
 
 
 @contextmanager
-def _reading(source: Source) -> Iterator[pq.ParquetFile]:
+def _reading(source: SourceFile) -> Iterator[pq.ParquetFile]:
     with (
         _readable(),
         source.system.open_input_file(source.path) as stream,
@@ -125,7 +129,7 @@ def _readable() -> Iterator[None]:
 class _Group:
     """A reader of the rows of one row group, which keeps no earlier rows."""
 
-    def __init__(self, source: Source, group: int) -> None:
+    def __init__(self, source: SourceFile, group: int) -> None:
         self._stream = source.system.open_input_file(source.path)
         try:
             self._file = pq.ParquetFile(self._stream, coerce_int96_timestamp_unit=_INT96)

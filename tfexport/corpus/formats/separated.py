@@ -10,19 +10,24 @@ import pyarrow as pa
 
 from tfexport.corpus.columns import Columns, row_of
 from tfexport.corpus.formats.lines import (
-    LongLine,
+    Line,
     digest_of,
     join_bytes,
     lines_of,
     read_piece,
 )
-from tfexport.corpus.pieces import MAX_PIECE_BYTES, PartitionError, Piece, Scanned, Source
-from tfexport.corpus.row_decoder import Decoded, Row
-from tfexport.errors import join_some
+from tfexport.corpus.pieces import (
+    MAX_PIECE_BYTES,
+    PartitionContent,
+    PartitionError,
+    Piece,
+    SourceFile,
+)
+from tfexport.corpus.row_decoder import CorpusRow, RowResult
+from tfexport.errors import InputError, join_some
 from tfexport.json_checks import is_unicode
 from tfexport.runtime.files.line_stream import one_line
 
-Line = bytes | LongLine
 Record = tuple[bytes, list[str] | str]  # its lines, and its fields or problem
 
 
@@ -48,7 +53,7 @@ class Separated:
         self.name, self.suffixes = name, (f".{name}",)
         self._delimiter, self._quoted = delimiter, quoted
 
-    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
+    def scan(self, source: SourceFile, batch_rows: int, columns: Columns) -> PartitionContent:
         """See ``Format``."""
         pieces = list[Piece]()
         try:
@@ -65,15 +70,17 @@ class Separated:
                     start, first, rows, lines, size = start + size, first + rows, 0, 0, 0
             if rows:
                 pieces.append(Piece(len(pieces), first, rows, start, lines=lines))
-            return Scanned(digest_of(source), tuple(pieces))
+            return PartitionContent(digest_of(source), tuple(pieces))
         except (OSError, pa.ArrowException) as error:
             raise PartitionError(f"cannot be read: {error}") from None
 
-    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
+    def read(
+        self, source: SourceFile, piece: Piece, columns: Columns
+    ) -> tuple[Any, list[CorpusRow]]:
         """See ``Format``; short records are returned with empty fields added."""
         names = self._header(source)
         lines = read_piece(source, replace(piece, rows=piece.lines))
-        given, rows = list[tuple[bytes, int]](), list[Row]()
+        given, rows = list[tuple[bytes, int]](), list[CorpusRow]()
         for raw, fields in self._records(iter(lines)):
             if self._is_blank(fields, names):
                 continue
@@ -86,14 +93,16 @@ class Separated:
             raise PartitionError("was changed while it was read")
         return given, rows
 
-    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
+    def write(self, given: Any, decoded: Sequence[RowResult], columns: Columns) -> bytes:
         """See ``Format``."""
         return b"".join(
             self._with(raw, [""] * missing + self._fields(row))
             for (raw, missing), row in zip(given, decoded, strict=True)
         )
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
+    def join(
+        self, bodies: Iterable[bytes], source: SourceFile, sink: Any, columns: Columns
+    ) -> None:
         """See ``Format``."""
         raw, _ = next(self._records(lines_of(source)), (b"", []))
         sink.write(self._with(raw, columns.added))
@@ -105,8 +114,8 @@ class Separated:
 
         def feed() -> Iterator[str]:
             for line in lines:
-                if isinstance(line, LongLine):
-                    raise PartitionError(line.problem)
+                if isinstance(line, InputError):
+                    raise PartitionError(str(line))
                 text = line.decode(errors="surrogateescape")
                 taken.append(line)
                 yield text
@@ -125,7 +134,7 @@ class Separated:
             yield b"".join(taken), fields
             taken.clear()
 
-    def _header(self, source: Source) -> list[str]:
+    def _header(self, source: SourceFile) -> list[str]:
         _, fields = next(self._records(lines_of(source)), (b"", []))
         assert isinstance(fields, list), "it was checked when the file was scanned"
         return _names(fields)
@@ -150,21 +159,21 @@ class Separated:
         return not fields and len(header) != 1
 
     @staticmethod
-    def _row(names: list[str], fields: list[str] | str, number: int, columns: Columns) -> Row:
+    def _row(names: list[str], fields: list[str] | str, number: int, columns: Columns) -> CorpusRow:
         if isinstance(fields, str):
-            return Row(None, number, problem=fields)
+            return CorpusRow(None, number, problem=fields)
         fields = fields or [""]
         if len(fields) != len(names):
             text = f"has {len(fields)} fields, but the header has {len(names)}"
-            return Row(None, number, problem=text)
+            return CorpusRow(None, number, problem=text)
         values = dict(zip(names, fields, strict=True))
         for name in (columns.text, *columns.of_rows):
             if not is_unicode(values.get(name, "")):
-                return Row(None, number, problem=f"{name!r} is not UTF-8")
+                return CorpusRow(None, number, problem=f"{name!r} is not UTF-8")
         return row_of(values, number, columns)
 
     @staticmethod
-    def _fields(row: Decoded) -> list[str]:
+    def _fields(row: RowResult) -> list[str]:
         score = "" if row.score is None else repr(row.score)
         return [row.translation or "", score, row.error or ""]
 

@@ -10,11 +10,13 @@ from tfexport.bundle import Manifest, new_bundle, write_manifest
 from tfexport.errors import ConfigError, Message, Option
 from tfexport.export.artifacts.option_rules import BUNDLE, Output
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.parity.text import add_expected
+from tfexport.export.forms import bundle_forms, export_forms
+from tfexport.export.parity.bundle import compare_bundle
+from tfexport.export.parity.text import add_expected, near_tie_of
 from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.export.quantization.bundle import quantize_bundle
 from tfexport.export.report import ParityReport
-from tfexport.export.subject import Subject, describe, export_forms
+from tfexport.export.subject import Subject, describe
 from tfexport.runtime.text.codec import NO_LANGUAGES
 from tfexport.typing import Progress
 
@@ -34,9 +36,9 @@ def write_bundle(subject: Subject, output: Output) -> ExportResult:
         if weights := subject.weights():
             arrays = {name: tensor.numpy() for name, tensor in weights.items()}
             record_weights(list(graphs.values()), folder, arrays)
-        for form in subject.forms:
-            ir.save(graphs[form.name], folder / form.filename)
         manifest = describe(subject, graphs, subject.tokenizers.copy(folder))
+        for name, filename in manifest.graphs.items():
+            ir.save(graphs[name], folder / filename)
         manifest = write_manifest(folder, manifest)
         if subject.level:
             report = check_bundle(subject, folder, manifest, output.progress)
@@ -50,10 +52,12 @@ def check_bundle(
     subject: Subject, folder: Path, manifest: Manifest, progress: Progress
 ) -> ParityReport:
     """Compare a bundle with the original, and its texts with those that are expected."""
-    report = subject.compare(folder, manifest, progress)
+    plan, eager = subject.plan(folder, manifest, progress), subject.eager
+    comparisons = {form.name: form.compare for form in bundle_forms()}
+    report = compare_bundle(eager, folder, manifest, comparisons, plan)
     if subject.expect is None:
         return report
-    near_tie, pair = subject.near_tie(report), subject.language_pair
+    near_tie, pair = near_tie_of(eager, report), subject.language_pair
     return add_expected(report, folder, subject.expect, near_tie, progress, pair)
 
 

@@ -1,4 +1,4 @@
-"""Reading a checkpoint as the subject of a bundle, and its comparison with one.
+"""Reading a checkpoint as the subject of an export, and its comparison with a bundle.
 
 Artifacts that decode tokens need special ids and embeddings.
 """
@@ -16,6 +16,7 @@ from tfexport.errors import (
     Message,
     MissingDependencyError,
     Option,
+    Problem,
     TokenizerError,
     join_problems,
 )
@@ -31,13 +32,20 @@ from tfexport.export.artifacts.keywords import (
     reads_texts,
     tokenizer_files,
 )
-from tfexport.export.checkpoint_subject import CheckpointSubject
+from tfexport.export.artifacts.option_rules import BUNDLE, TORCH_FILES, TORCHSCRIPT, Output
+from tfexport.export.checkpoint_subject import (
+    CheckpointSubject,
+    Extras,
+)
+from tfexport.export.forms import file_form, file_forms
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.report import ParityReport
-from tfexport.export.text.model_tokenizers import find_in_folder
+from tfexport.export.text.model_tokenizers import find_model_tokenizers
+from tfexport.export.text.text_graphs import OLDEST_OPSET
+from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
-from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions, folder_of
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions, files_of
 from tfexport.model_src.config import BUNDLE_IDS
 from tfexport.typing import Progress
 
@@ -63,9 +71,10 @@ def start_as_files_say(found: Checkpoint) -> Checkpoint:
 def needs_language(checkpoint: Checkpoint) -> bool:
     """Whether decoding starts with a target language that the model's files do not set."""
     languages = None
-    if checkpoint.path is not None and checkpoint.own_config:
+    kind = checkpoint.own_config.get("model_type")
+    if checkpoint.path is not None and isinstance(kind, str):
         with contextlib.suppress(TokenizerError, MissingDependencyError):  # then it takes ids
-            found = find_in_folder(checkpoint.path.parent)
+            found = find_model_tokenizers(checkpoint.path.parent, kind, checkpoint.own_config)
             languages = found.languages if found is not None else None
     if languages is None:
         return False
@@ -133,23 +142,59 @@ def read_for_decoding(
     return start_as_files_say(model)
 
 
+def read_for(
+    kind: str,
+    checkpoint: CheckpointLike,
+    read: ReadOptions,
+    defaults: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Read a checkpoint for an artifact of a kind; see ``ReadOptions.read``.
+
+    Raises:
+        ConfigError: see ``read_for_decoding``, of artifacts that decode.
+    """
+    if kind in file_forms() and not file_form(kind).decodes:
+        return read.read(checkpoint, defaults=defaults)
+    if kind != TORCHSCRIPT:
+        return read_for_decoding(checkpoint, read, defaults)
+    model = read.read(checkpoint, BUNDLE_IDS, defaults)  # without embeddings it has no search
+    return start_as_files_say(model) if model.config.has_embeddings else model
+
+
 def read_checkpoint(
-    checkpoint: CheckpointLike, options: ExportKeywords, level: str, progress: Progress
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> CheckpointSubject:
-    """Read a checkpoint and choose its tokenizers; see ``export``."""
+    """Read a checkpoint for an output, and choose its tokenizers; see ``export``."""
+    kind, level, graphs = output.kind, output.level, graph_options(options)
+    extras = Extras(
+        graphs.output_attentions, options.get("attention_biases", False),
+        options.get("log_probs", False), options.get("text", False),
+    )  # fmt: skip
+    if extras.text and graphs.opset < OLDEST_OPSET:
+        problem = f"text needs {OLDEST_OPSET} or more, not {graphs.opset}"
+        raise ConfigError(Message(Problem("opset", problem)))
     check_expect(options, bool(level))
     language_pair = language_pair_of(options, "export")
-    progress("reading the checkpoint", 0, 1)
-    model = read_for_decoding(checkpoint, read_options(options, bool(level)))
-    tokenizers = tokenizer_files(options, folder_of(checkpoint))
-    tokenizers.check(model.config)
+    output.progress("reading the checkpoint", 0, 1)
+    model = read_for(kind, checkpoint, read_options(options, bool(level)))
+    if kind != BUNDLE and (kind in TORCH_FILES or file_form(kind).decodes):
+        check_greedy_file(model)
+    if extras.log_probs and not model.config.has_embeddings:
+        raise ConfigError(
+            Message(Option("log_probs"), " needs a vocabulary projection, but the model has none.")
+        )
+    tokenizers, samples = TokenizerFiles(), options.get("samples")
+    if kind == BUNDLE or extras.text or samples is not None:
+        tokenizers = tokenizer_files(options, files_of(checkpoint))
     subject = CheckpointSubject.of(
-        model, options=graph_options(options), tokenizers=tokenizers, level=level,
-        samples=options.get("samples"), expect=options.get("expect"), language_pair=language_pair,
-        reads=reads_texts(options, model.reads_texts),
+        model, options=graphs, tokenizers=tokenizers, level=level, samples=samples,
+        expect=options.get("expect"), language_pair=language_pair,
+        reads=reads_texts(options, model.reads_texts), extras=extras,
     )  # fmt: skip
-    if (subject.samples, subject.expect) != (None, None):
-        subject.check_languages(translates=subject.expect is not None)
+    if kind == BUNDLE:
+        tokenizers.check(model.config)
+        if (subject.samples, subject.expect) != (None, None):
+            subject.check_languages(translates=subject.expect is not None)
     return subject
 
 

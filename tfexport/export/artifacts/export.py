@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import cast
 
@@ -12,28 +13,27 @@ from tfexport.export.artifacts.bundle import write_bundle
 from tfexport.export.artifacts.checkpoint_source import read_checkpoint, verify_checkpoint
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords, check_keywords
 from tfexport.export.artifacts.module import export_module, verify_module
-from tfexport.export.artifacts.module_script import script_module
-from tfexport.export.artifacts.onnx_file import export_graph, verify_graph
+from tfexport.export.artifacts.onnx_file import verify_graph, write_graph
 from tfexport.export.artifacts.option_rules import (
     BUNDLE,
     DECLARE_INPUTS,
     TORCH_FILES,
-    TORCHSCRIPT,
     Output,
     check_export,
     declared_twice,
     is_module,
 )
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.artifacts.torch_file import export_torch_file, verify_torch_file
+from tfexport.export.artifacts.torch_file import verify_torch_file, write_torch_file
 from tfexport.export.artifacts.transformers_model import export_transformers, verify_transformers
 from tfexport.export.artifacts.transformers_source import find_transformers
-from tfexport.export.checkpoint_subject import file_forms
+from tfexport.export.forms import file_forms
 from tfexport.export.modules.wrappers import unwrapped
 from tfexport.export.named_code import users_code
 from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.quantization.bundle import check_weights
 from tfexport.export.report import ParityReport
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.runtime.model.native_engine import pack_new
 from tfexport.typing import PathLike, Progress, Unpack, silent
@@ -92,6 +92,8 @@ def export(
     check_keywords("export", options, ExportKeywords)
     if isinstance(model, nn.Module):
         model = unwrapped(model, called_by_user=options.get("forward") is not None)
+    elif isinstance(model, str | os.PathLike):
+        model = CheckpointFiles.of(model)
     if graph is not None and graph not in (known := (*file_forms(), *TORCH_FILES)):
         text = f": {shown(graph)} is not one of {', '.join(map(repr, known))}"
         raise ConfigError(Message(Option("graph"), text))
@@ -109,18 +111,15 @@ def export(
 
 
 def _export(model: CheckpointLike, out: Output, options: ExportKeywords) -> ExportResult:
-    kind = out.kind
     if is_module(options):
-        write = script_module if kind == TORCHSCRIPT else export_module
-        return write(cast(nn.Module, model), out, options)  # checks the type of model
+        return export_module(cast(nn.Module, model), out, options)  # checks the type of model
     values = find_transformers(model, options.get("layout"))
     if values is not None:
         return export_transformers(model, values, out, options)
-    if kind in TORCH_FILES:
-        return export_torch_file(model, out, options)
-    if kind == BUNDLE:
-        return write_bundle(read_checkpoint(model, options, out.level, out.progress), out)
-    return export_graph(model, out, options)
+    subject = read_checkpoint(model, out, options)
+    if out.kind == BUNDLE:
+        return write_bundle(subject, out)
+    return (write_torch_file if out.kind in TORCH_FILES else write_graph)(subject, out)
 
 
 def verify(
@@ -155,6 +154,8 @@ def verify(
     check_keywords("verify", options, VerifyKeywords)
     if isinstance(model, nn.Module):
         model = unwrapped(model, called_by_user=options.get("forward") is not None)
+    elif isinstance(model, str | os.PathLike):
+        model = CheckpointFiles.of(model)
     level, progress, path = read_level(level), progress or silent, Path(artifact)
     _check_verified(model, options)
     with users_code(model, options.get("forward"), options.get("reference")):

@@ -19,8 +19,8 @@ from tfexport import __version__
 from tfexport.bundle import WEIGHTS, Manifest, find_part
 from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.artifacts.option_rules import BUNDLE, TORCH_EXPORT, TORCHSCRIPT
-from tfexport.export.checkpoint_subject import file_forms
-from tfexport.export.parity import ParityReport
+from tfexport.export.forms import file_forms
+from tfexport.export.report import ParityReport
 from tfexport.model_src.config import TransformerConfig
 from tfexport.typing import PathLike
 

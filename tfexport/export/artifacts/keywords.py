@@ -13,6 +13,7 @@ from tfexport.export.modules.inputs import Input
 from tfexport.export.named_code import load_named
 from tfexport.export.quantization.quality import require_samples
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.runtime.text.codec import LanguagePair
 from tfexport.typing import PathLike
@@ -253,8 +254,8 @@ def reads_texts(given: Mapping[str, Any], usual: bool) -> str | None:
     return "texts" if texts else None
 
 
-def tokenizer_files(given: ExportKeywords, folder: Path | None) -> TokenizerFiles:
-    """The given tokenizer files, or those that are found in ``folder``.
+def tokenizer_files(given: ExportKeywords, files: CheckpointFiles | None) -> TokenizerFiles:
+    """The given tokenizer files, or those that are found among a checkpoint's files.
 
     Raises:
         ConfigError: contradictory or incomplete keyword arguments.
@@ -264,6 +265,6 @@ def tokenizer_files(given: ExportKeywords, folder: Path | None) -> TokenizerFile
         given.get("tokenizer"),
         given.get("source_tokenizer"),
         given.get("target_tokenizer"),
-        folder,
+        files,
         splits,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -25,6 +25,7 @@ from tfexport.export.artifacts.bundle import check_bundle, write_bundle
 from tfexport.export.artifacts.checkpoint_source import verify_checkpoint
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
+from tfexport.export.artifacts.module_script import write_script
 from tfexport.export.artifacts.module_source import (
     ModuleCall,
     ModuleFacts,
@@ -33,28 +34,37 @@ from tfexport.export.artifacts.module_source import (
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
-from tfexport.export.artifacts.option_rules import BUNDLE, BY_METHODS, CALL, LANGUAGES, Output
+from tfexport.export.artifacts.option_rules import (
+    BUNDLE,
+    BY_METHODS,
+    CALL,
+    LANGUAGES,
+    TORCHSCRIPT,
+    Output,
+)
 from tfexport.export.artifacts.recognised import (
     is_recognised,
     read_recognised,
     stored_checkpoint,
 )
-from tfexport.export.artifacts.recognised_decoder import recognised_decoder
+from tfexport.export.artifacts.recognised_decoder import with_decoder
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.module_subject import MODULE_FORMS, ModuleSubject
+from tfexport.export.forms import file_form
+from tfexport.export.incremental.cross_attention import find_cross_attention
+from tfexport.export.module_subject import ModuleSubject
 from tfexport.export.modules.contract import in_eval
-from tfexport.export.parity.module import compare_module_file
+from tfexport.export.parity.bundle import compare_file
 from tfexport.export.passes.weights import share_transposed
-from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
+from tfexport.export.subject import Reason
 from tfexport.graph_io import INPUT_IDS
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.typing import Progress
 
 
 def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
-    """Export a module to a bundle or graph, by its forward or by the methods of docs/modules.md.
+    """Export a module to a bundle or file, by its forward or by the methods of docs/modules.md.
 
     Dynamic axes are found by running the module. The graphs are compared with the module's own
     code, one row at a time. See ``export``.
@@ -71,16 +81,21 @@ def export_known(
 
     Its forward is recognised whole, or its decoder is, or its steps are found.
     """
+    if output.kind == TORCHSCRIPT:  # which has torch's operators alone
+        options = {**options, "portable": True}
     with in_eval(model), suited_threads(model):
         call = read_call(model, options.get("inputs"), facts, options, output.progress)
         if output.kind != BUNDLE:
-            return _write_file(read_module(call, output.level, options), output)
-        if call.by_methods or not options.get("recognise", True):
+            write = write_script if output.kind == TORCHSCRIPT else _write_file
+            return write(read_module(call, output.level, options), output)
+        if call.by_methods:
             return write_bundle(read_module(call, output.level, options), output)
+        if not options.get("recognise", True):
+            return write_bundle(_read_steps(call, output.level, options), output)
         result = _write_recognised(call, output, options)
         if isinstance(result, ExportResult):
             return result
-        note, subject = result.text, read_module(call, output.level, options)
+        note, subject = result.text, _read_steps(call, output.level, options)
         result = _write_with_decoder(call, subject, output)
         if isinstance(result, Reason):
             note, result = f"{note}; {result.text}", write_bundle(subject, output)
@@ -91,11 +106,10 @@ def export_known(
         return replace(result, notes=(*result.notes, note))
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why a module was not exported in one of the ways, for a note of the result."""
-
-    text: str
+def _read_steps(call: ModuleCall, level: str, options: ExportKeywords) -> ModuleSubject:
+    """The steps that are found in a module's forward, and its attention."""
+    subject = read_module(call, level, options)
+    return replace(subject, attention=find_cross_attention(call.program))
 
 
 def _write_recognised(
@@ -103,9 +117,8 @@ def _write_recognised(
 ) -> ExportResult | Reason:
     """Write the bundle of a module that is recognised whole."""
     try:
-        return write_bundle(read_recognised(call, output.level, options), output)
-    except NotRecognisedError as error:
-        return Reason(f"not recognised as a known architecture: {error}")
+        subject = read_recognised(call, output.level, options)
+        return subject if isinstance(subject, Reason) else write_bundle(subject, output)
     except ParityError as error:
         return Reason(f"recognised, but {error}")
     except (ConfigError, ExportError, InputError) as error:
@@ -118,18 +131,12 @@ def _write_with_decoder(
 ) -> ExportResult | Reason:
     """Write the bundle of found steps with the decoder that is recognised."""
     try:
-        decoder = recognised_decoder(call, subject.probe)
-        result = write_bundle(replace(subject, decoder=decoder), output)
-    except NotRecognisedError as error:
-        return Reason(f"nor is its decoder: {error}")
+        recognised = with_decoder(call, subject)
+        return recognised if isinstance(recognised, Reason) else write_bundle(recognised, output)
     except OutputExistsError:
         raise
     except TfexportError as error:  # the found steps are as good, or fail in the same way
         return Reason(f"its decoder is recognised, but {error}")
-    if not decoder.why_no_layers:
-        return result
-    note = f"its encoder stays in onnxruntime: {decoder.why_no_layers}"
-    return replace(result, notes=(*result.notes, note))
 
 
 def verify_module(
@@ -164,18 +171,6 @@ def verify_module(
             if name in options:
                 given[name] = options[name]  # type: ignore[literal-required]
         subject = read_module(call, level, given)
-        if manifest.transformer is not None:
-            try:
-                decoder = recognised_decoder(call, subject.probe)
-            except NotRecognisedError as error:
-                raise BundleError(
-                    f"{path}: was exported from a module with a known decoder; in this one, none "
-                    f"is recognised: {error}. Pass the module that it was exported from, or "
-                    "export this one."
-                ) from error
-            subject = replace(subject, decoder=decoder)
-        if manifest.attention_shape is None:
-            subject = replace(subject, attention=None)
         _require_same(subject, path, manifest)
         return check_bundle(subject, path, manifest, progress)
 
@@ -215,7 +210,7 @@ def _write_file(subject: ModuleSubject, output: Output) -> ExportResult:
     """Export the greedy search as one file, and compare it with the module's own code."""
     subject.refuse_limits(output.path)
     progress = output.progress
-    (form,) = [form for form in MODULE_FORMS if form.name == output.kind]
+    form = file_form(output.kind)
     progress(f"exporting {form.filename}", 0, 1)
     model = subject.export(form)
     share_transposed([model])
@@ -224,7 +219,8 @@ def _write_file(subject: ModuleSubject, output: Output) -> ExportResult:
     with new_file(output.path, output.force) as path:
         ir.save(model, path)
         if subject.level:
-            report = compare_module_file(subject.eager, path, subject.examples, progress)
+            spec, plan = subject.generate_spec, subject.plan_file(progress)
+            report = compare_file(subject.eager, path, spec, form.compare, plan)
             report.require(str(output.path))
         info = ArtifactInfo(
             form.name,

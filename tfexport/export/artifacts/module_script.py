@@ -1,4 +1,4 @@
-"""Export of a user's own module to TorchScript, if its methods can be scripted."""
+"""Writing a user's own module as TorchScript, if its methods can be scripted."""
 
 from __future__ import annotations
 
@@ -13,47 +13,28 @@ from torch import nn
 from tfexport.atomic import new_file
 from tfexport.errors import ExportError
 from tfexport.export.artifacts.info import ArtifactInfo
-from tfexport.export.artifacts.keywords import ExportKeywords
-from tfexport.export.artifacts.module_source import (
-    ModuleFacts,
-    check_arguments,
-    read_call,
-    read_module,
-)
 from tfexport.export.artifacts.option_rules import TORCHSCRIPT, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_file import write_archive
 from tfexport.export.incremental.scripted import METHODS as STEP_METHODS
 from tfexport.export.incremental.scripted import script_steps
 from tfexport.export.module_subject import ModuleSubject
-from tfexport.export.modules.contract import ByForward, in_eval
+from tfexport.export.modules.contract import ByForward
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.parity.module import compare_module_script
 from tfexport.export.quiet import quiet
-from tfexport.export.rounding import suited_threads
 
 _METHODS = ("encode", "start", "step", "decode")
 
 
-def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
+def write_script(subject: ModuleSubject, output: Output) -> ExportResult:
     """Script a module's methods into a file that ``torch.jit.load`` reads; see ``export``.
 
     The file has ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``, as the module has
     them, or as they were found in its forward; the loop over steps is the caller's.
     """
-    facts = ModuleFacts.of(options)
-    check_arguments("export", model, facts)
-    with in_eval(model), suited_threads(model):
-        # TorchScript has torch's operators alone.
-        portable: ExportKeywords = {**options, "portable": True}
-        call = read_call(model, options.get("inputs"), facts, portable, output.progress)
-        return _script(model, output, read_module(call, output.level, portable))
-
-
-def _script(model: nn.Module, output: Output, subject: ModuleSubject) -> ExportResult:
-    """Script a module in eval mode."""
     subject.refuse_limits(output.path)
-    progress, probe = output.progress, subject.probe
+    progress, probe, model = output.progress, subject.probe, subject.probe.module.code
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]
     progress(f"exporting to {TORCHSCRIPT}", 0, 1)
     try:
@@ -85,7 +66,7 @@ def _script(model: nn.Module, output: Output, subject: ModuleSubject) -> ExportR
         if subject.level:
             with quiet():
                 loaded = torch.jit.load(path)
-            report = compare_module_script(subject.eager, loaded, subject.examples, progress)
+            report = compare_module_script(subject.eager, loaded, subject.plan_file(progress))
             report.require(str(output.path))
             summary = report.summary()
             info = ArtifactInfo(TORCHSCRIPT, config, summary, written_with=info.written_with)

@@ -21,7 +21,6 @@ from tfexport.export.artifacts.keywords import (
 )
 from tfexport.export.artifacts.option_rules import BY_FORWARD, BY_METHODS, STEPS
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.incremental.cross_attention import find_cross_attention
 from tfexport.export.incremental.example import declare
 from tfexport.export.incremental.find import find_program, find_steps
 from tfexport.export.incremental.forward import TARGET, OwnForward, check_target
@@ -186,7 +185,6 @@ def read_module(call: ModuleCall, level: str, options: ExportKeywords) -> Module
         samples=options.get("samples"), expect=options.get("expect"),
         language_pair=language_pair_of(options, "export"), reads=reads_texts(options, False),
         generation=facts.generation, preprocessing=facts.preprocessing,
-        attention=None if call.by_methods else find_cross_attention(call.program),
         notes=_notes(call, probe),
     )  # fmt: skip
     if subject.language_pair != NO_LANGUAGES:

@@ -5,6 +5,8 @@ It becomes a checkpoint with the user's forward as its reference, and so an ordi
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +30,15 @@ from tfexport.export.artifacts.option_rules import RECOGNISED
 from tfexport.export.checkpoint_subject import CheckpointSubject
 from tfexport.export.incremental.find import beyond_rounding, draw_ids, draw_target
 from tfexport.export.incremental.forward import OwnForward
+from tfexport.export.incremental.forward_capture import takes_branch
 from tfexport.export.modules.inputs import as_tensors
 from tfexport.export.named_code import one_line
 from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.model import recognise_model
 from tfexport.export.recognition.parameters import report_parameters
+from tfexport.export.reference.own_code import OwnCode
 from tfexport.export.rounding import log_probs
+from tfexport.export.subject import Reason
 from tfexport.graph_io import INPUT_IDS
 from tfexport.model_src import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -72,7 +77,11 @@ def recognised_checkpoint(call: ModuleCall, options: ExportKeywords) -> Checkpoi
     except Exception as error:  # a program may be of any form, and its steps are found all the same
         raise NotRecognisedError(f"its program could not be read: {one_line(error)}") from error
     _prove(call, own, model)
-    return _as_checkpoint(call, config, found.state_dict)
+
+    def causal(source: Tensor, target: Tensor) -> bool:
+        return takes_branch(call.program.exported, (*_own_inputs(own, source), target))
+
+    return _as_checkpoint(call, config, found.state_dict, causal)
 
 
 def stored_checkpoint(call: ModuleCall, folder: Path, manifest: Manifest) -> Checkpoint:
@@ -90,19 +99,20 @@ def stored_checkpoint(call: ModuleCall, folder: Path, manifest: Manifest) -> Che
     file = np.memmap(folder / WEIGHTS, np.uint8, "r")
     table = read_weight_table(folder, file.size)
     weights = {name: torch.tensor(weight.values(file)) for name, weight in table.items()}
-    return _as_checkpoint(call, TransformerConfig.from_dict(manifest.config), weights)
+    config = TransformerConfig.from_dict(manifest.config)
+    return _as_checkpoint(call, config, weights)
 
 
 def _as_checkpoint(
-    call: ModuleCall, config: TransformerConfig, weights: dict[str, Tensor]
+    call: ModuleCall,
+    config: TransformerConfig,
+    weights: dict[str, Tensor],
+    causal: Callable[[Tensor, Tensor], bool] | None = None,
 ) -> Checkpoint:
     own, name = call.own, type(call.model).__name__
     assert own is not None
-
-    def reference(input_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        return _own_logits(own, input_ids, decoder_input_ids)
-
-    reference.__qualname__ = f"{name}.forward"
+    logits = functools.partial(_own_logits, own)
+    reference = OwnCode(f"your {name}.forward", logits, "reference", causal)
     origins = dict.fromkeys(config_keys(), _ORIGIN)
     return Checkpoint(
         name, None, RECOGNISED, config, origins, weights, dict(weights), {}, reference=reference,
@@ -110,13 +120,19 @@ def _as_checkpoint(
     )  # fmt: skip
 
 
-def read_recognised(call: ModuleCall, level: str, options: ExportKeywords) -> CheckpointSubject:
+def read_recognised(
+    call: ModuleCall, level: str, options: ExportKeywords
+) -> CheckpointSubject | Reason:
     """A recognised module as a subject, whose original is its own forward.
 
     Raises:
-        NotRecognisedError: see ``recognised_checkpoint``.
+        ConfigError: options that contradict each other.
+        TokenizerError: the tokenizers do not fit.
     """
-    checkpoint = recognised_checkpoint(call, options)
+    try:
+        checkpoint = recognised_checkpoint(call, options)
+    except NotRecognisedError as error:
+        return Reason(f"not recognised as a known architecture: {error}")
     report = report_parameters(call.model, checkpoint.state_dict)
     check_expect(options, bool(level))
     tokenizers = choose_module_tokenizers(call.inputs, checkpoint.config, call.facts, options)
@@ -134,11 +150,15 @@ def is_recognised(manifest: Manifest) -> bool:
     return _ORIGIN in manifest.origins.values()
 
 
-def _own_logits(own: OwnForward, source: Tensor, target: Tensor) -> Tensor:
+def _own_inputs(own: OwnForward, source: Tensor) -> list[Tensor]:
+    """The inputs of a forward for source ids (B, S) without padding."""
     masks = [torch.ones_like(source) for _ in own.inputs[1:]]
-    of = [each.to(getattr(torch, declared.dtype)) for each, declared in zip(
+    return [each.to(getattr(torch, declared.dtype)) for each, declared in zip(
         (source, *masks), own.inputs, strict=True)]  # fmt: skip
-    return own(of, target)
+
+
+def _own_logits(own: OwnForward, source: Tensor, target: Tensor) -> Tensor:
+    return own(_own_inputs(own, source), target)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tfexport.export.artifacts.module_source import ModuleCall
 from tfexport.export.incremental.find import beyond_rounding, draw_target
+from tfexport.export.module_subject import ModuleSubject
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import ModuleProbe
 from tfexport.export.modules.inputs import Input, as_tensors, axes_of, draw_rows
@@ -23,6 +24,7 @@ from tfexport.export.recognition.dataflow import NotRecognisedError
 from tfexport.export.recognition.decoder import RecognisedDecoder, recognise_decoder
 from tfexport.export.recognition.parameters import report_parameters
 from tfexport.export.rounding import log_probs
+from tfexport.export.subject import Reason
 from tfexport.graph_io import ATTENTION_MASK
 from tfexport.model_src.checkpoint.keymap import compact_report
 from tfexport.module_rows import Row, stack_rows
@@ -30,6 +32,21 @@ from tfexport.module_rows import Row, stack_rows
 _MOST_EXAMPLES = 32
 _LONGER = 6  # times the largest row with which the module was run: a mask may act on long ones only
 _LENGTHS = (5, 1, 17)  # target ids
+
+
+def with_decoder(call: ModuleCall, subject: ModuleSubject) -> ModuleSubject | Reason:
+    """A module of found steps with its decoder, if that is recognised.
+
+    Raises:
+        ModuleError: the forward fails.
+    """
+    try:
+        decoder = recognised_decoder(call, subject.probe)
+    except NotRecognisedError as error:
+        return Reason(f"nor is its decoder: {error}")
+    why = decoder.why_no_layers
+    notes = (f"its encoder stays in onnxruntime: {why}",) if why else ()
+    return replace(subject, decoder=decoder, notes=(*subject.notes, *notes))
 
 
 def recognised_decoder(call: ModuleCall, probe: ModuleProbe) -> RecognisedDecoder:

@@ -1,4 +1,4 @@
-"""Export of a checkpoint or module to a file that torch loads without tfexport.
+"""Writing a checkpoint as a file that torch loads without tfexport, and its verification.
 
 That is TorchScript, or a program of ``torch.export``, its successor.
 """
@@ -6,9 +6,7 @@ That is TorchScript, or a program of ``torch.export``, its successor.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +15,7 @@ from torch.export import Dim, ExportedProgram
 from tfexport.atomic import new_file
 from tfexport.errors import BundleError, ExportError
 from tfexport.export import torch_names
-from tfexport.export.artifacts.checkpoint_source import (
-    check_greedy_file,
-    read_for_decoding,
-    start_as_files_say,
-)
+from tfexport.export.artifacts.checkpoint_source import read_for
 from tfexport.export.artifacts.info import (
     METADATA,
     ArtifactInfo,
@@ -29,7 +23,6 @@ from tfexport.export.artifacts.info import (
     read_torch_info,
 )
 from tfexport.export.artifacts.keywords import (
-    ExportKeywords,
     VerifyKeywords,
     read_options,
     refuse_expected,
@@ -37,13 +30,16 @@ from tfexport.export.artifacts.keywords import (
 from tfexport.export.artifacts.option_rules import TORCH_EXPORT, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
+from tfexport.export.checkpoint_subject import CheckpointSubject
 from tfexport.export.graphs.step_model import GreedyRules
-from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
+from tfexport.export.parity.checkpoint import EagerCheckpoint
+from tfexport.export.parity.forward import compare_program, compare_torchscript
 from tfexport.export.parity.plan import ComparisonPlan, plan_file
 from tfexport.export.quiet import quiet
+from tfexport.export.report import ParityReport
+from tfexport.model_src.build import copy_sharing
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
-from tfexport.model_src.config import BUNDLE_IDS
+from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.model_src.transformer import Transformer
 from tfexport.typing import Progress
 
@@ -81,20 +77,15 @@ def _without_sources(script: io.BytesIO) -> io.BytesIO:
     return copy
 
 
-def export_torch_file(
-    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
-) -> ExportResult:
-    """Export one file that ``torch.jit.load`` or ``torch.export.load`` reads; see ``export``."""
-    level, kind, progress = output.level, output.kind, output.progress
-    progress("reading the checkpoint", 0, 1)
-    found = _read(checkpoint, kind, read_options(options, bool(level)))
-    check_greedy_file(found)
-    model = found.build()
+def write_torch_file(subject: CheckpointSubject, output: Output) -> ExportResult:
+    """Write one file that ``torch.jit.load`` or ``torch.export.load`` reads; see ``export``."""
+    level, kind, progress, found = output.level, output.kind, output.progress, subject.checkpoint
+    model = found.model()
     progress(f"exporting to {kind}", 0, 1)
     try:
         with quiet(), torch.no_grad():
-            rules = GreedyRules.of(found.read_generation().defaults)
-            made = _program(model, rules) if kind == TORCH_EXPORT else _script(model, rules)
+            export = _program if kind == TORCH_EXPORT else _script
+            made = export(model, subject.rules)
     except Exception as error:
         raise ExportError(f"{output.path}: {kind} failed: {error}") from error
     with new_file(output.path, output.force) as path:
@@ -104,13 +95,7 @@ def export_torch_file(
             report = _compare(path, kind, found, ComparisonPlan(level, progress=progress))
             report.require(str(output.path))
         _save(made, path, kind, found, report)
-    return ExportResult(
-        output.path,
-        kind,
-        report,
-        layout=found.layout,
-        notes=found.read_generation().notes,
-    )
+    return ExportResult(output.path, kind, report, layout=subject.layout, notes=subject.notes)
 
 
 def verify_torch_file(
@@ -119,22 +104,10 @@ def verify_torch_file(
     """Compare a torch file with the checkpoint that it was exported from; see ``verify``."""
     refuse_expected(options, path)
     info = read_torch_info(path)
-    found = _read(checkpoint, info.kind, read_options(options), info.config)
+    found = read_for(info.kind, checkpoint, read_options(options), info.config)
     info.require_same_model(path, found.config)
     plan = plan_file(path.name, found.config, level, options.get("samples"), progress)
     return info.note_own_code(_compare(path, info.kind, found, plan))
-
-
-def _read(
-    checkpoint: CheckpointLike,
-    kind: str,
-    read: ReadOptions,
-    defaults: Mapping[str, Any] | None = None,
-) -> Checkpoint:
-    if kind == TORCH_EXPORT:
-        return read_for_decoding(checkpoint, read, defaults)
-    found = read.read(checkpoint, BUNDLE_IDS, defaults)
-    return start_as_files_say(found) if found.config.has_embeddings else found
 
 
 def _script(model: Transformer, rules: GreedyRules) -> torch.jit.ScriptModule:
@@ -151,6 +124,7 @@ def _script(model: Transformer, rules: GreedyRules) -> torch.jit.ScriptModule:
 
 
 def _program(model: Transformer, rules: GreedyRules) -> ExportedProgram:
+    model = copy_sharing(model)
     _share_buffers(model)
     _drop_dropout(model)
     ids = torch.ones((2, 5), dtype=torch.int64)
@@ -205,8 +179,9 @@ def _compare(path: Path, kind: str, checkpoint: Checkpoint, plan: ComparisonPlan
     """Load the file as its users will, and compare."""
     with quiet():
         try:
+            eager = EagerCheckpoint(checkpoint)
             if kind == TORCH_EXPORT:
-                return compare_program(torch.export.load(path).module(), checkpoint, plan)
-            return compare_torchscript(torch.jit.load(path), checkpoint, plan)
+                return compare_program(torch.export.load(path).module(), eager, plan)
+            return compare_torchscript(torch.jit.load(path), eager, plan)
         except (RuntimeError, AssertionError, IndexError, torch.jit.Error) as error:
             raise BundleError(f"{path}: torch cannot run it: {error}") from error

@@ -60,7 +60,7 @@ def export_transformers(
     found = read_transformers(checkpoint, values, settings)
     if output.kind != BUNDLE:
         check_greedy_defaults(found.name, found.generation.defaults)
-    texts = None if output.kind != BUNDLE or _named(options) else find_tokenizer(found)
+    texts = None if output.kind != BUNDLE or _named(options) else find_tokenizer(found, values)
     before = find_preprocessing(found) if output.kind == BUNDLE else Preprocessing()
     facts = ModuleFacts(
         found.special, found.max_length, found.generation, preprocessing=before.part

@@ -4,7 +4,6 @@ The class of the folder is the installed one; no code of a folder is run. Weight
 of every checkpoint: safetensors, or pickles of plain tensors.
 """
 
-import copy
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
@@ -35,20 +34,21 @@ from tfexport.export.artifacts.transformers_classes import check_class, check_en
 from tfexport.export.artifacts.whisper_settings import read_speech, without_prefix
 from tfexport.export.quiet import quiet
 from tfexport.export.reference.library_class import (
-    CONFIG,
     find_class,
     import_transformers,
     load_class,
 )
 from tfexport.export.text.model_tokenizers import InstalledTokenizer, find_installed_tokenizer
+from tfexport.model_src.build import copy_sharing
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.generation_config import (
     GENERATION_FILE,
     Generation,
     read_generation,
 )
 from tfexport.model_src.checkpoint.layouts import layouts_of
-from tfexport.model_src.checkpoint.overrides import read_json
-from tfexport.model_src.checkpoint.read_options import CheckpointLike
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, files_of
 from tfexport.model_src.checkpoint.unsupported import is_one_stack
 from tfexport.model_src.checkpoint.weight_files import load_state_dict
 
@@ -77,18 +77,16 @@ def _values_of(checkpoint: CheckpointLike) -> Mapping[str, Any]:
     config = getattr(checkpoint, "config", None)
     if isinstance(checkpoint, nn.Module):
         return _written(config) if isinstance(getattr(config, "model_type", None), str) else {}
-    if not isinstance(checkpoint, str | Path):
-        return {}
-    path = Path(checkpoint)
-    file = path / CONFIG if path.is_dir() else path.with_name(CONFIG)
-    return read_json(file) if file.is_file() and path.exists() else {}
+    files = files_of(checkpoint)
+    return {} if files is None or isinstance(checkpoint, Checkpoint) else files.config
 
 
-def find_tokenizer(found: TransformersModel) -> InstalledTokenizer | None:
-    """The tokenizer of a model's folder; None if there is none."""
+def find_tokenizer(
+    found: TransformersModel, values: Mapping[str, Any]
+) -> InstalledTokenizer | None:
+    """The tokenizer of a model's folder, by the values of its config.json; None if it has none."""
     if found.folder is None:
         return None
-    values = read_json(found.folder / CONFIG)
     return find_installed_tokenizer(found.folder, values, _library(found.folder))
 
 
@@ -107,9 +105,8 @@ def read_transformers(
         ConfigError: its inputs, special ids or decoding defaults are not supported.
         MissingDependencyError: transformers is not installed.
     """
-    loaded = _of_module(checkpoint, values) if isinstance(checkpoint, nn.Module) else _load(
-        Path(str(checkpoint)), values
-    )  # fmt: skip
+    files = files_of(checkpoint)
+    loaded = _of_module(checkpoint, values) if files is None else _load(files, values)
     model, name = loaded.model, loaded.name
     _without_cache(model)
     of_encoder = check_encoder(name, model)
@@ -169,15 +166,12 @@ def _of_module(model: Any, values: Mapping[str, Any]) -> _Loaded:
     found = {} if generation is None else _written(generation)
     kind = type(model)
     check_class(kind.__name__, kind, model.config)
-    tensors = {id(each): each for each in (*model.parameters(), *model.buffers())}
-    copied = copy.deepcopy(model, dict[int, Any](tensors))
-    return _Loaded(kind.__name__, None, copied.eval(), values, found)
+    return _Loaded(kind.__name__, None, copy_sharing(model).eval(), values, found)
 
 
-def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
+def _load(files: CheckpointFiles, values: Mapping[str, Any]) -> _Loaded:
     """The model of a folder, or of a file of weights in it."""
-    transformers = _library(path)
-    folder = path if path.is_dir() else path.parent
+    transformers, folder = _library(files.path), files.folder
     if values.get("quantization_config") is not None:
         raise CheckpointError(
             f"{folder}: quantization_config: quantized weights are not read; pass the original "
@@ -185,13 +179,14 @@ def _load(path: Path, values: Mapping[str, Any]) -> _Loaded:
         )
     config, kind = find_class(transformers, folder, values)
     check_class(str(folder), kind, config)
-    loaded = load_class(transformers, folder, kind, config, load_state_dict(path).tensors)
+    loaded = load_class(transformers, folder, kind, config, load_state_dict(files).tensors)
     model, unread = loaded.model, loaded.unread
     notes = [f"{kind.__name__} has no place for {join_some(unread)}"] if unread else []
-    file = folder / GENERATION_FILE
-    generation = read_json(file) if file.is_file() else _written(model.generation_config)
+    generation = files.generation_config
+    if generation is None:
+        generation = _written(model.generation_config)
     return _Loaded(
-        str(path), folder, model, _written(model.config), generation, loaded.missing, tuple(notes)
+        str(files), folder, model, _written(model.config), generation, loaded.missing, tuple(notes)
     )
 
 

@@ -15,7 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from tfexport.export.operators import BATCHED_PRODUCTS, SAME_VALUES, SOFTMAX, aten
+from tfexport.export.operators import (
+    BATCHED_PRODUCTS,
+    SAME_VALUES,
+    SOFTMAX,
+    aten,
+    einsum_axes,
+)
 
 # What masks are filled with here: far enough from 0 that a row without a key is uniform, as it is
 # with any other number that is added to all of its scores.
@@ -369,11 +375,10 @@ def _fits(scores: _Scores, value: Any, product: fx.Node) -> bool:
 
 def _equation(node: Any) -> tuple[str, str, str] | None:
     """The letters in an einsum of two tensors of four axes, and of their result."""
-    left, arrow, right = str(node.args[0]).replace(" ", "").partition("->")
-    parts = left.split(",")
-    if not arrow or len(parts) != 2 or "." in left:
+    operands, result = einsum_axes(node) or ([], "")
+    if len(operands) != 2:
         return None
-    letters = (parts[0], parts[1], right)
+    letters = (operands[0], operands[1], result)
     return letters if all(len(set(each)) == len(each) == _RANK for each in letters) else None
 
 

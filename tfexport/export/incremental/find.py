@@ -69,10 +69,10 @@ def find_program(
     )
     settings = runner.settings(examples)
     vocab_size = runner.vocab_size(settings[0])
-    _fill_tables(runner, own, settings, max_length)
     runs = _examples(runner, settings, ids, vocab_size)
-    _refuse_probabilities(own, runs[0])
-    _refuse_shift(runner, own, settings[0], ids, vocab_size)
+    logits = _fill_tables(runner, own, runs[0], settings, max_length)
+    _refuse_probabilities(own, logits)
+    _refuse_shift(own, runs[0], logits, ids)
     _check_fast_path(runner, own, settings[0], ids, vocab_size)
     try:
         program = Program(own, runs)
@@ -120,15 +120,18 @@ def find_steps(
 
 @torch.no_grad()
 def _fill_tables(
-    runner: Runner, own: OwnForward, settings: Sequence[Sizes], max_length: int
-) -> None:
+    runner: Runner, own: OwnForward, example: Example, settings: Sequence[Sizes], max_length: int
+) -> Tensor:
     """Call a forward with the longest rows, for which some code makes its tables anew.
 
     A program has the table that is there when it is exported.
+
+    Returns:
+        The logits of the example, (B, T, V).
     """
-    short = _tensors(runner, settings[0], 2), torch.full((2, 3), runner.start_id)
-    before = own(*short)
-    repeats = torch.equal(before, own(*short))  # random numbers are told later, with their line
+    logits_of = functools.partial(own, example.inputs, example.target)
+    before = logits_of()
+    repeats = torch.equal(before, logits_of())  # random numbers are told later, with their line
     axes = axes_of(runner.inputs)
     calls = [(settings[0], max_length)]
     if len(axes) == 1:  # of several, such as those of a picture, the rows would be large
@@ -136,11 +139,13 @@ def _fill_tables(
     for sizes, length in calls:
         with contextlib.suppress(ModuleError):  # where a table ends, say
             own(_tensors(runner, sizes, 1), torch.full((1, length), runner.start_id))
-    if repeats and beyond_rounding(own, lambda: own(*short), before, own(*short)):
+    after = logits_of()
+    if repeats and beyond_rounding(own, logits_of, before, after):
         raise own.wrong(
             "gives other logits for the same inputs after a call with longer ones: it keeps "
             "something between calls. What depends on a length is to be computed in every call"
         )
+    return after
 
 
 def _tensors(runner: Runner, sizes: Sizes, batch: int) -> tuple[Tensor, ...]:
@@ -151,18 +156,21 @@ def _tensors(runner: Runner, sizes: Sizes, batch: int) -> tuple[Tensor, ...]:
 
 
 @torch.no_grad()
-def _refuse_shift(
-    runner: Runner, own: OwnForward, sizes: Sizes, ids: SpecialIds, size: int
-) -> None:
+def _refuse_shift(own: OwnForward, example: Example, logits: Tensor, ids: SpecialIds) -> None:
     """Refuse a forward whose last logits do not depend on the last target id.
+
+    Args:
+        own: the forward.
+        example: one of its calls.
+        logits: of the example, (B, T, V).
+        ids: of the vocabularies.
 
     Raises:
         ModuleError: it makes the decoder's ids of labels itself, say.
     """
-    inputs = _tensors(runner, sizes, 2)
-    target = draw_target(size, (2, 3), ids)
+    inputs, target, first = example.inputs, example.target, logits[:, -1]
+    size = logits.size(-1)
     last = [number for number in range(size) if number not in (ids.pad, int(target[0, -1]))][:8]
-    first = own(inputs, target)[:, -1]
     if not last:
         return
     for number in last:
@@ -288,10 +296,8 @@ def _bounds(
     return bounds
 
 
-@torch.no_grad()
-def _refuse_probabilities(own: OwnForward, example: Example) -> None:
-    found = own(example.inputs, example.target)
-    if bool((found >= 0).all()) and torch.allclose(found.sum(-1), torch.ones(1), atol=1e-3):
+def _refuse_probabilities(own: OwnForward, logits: Tensor) -> None:
+    if bool((logits >= 0).all()) and torch.allclose(logits.sum(-1), torch.ones(1), atol=1e-3):
         raise own.wrong("gives probabilities; give logits, or the logarithms of probabilities")
 
 

@@ -25,6 +25,9 @@ TARGET = "target_length"  # the axis of the target ids
 NUMBERS_OF_VALUES = (aten.item.default, aten._local_scalar_dense.default)
 
 
+_GUARDS = "tfexport.guards"  # in the ``meta`` of a program: the sizes that its branch is for
+
+
 class ForwardCaptureError(Exception):
     """torch could not export a forward; its error is the ``__cause__``."""
 
@@ -67,9 +70,21 @@ def capture_forward(
             program: Any = torch.export.export(
                 traced, tensors, dynamic_shapes=(tuple(axes),), strict=False
             )
-            return functional(program)
+            captured = functional(program)
+            captured.graph_module.meta[_GUARDS] = getattr(program, torch_names.GUARDS, None)
+            return captured
     except Exception as error:  # torch's own, of any kind
         raise ForwardCaptureError(error) from error
+
+
+def takes_branch(program: torch.export.ExportedProgram, tensors: Sequence[Tensor]) -> bool:
+    """Whether a forward runs what was captured of it, for inputs and target ids of these sizes.
+
+    False where the installed torch does not say for which sizes that is.
+    """
+    guards: list[str] | None = program.graph_module.meta[_GUARDS]
+    sizes = {"L": {"tensors": tensors}}  # by which torch writes them
+    return guards is not None and all(eval(guard, sizes) for guard in guards)
 
 
 def drop_assertions(graph: fx.Graph) -> None:

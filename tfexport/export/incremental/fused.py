@@ -5,7 +5,7 @@ Axes: B batch, H heads, L queries, S keys, P past, D head size, E = H * D.
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from tfexport.export import torch_names
 from tfexport.export.incremental.attention import attention, order_of
+from tfexport.export.incremental.program_values import ProgramValues
 from tfexport.export.ir_tools.nodes import MULTI_HEAD_ATTENTION
 from tfexport.export.modules.contract import Head
 from tfexport.export.operators import (
@@ -100,65 +101,41 @@ class Shapes(dict[fx.Node, tuple[Shape, ...]]):
 
     def __init__(self, module: fx.GraphModule, runs: Sequence[Sequence[Tensor]]) -> None:
         super().__init__()
-        self._module = module
+        self._graph = module.graph
         self._sizes = [tuple(each.shape for each in given) for given in runs]
-        self._runs = {key: _Run(given) for key, given in zip(self._sizes, runs, strict=True)}
-        self.add()
-
-    def add(self) -> None:
-        """Find the shapes of the nodes that have none yet."""
-        for run in self._runs.values():
-            run.go_on(self._module)
-        of_runs = [self._runs[key].shapes for key in self._sizes]
-        for node in of_runs[0]:
-            self[node] = tuple(shapes[node] for shapes in of_runs)
-
-
-class _Run:
-    """A run of a graph. Its tensors, which have no values, are kept for nodes that come later.
-
-    Attributes:
-        shapes: of the tensors that it has had.
-    """
-
-    def __init__(self, given: Sequence[Tensor]) -> None:
-        self.shapes: dict[fx.Node, Shape] = {}
-        self._given = given
-        self._tensors: dict[fx.Node, Any] = {}
+        self._runs = dict(zip(self._sizes, runs, strict=True))
         kind = torch_names.find(torch_names.WITHOUT_VALUES)
         self._mode = None if kind is None else kind(allow_non_fake_inputs=True)
+        self._fakes: dict[tuple[torch.Size, ...], ProgramValues] = {}
+        self.add()
 
     @torch.no_grad()
-    def go_on(self, module: fx.GraphModule) -> None:
+    def add(self) -> None:
         """Find the shapes of the nodes that have none yet."""
+        of_runs = {sizes: self._of_run(sizes) for sizes in self._runs}
+        for node in of_runs[self._sizes[0]]:
+            self[node] = tuple(of_runs[sizes][node] for sizes in self._sizes)
+
+    def _of_run(self, sizes: tuple[torch.Size, ...]) -> dict[fx.Node, Shape]:
+        given, nodes = self._runs[sizes], list(self._graph.nodes)
         if self._mode is not None:
             try:
-                with self._mode as mode:
-                    inputs = map(mode.from_tensor, self._given)
-                    run = _Recorder(module, self.shapes, keep_tensors=True)
-                    run.run(*inputs, initial_env=self._tensors)
+                with self._mode as mode:  # tensors without values are kept for nodes to come
+                    if sizes not in self._fakes:
+                        self._fakes[sizes] = self._values(map(mode.from_tensor, given))
+                    return _shapes_of(self._fakes[sizes].run(nodes, set(nodes)))
             except RuntimeError:  # of a size that depends on values
                 self._mode = None
-                self._tensors.clear()
-            else:
-                return
-        _Recorder(module, self.shapes, keep_tensors=False).run(*self._given)
+                self._fakes.clear()
+        return _shapes_of(self._values(given).run(nodes, ()))
+
+    def _values(self, inputs: Iterable[Tensor]) -> ProgramValues:
+        placeholders = self._graph.find_nodes(op="placeholder")
+        return ProgramValues(dict(zip(placeholders, inputs, strict=True)))
 
 
-class _Recorder(fx.Interpreter):
-    """Writes the shapes of the tensors that it computes into a dictionary."""
-
-    def __init__(
-        self, module: fx.GraphModule, shapes: dict[fx.Node, Shape], keep_tensors: bool
-    ) -> None:
-        super().__init__(module, garbage_collect_values=not keep_tensors)
-        self._shapes = shapes
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self._shapes[n] = tuple(result.shape)
-        return result
+def _shapes_of(values: Iterable[tuple[fx.Node, Any]]) -> dict[fx.Node, Shape]:
+    return {node: tuple(value.shape) for node, value in values if isinstance(value, Tensor)}
 
 
 @torch.no_grad()
@@ -278,8 +255,9 @@ class _OfLength:
     """Nodes that depend only on the number of tokens, and their values for each number."""
 
     def __init__(self, module: fx.GraphModule, shapes: Shapes, longest: int) -> None:
-        self.module, self.longest = module, longest
+        self.longest = longest
         self.nodes: set[fx.Node] = set()
+        self._moving: set[fx.Node] = set()  # those that change with the length
         self._batch: set[fx.Node] = set()
         self._lengths: dict[fx.Node, int] = {}  # what a size is more than the tokens of the past
         (token,) = (each for each in module.graph.nodes if each.name == "token")
@@ -295,8 +273,11 @@ class _OfLength:
                 elif len(more) == 1:
                     self._lengths[node] = more.pop()
                     self.nodes.add(node)
+                    self._moving.add(node)
             elif self._follows(node):
                 self.nodes.add(node)
+                if not self._moving.isdisjoint(node.all_input_nodes):
+                    self._moving.add(node)
 
     def __contains__(self, node: Any) -> bool:
         return isinstance(node, fx.Node) and node in self.nodes
@@ -315,49 +296,22 @@ class _OfLength:
 
     def always(self, mask: fx.Node, holds: Callable[[Tensor], bool]) -> bool:
         """Whether ``holds`` is true of a mask for every number of tokens."""
-        needed = self._needed(mask)
-        moving = any(node in self._lengths for node in needed)
+        moving = mask in self._moving
         if moving and self.longest > _MOST_LENGTHS:
             return False
         try:
             return all(
-                holds(self._value(needed, past)) for past in range(self.longest if moving else 1)
+                holds(self._values(past)[mask]) for past in range(self.longest if moving else 1)
             )
         except (RuntimeError, IndexError, TypeError, ValueError):
             return False
 
-    def _needed(self, mask: fx.Node) -> list[fx.Node]:
-        wanted = {mask}
-        for node in reversed(self.module.graph.nodes):
-            if node in wanted and node not in self._lengths and node not in self._batch:
-                wanted.update(node.all_input_nodes)
-        return [node for node in self.module.graph.nodes if node in wanted]
-
-    @torch.no_grad()
-    def _value(self, nodes: Sequence[fx.Node], past: int) -> Tensor:
-        found: dict[fx.Node, Any] = {}
-        for node in nodes:
-            if node in self._lengths:
-                found[node] = past + self._lengths[node]
-            elif node in self._batch:
-                found[node] = 1
-            elif node.op == "get_attr":
-                found[node] = _attribute(self.module, str(node.target))
-            else:
-                args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: found[each])
-                target: Any = node.target
-                found[node] = target(*args, **kwargs)
-        made: Tensor = found[nodes[-1]]
-        return made
+    def _values(self, past: int) -> ProgramValues:
+        lengths = {node: past + more for node, more in self._lengths.items()}
+        return ProgramValues({**dict.fromkeys(self._batch, 1), **lengths})
 
 
 _MOST_LENGTHS = 4096
-
-
-def _attribute(module: Any, name: str) -> Any:
-    for part in name.split("."):
-        module = getattr(module, part)
-    return module
 
 
 # Attention.
@@ -482,7 +436,8 @@ def find_head(module: fx.GraphModule, shapes: Shapes) -> tuple[Head, fx.GraphMod
     rows = [shape[0] for shape in shapes[output.args[0][0]]]
     if [math.prod(shape[:-1]) for shape in shapes[x]] != rows:
         return None
-    held = _attribute(module, str(weight.target))
+    values = ProgramValues()
+    held = values[weight]
     if held.dtype != torch.float32:
         return None
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -492,7 +447,7 @@ def find_head(module: fx.GraphModule, shapes: Shapes) -> tuple[Head, fx.GraphMod
         states = graph.call_function(aten.reshape.default, (states, [-1, 1, held.size(1)]))
     graph.output((states, fx.map_arg(after, lambda each: copies[each])))
     graph.eliminate_dead_code()
-    of_bias = None if bias is None else _attribute(module, str(bias.target))
+    of_bias = None if bias is None else values[bias]
     return Head(held, of_bias, str(weight.target)), fx.GraphModule(module, graph)
 
 

@@ -8,7 +8,7 @@ Axes: B batch, S source, T target, V vocabulary.
 
 import math
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -27,7 +27,8 @@ from tfexport.export.incremental.forward_capture import (
     capture_forward,
     drop_assertions,
 )
-from tfexport.export.incremental.recurrent import is_recurrent, sequence
+from tfexport.export.incremental.program_values import ProgramValues
+from tfexport.export.incremental.recurrent import is_recurrent
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.source_locations import one_line
 from tfexport.graph_io import BATCH
@@ -63,50 +64,6 @@ class Example:
 
     inputs: tuple[Tensor, ...]
     target: Tensor
-
-
-class LazyValues(Mapping[fx.Node, Any]):
-    """Values of a program for inputs and target ids, computed when they are asked for."""
-
-    def __init__(
-        self, program: "Program", example: Example, known: Mapping[fx.Node, Any] = _NOTHING
-    ) -> None:
-        """Take a program, and values that are known."""
-        given = (*program.inputs, program.target), (*example.inputs, example.target)
-        self._graph = program.graph
-        self._known: dict[fx.Node, Any] = {
-            **program.tensors,
-            **dict(zip(*given, strict=True)),
-            **known,
-        }
-
-    @torch.no_grad()
-    def __getitem__(self, node: fx.Node) -> Any:
-        """The value of a node, of which all that it needs is kept."""
-        waiting = [node]
-        while waiting:
-            last = waiting[-1]
-            missing = [each for each in last.all_input_nodes if each not in self._known]
-            if missing:
-                waiting += missing
-                continue
-            waiting.pop()
-            if last not in self._known:
-                target: Any = last.target
-                args, kwargs = fx.map_arg((last.args, last.kwargs), self._known.__getitem__)
-                if is_recurrent(last):
-                    self._known[last] = sequence(target, *args, **kwargs)
-                else:
-                    self._known[last] = target(*args, **kwargs)
-        return self._known[node]
-
-    def __iter__(self) -> Iterator[fx.Node]:
-        """All nodes."""
-        return iter(self._graph.nodes)
-
-    def __len__(self) -> int:
-        """Their number."""
-        return len(self._graph.nodes)
 
 
 class Program:
@@ -244,7 +201,7 @@ class Program:
         first, shapes = self._run(
             self.examples[FIRST], {*follow, *given, self.logits}, see=self._see
         )
-        found, shapes_of_runs = dict[int, dict[fx.Node, Any]](), [shapes]
+        found, shapes_of_runs = dict[int, ProgramValues](), [shapes]
         rest = {node: first[node] for node in given}
         same_shapes = {
             node: shape
@@ -267,7 +224,7 @@ class Program:
             for run in (LONGER, OTHER_TOKENS)
         }
         parts: dict[int, Part] = {AGAIN: lambda node: (0, None), OTHER_ROW: self._first_row}
-        whole: dict[fx.Node, Any] | None = None
+        whole: ProgramValues | None = None
         for run, part in parts.items():
             self._unlike[run] = self._changed(first, found[run], part)
             if self._unlike[run]:  # the logits differ: where does it begin?
@@ -319,7 +276,8 @@ class Program:
         return [
             node
             for node in self.graph.nodes
-            if (of_node := part(node)) is not None
+            if node not in self.tensors
+            and (of_node := part(node)) is not None
             and not _alike(one.get(node), two.get(node), *of_node)
         ]
 
@@ -350,15 +308,25 @@ class Program:
         first: fx.Node = next(node for node in self.graph.nodes if node in changed)
         return first
 
-    @torch.no_grad()
-    def run(self, example: Example, known: Mapping[fx.Node, Any] = _NOTHING) -> dict[fx.Node, Any]:
-        """The values of all nodes, for inputs and target ids; those that are known are taken."""
-        return self._run(example, set(self.graph.nodes), known)[0]
+    def values(self, example: Example, known: Mapping[fx.Node, Any] = _NOTHING) -> ProgramValues:
+        """The values for inputs and target ids, computed when they are asked for."""
+        given = zip((*self.inputs, self.target), (*example.inputs, example.target), strict=True)
+        return ProgramValues({**self.tensors, **dict(given), **known})
+
+    def run(self, example: Example) -> ProgramValues:
+        """The values of all nodes, for inputs and target ids."""
+        return self._run(example, set(self.graph.nodes))[0]
 
     def run_behind(
         self, node: fx.Node, example: Example, known: Mapping[fx.Node, Any] = _NOTHING
-    ) -> Mapping[fx.Node, Any]:
-        """See ``run``; what a node alone needs is computed again if it is asked for."""
+    ) -> ProgramValues:
+        """See ``run``; what a node alone needs is computed again if it is asked for.
+
+        Args:
+            node: of the graph.
+            example: the inputs and target ids.
+            known: values that are taken, not computed.
+        """
         needed, waiting = set[fx.Node](), [node]
         while waiting:
             new = set(waiting.pop().all_input_nodes) - needed
@@ -369,66 +337,42 @@ class Program:
             for each in self.graph.nodes
             if each not in needed or not needed.issuperset(each.users)
         }
-        return LazyValues(self, example, {**self._run(example, kept, known)[0], **known})
+        return self._run(example, kept, known)[0]
 
-    @torch.no_grad()
     def _run(
         self,
         example: Example,
         kept: Collection[fx.Node],
         known: Mapping[fx.Node, Any] = _NOTHING,
         known_shapes: Mapping[fx.Node, Shape] = _NOTHING,
-        see: Callable[[fx.Node, Any], None] | None = None,
-    ) -> tuple[dict[fx.Node, Any], dict[fx.Node, Shape]]:
+        see: Callable[[fx.Node, Any], None] = lambda node, value: None,
+    ) -> tuple[ProgramValues, dict[fx.Node, Shape]]:
         """Values of the nodes that are kept, and the shapes of all.
 
         Args:
             example: the inputs and target ids.
-            kept: the nodes whose values are returned.
+            kept: the nodes whose values stay.
             known: values that are taken, not computed.
             known_shapes: of nodes that are not computed, whether their values are known or not.
-            see: called with the value of each node that is computed.
+            see: called with each other node and its value.
+
+        Raises:
+            ModuleError: the program does not run at these sizes; the message names the line.
         """
-        values: dict[fx.Node, Any] = {}
-        shapes: dict[fx.Node, Shape] = {}
-
-        def run(node: fx.Node, run_node: Callable[[fx.Node], Any]) -> Any:
-            try:
-                return run_node(node)
-            except RuntimeError as error:
-                if example is self.examples[FIRST]:
-                    raise  # it was exported at these sizes
-                raise self.own.wrong(
-                    f"works at some sizes only: at {_sizes_of(self.own, example)}, "
-                    f"{self.line_of(node)}: {one_line(error)}. {_OTHER_SIZES}"
-                ) from error
-
-        class Recorder(fx.Interpreter):
-            def run_node(self, n: fx.Node) -> Any:
-                if n in known_shapes:
-                    shapes[n] = known_shapes[n]
-                    return known.get(n)
-                if n in known and n.op != "placeholder":  # each takes one of the arguments
-                    found = known[n]
-                elif is_recurrent(n):
-                    args, kwargs = self.fetch_args_kwargs_from_env(n)
-                    found = sequence(n.target, *args, **kwargs)
-                else:
-                    found = run(n, super().run_node)
-                shapes[n] = _shape(found)
-                if n in kept:
-                    values[n] = found
-                if see is not None:
-                    see(n, found)
-                return found
-
-        given = dict(
-            zip((*self.inputs, self.target), (*example.inputs, example.target), strict=True)
-        )
-        held = self.tensors | given
-        Recorder(self.exported.graph_module).run(
-            *(held[node] for node in self.graph.find_nodes(op="placeholder"))
-        )
+        values, shapes = self.values(example, known), dict(known_shapes)
+        nodes = [node for node in self.graph.nodes if node not in known_shapes]
+        try:
+            for node, value in values.run(nodes, kept):
+                shapes[node] = _shape(value)
+                see(node, value)
+        except RuntimeError as error:
+            if example is self.examples[FIRST]:
+                raise  # it was exported at these sizes
+            line = self.line_of(next(node for node in nodes if node not in shapes))
+            raise self.own.wrong(
+                f"works at some sizes only: at {_sizes_of(self.own, example)}, "
+                f"{line}: {one_line(error)}. {_OTHER_SIZES}"
+            ) from error
         return values, shapes
 
     def largest_sizes(self) -> dict[str, int]:

@@ -19,7 +19,14 @@ from torch import fx
 from tfexport.export.incremental.attention import attention
 from tfexport.export.incremental.program import Program, Size
 from tfexport.export.incremental.recurrent import is_recurrent, sequence
-from tfexport.export.operators import AXIS_ORDERS, GROUPED_AXES, PARTS, VIEWS, aten
+from tfexport.export.operators import (
+    AXIS_ORDERS,
+    GROUPED_AXES,
+    PARTS,
+    VIEWS,
+    aten,
+    einsum_axes,
+)
 
 Rows = tuple[int, ...]  # axes of which the last row alone is asked for; () for all rows
 
@@ -61,10 +68,6 @@ class Carried:
     number: int
 
 
-class Total:
-    """The number of tokens, including the token of this step."""
-
-
 @dataclass(frozen=True)
 class InputSize:
     """The size of an axis of an input: B or S."""
@@ -72,7 +75,7 @@ class InputSize:
     size: Size
 
 
-TOTAL = Total()
+TOTAL: Any = object()  # the number of tokens, including the token of this step
 Rule = Callable[[Program, Any, Rows], Any]
 RULES: dict[Any, Rule] = {}
 # Operators that move values only: a cache is made before them, which is smaller or better placed.
@@ -317,12 +320,12 @@ def _added_product(program: Program, node: Any, rows: Rows) -> Any:
 @rule("einsum")
 def _einsum(program: Program, node: Any, rows: Rows) -> Any:
     equation, tensors = node.args[:2]
-    left, _, right = str(equation).replace(" ", "").partition("->")
-    if "." in left or not right:
+    operands, result = einsum_axes(node) or ([], "")
+    if not result:
         return None
-    asked = {right[axis] for axis in rows}
+    asked = {result[axis] for axis in rows}
     given = []
-    for letters, tensor in zip(left.split(","), tensors, strict=True):
+    for letters, tensor in zip(operands, tensors, strict=True):
         axes = program.target_axes(tensor)
         given.append(
             Ask(tensor, tuple(i for i, c in enumerate(letters) if c in asked and i in axes))

@@ -96,21 +96,8 @@ def sizes_of(program: Program, state: State) -> tuple[Size, ...]:
 
 
 @dataclass(frozen=True)
-class Grown:
-    """How a step gets a cache: the past rows, and the row of this token after them.
-
-    Attributes:
-        row: of this token.
-        number: of the state.
-    """
-
-    row: Ask
-    number: int
-
-
-@dataclass(frozen=True)
-class Summed:
-    """How a step gets a running sum: the past sum, and the row of this token added to it.
+class NextState:
+    """How a step gets a state: a cache with a row after its rows, a running sum plus the row.
 
     Attributes:
         row: of this token.
@@ -144,7 +131,7 @@ def _parts(expression: Any) -> Iterator[Any]:
     if isinstance(expression, OperatorCall):
         for each in (*expression.args, *expression.kwargs.values()):
             yield from _parts(each)
-    elif isinstance(expression, Grown | Summed):
+    elif isinstance(expression, NextState):
         yield expression.row
     elif isinstance(expression, Stepped):
         yield from (each for each in expression.tensors if each is not None)
@@ -271,7 +258,7 @@ class StateAnalysis:
         if rows == () and axes and self._is_cache(node):
             (axis,) = axes
             self.states.append(State(node, axis, program.dtypes[node]))
-            return Grown(Ask(node, (axis,)), len(self.states) - 1)
+            return NextState(Ask(node, (axis,)), len(self.states) - 1)
         expression = self._by_rule(node, rows)
         if expression is not None:
             return expression
@@ -291,7 +278,7 @@ class StateAnalysis:
         if node not in program.stable:
             return None
         self.states.append(State(node, None, program.dtypes[node]))
-        return Summed(expression.row, len(self.states) - 1)
+        return NextState(expression.row, len(self.states) - 1)
 
     def _last_of_all(self, node: fx.Node, rows: Rows) -> Any:
         """The last row of a node that is computed from all rows of its inputs."""
@@ -371,7 +358,9 @@ class StateAnalysis:
             _has_total(plan) for plan in self.plans.values()
         ):
             self.states.append(State(program.target, 1, torch.int64))
-            self.plans[program.target, ()] = Grown(Ask(program.target, (1,)), len(self.states) - 1)
+            self.plans[program.target, ()] = NextState(
+                Ask(program.target, (1,)), len(self.states) - 1
+            )
             self.plans.setdefault((program.target, (1,)), program.target)
 
     def _holder_of(self, size: Size) -> fx.Node | None:

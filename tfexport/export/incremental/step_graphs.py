@@ -23,12 +23,11 @@ from tfexport.export.incremental.recurrent import activation_of, is_recurrent, o
 from tfexport.export.incremental.rules import TOTAL, Ask, InputSize, OperatorCall, Rows
 from tfexport.export.incremental.states import (
     RECOMPUTED,
-    Grown,
+    NextState,
     NoStepsError,
     State,
     StateAnalysis,
     Stepped,
-    Summed,
     asks_of,
     sizes_of,
 )
@@ -134,19 +133,15 @@ class _Emitter:
             return self.token if plan is program.target else self.held[plan]
         if isinstance(plan, Ask):
             return self.made[plan.node, plan.rows]
-        if isinstance(plan, Grown):
-            state = self.analysis.states[plan.number]
-            row = self.made[plan.row.node, plan.row.rows]
-            made = self.graph.call_function(
-                aten.cat.default, ([self.past[plan.number], row], state.axis)
-            )
-            self.after[plan.number] = made
-            return made
-        if isinstance(plan, Summed):
-            row = self.made[plan.row.node, plan.row.rows]
-            made = self.graph.call_function(aten.add.Tensor, (self.past[plan.number], row))
-            self.after[plan.number] = made
-            return made
+        if isinstance(plan, NextState):
+            past, row = self.past[plan.number], self.made[plan.row.node, plan.row.rows]
+            axis = self.analysis.states[plan.number].axis
+            if axis is None:
+                state = self.graph.call_function(aten.add.Tensor, (past, row))
+            else:
+                state = self.graph.call_function(aten.cat.default, ([past, row], axis))
+            self.after[plan.number] = state
+            return state
         if isinstance(plan, Stepped):
             return self._emit_stepped(plan)
         if isinstance(plan, InputSize):

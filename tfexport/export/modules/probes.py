@@ -1,14 +1,16 @@
 """Runs of a module at several sizes, and the axes of memory and state that show in them."""
 
+import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from tfexport import graph_io
 from tfexport.export.modules.contract import ModuleError, UserModule
@@ -294,6 +296,7 @@ class Runner:
     ) -> None:
         self.module, self.inputs, self.start_id, self.steps = module, inputs, start_id, steps
         self._shapes: dict[tuple[int, ...], Shapes] = {}  # by the sizes of a run
+        self._vocab_sizes: dict[tuple[int, ...], int] = {}
         self.below: dict[str, float] = {
             each.name: each.below for each in inputs if each.below is not None
         }
@@ -394,8 +397,12 @@ class Runner:
         return numbers <= _MOST_NUMBERS and rows <= _MOST_ROWS
 
     def _record(self, sizes: Sizes) -> None:
-        """Run, and keep the shapes of all inner tensors."""
-        self._shapes[_key(sizes)] = shapes_in(lambda: self.run(sizes, 2, steps=1))
+        """Run, and keep the size of the vocabulary and the shapes of all inner tensors."""
+
+        def run() -> None:
+            self._vocab_sizes[_key(sizes)] = self.run(sizes, 2, steps=1).vocab_size
+
+        self._shapes[_key(sizes)] = shapes_in(run)
 
     def _without_single_rows(self, tried: Sequence[Sizes], further: Sequence[Sizes]) -> list[Sizes]:
         """The first few sizes without an inner axis that varies and has one row."""
@@ -434,8 +441,8 @@ class Runner:
         return self.run_rows(draw_rows(self.inputs, self.below, sizes, batch, seed), sizes, steps)
 
     def vocab_size(self, sizes: Sizes) -> int:
-        """V, at sizes at which the module runs."""
-        return self.run(sizes, 2, steps=1).vocab_size
+        """V, at one of ``settings``."""
+        return self._vocab_sizes[_key(sizes)]
 
     def run_rows(
         self, rows: Sequence[Mapping[str, Array]], sizes: Sizes, steps: int, pad_id: int = 0
@@ -449,13 +456,15 @@ class Runner:
 
         That of a length follows the size of its row, and is no bound.
         """
+        weights = (each for each in self.module.code.parameters() if not is_lazy(each))
+        tables = {len(weight) for weight in weights if weight.dim() == 2}
         for each in self.inputs:
             if not self._has_unknown_bound(each):
                 continue
             accepts, other = self._accepts(each, sizes, 0), 0
             if not accepts(0) and not accepts(1):  # as with lengths, of which none may be 0
                 accepts, other = self._accepts(each, sizes, 1), 1
-            bound = _smallest_refused(accepts)
+            bound = _smallest_refused(accepts, tables)
             if (
                 is_lone(each)
                 and bound < LARGEST_ID
@@ -521,14 +530,27 @@ def _key(sizes: Sizes) -> tuple[int, ...]:
     return tuple(sizes.values())
 
 
-def _smallest_refused(accepts: Callable[[int], bool]) -> int:
-    """The smallest refused number from 1 on, by bisection; ``LARGEST_ID`` if all are accepted."""
-    high = 1
-    while high < LARGEST_ID and accepts(high):
-        high *= 2
-    if high >= LARGEST_ID:
-        return LARGEST_ID
-    low = high // 2
+def _smallest_refused(accepts: Callable[[int], bool], likely: Collection[int]) -> int:
+    """The smallest refused number from 1 on, by bisection; ``LARGEST_ID`` if all are accepted.
+
+    Args:
+        accepts: whether a number is accepted, and all smaller ones are.
+        likely: numbers that it may well be, such as rows of tables; they are tried first.
+    """
+    numbers = sorted(likely)
+    place = bisect.bisect_left(numbers, True, key=lambda number: not accepts(number))
+    low = numbers[place - 1] if place else 0
+    if place < len(numbers):
+        high = numbers[place]
+        if high - low == 1 or accepts(high - 1):
+            return high
+        high -= 1
+    else:
+        high = max(2 * low, 1)
+        while high < LARGEST_ID and accepts(high):
+            low, high = high, 2 * high
+        if high >= LARGEST_ID:
+            return LARGEST_ID
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if accepts(middle) else (low, middle)

@@ -1,9 +1,5 @@
 """Comparisons of every artifact with eager PyTorch, stage by stage."""
 
-from tfexport.export.parity.bundle import compare_bundle
-from tfexport.export.parity.forward import compare_forward, compare_program, compare_torchscript
-from tfexport.export.parity.search import compare_generate
-from tfexport.export.parity.text import compare_text
 from tfexport.export.report import (
     STAGES,
     TOKEN_STAGES,
@@ -16,10 +12,4 @@ __all__ = [
     "TOKEN_STAGES",
     "Comparison",
     "ParityReport",
-    "compare_bundle",
-    "compare_forward",
-    "compare_generate",
-    "compare_program",
-    "compare_text",
-    "compare_torchscript",
 ]

@@ -1,42 +1,13 @@
 """Comparisons with eager PyTorch: of values, of decoded tokens, of text."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from tfexport.bundle import SpecialIds
-from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, Shape, Value
+from tfexport.export.parity.eager_run import EagerRun, Floats, Ids, Shape
 from tfexport.export.report import Comparison, allow
 from tfexport.export.rounding import LEAST_LOG_PROB, Noise, difference
 from tfexport.runtime.search import truncate_at_eos
-
-
-class ReferenceRun(Protocol):
-    """Greedy decoding of one batch in eager PyTorch, with which tokens are compared."""
-
-    @property
-    def tokens(self) -> Ids:
-        """The tokens, (B, T); decoding continues after the end token."""
-
-    @property
-    def logits(self) -> Floats:
-        """The logits, (B, T, V)."""
-
-    @property
-    def noise(self) -> Noise:
-        """The float32 noise of the reference on this batch."""
-
-    @property
-    def special_ids(self) -> SpecialIds:
-        """The special ids of the vocabularies."""
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of the source, (B, S)."""
-
-    def once(self, name: str, ids: Ids, compute: Callable[[], Value]) -> Value:
-        """See ``Remembers``."""
 
 
 def compare_values(
@@ -60,19 +31,19 @@ def compare_values(
 
 
 def compare_logits(
-    eager: Eager, stage: str, shape: Shape, ours: Floats, theirs: Floats, noise: float = 0.0
+    run: EagerRun, stage: str, ours: Floats, theirs: Floats, noise: float = 0.0
 ) -> Comparison:
-    """Compare logits (…, V), or log-probabilities where the reference is the user's own code.
+    """Compare logits (…, V) of a batch, or log-probabilities: see ``Eager.compares_log_probs``.
 
     Those below ``LEAST_LOG_PROB`` count as equal.
     """
-    if eager.runs_own_code and eager.config.has_embeddings:
+    if run.eager.compares_log_probs:
         ours, theirs = _log_probs(ours), _log_probs(theirs)
-    return compare_values(stage, shape, ours, theirs, noise)
+    return compare_values(stage, run.shape, ours, theirs, noise)
 
 
 def compare_tokens(
-    run: ReferenceRun, found: list[list[int]], stage: str = "greedy tokens"
+    run: EagerRun, found: list[list[int]], stage: str = "greedy tokens"
 ) -> Comparison:
     """Compare decoded tokens, without start and end token, with those of eager PyTorch.
 
@@ -112,7 +83,7 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
     return Comparison("text", *run.shape, float(wrong), compared, near_ties)
 
 
-def compare_sequences(run: ReferenceRun, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
+def compare_sequences(run: EagerRun, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
     """Compare sequences (B, T) and scores (B,) of a generate graph with eager PyTorch."""
     eos_id = run.special_ids.eos
     rows = [truncate_at_eos(row, eos_id) for row in sequences.tolist()]
@@ -133,7 +104,7 @@ def is_near_tie(logits: Floats, noise: Noise) -> bool:
     return bool(first - second < 2 * allow(noise.logits) * max(1.0, abs(float(first))))
 
 
-def _scores(run: ReferenceRun) -> Floats:
+def _scores(run: EagerRun) -> Floats:
     """Eager PyTorch's mean log-probability of each row (B,), the end token included."""
     eos_id = run.special_ids.eos
     chosen = np.take_along_axis(_log_softmax(run.logits), run.tokens[:, :, None], -1)[:, :, 0]

@@ -4,9 +4,8 @@ Axes: B batch, K beams, T target, V vocabulary.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,32 +18,12 @@ from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import ModuleProbe
 from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.softmaxes import nearest_weights, softmaxes
-from tfexport.export.parity.compare import (
-    compare_sequences,
-    compare_tokens,
-    compare_values,
-    is_near_tie,
-)
-from tfexport.export.parity.eager_run import (
-    NEW_TOKENS,
-    THREADS,
-    Floats,
-    Ids,
-    Remembers,
-    Shape,
-)
-from tfexport.export.parity.plan import FULL, QUICK
-from tfexport.export.parity.search import Scorer
-from tfexport.export.report import (
-    DRAWN,
-    EXAMPLES,
-    Comparison,
-    ParityReport,
-)
+from tfexport.export.parity.compare import compare_tokens, compare_values
+from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, compare_batches
+from tfexport.export.parity.plan import QUICK, ComparisonPlan
+from tfexport.export.report import DRAWN, STEP_AND_DECODE, Comparison, ParityReport
 from tfexport.export.rounding import MOST_VALUES, NO_NOISE, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
-from tfexport.runtime.model.session import named_failures, open_session
-from tfexport.typing import Progress
 
 BATCHES = (1, 3)
 MOST_TOKENS = 256  # that one row decodes, up to ``max_length``
@@ -52,55 +31,50 @@ MOST_EXAMPLES = 32  # of the caller's rows
 Rows = list[dict[str, Array]]
 
 
-@dataclass(frozen=True)
-class ModuleRun(Remembers):
-    """Greedy decoding of a batch by the module itself, each row alone.
+class EagerUserModule(Eager):
+    """A custom module in eager PyTorch, row by row.
 
     Attributes:
-        rows: the inputs.
-        memory: the memory of each row; None for padded rows, whose memory is longer in a batch.
-        tokens: (B, T); decoding continues after the end token.
-        logits: (B, T, V).
-        special_ids: the special ids of the vocabularies.
-        shape: the batch, and the longest named axis of any input.
-        noise: the float32 noise of the module on these rows.
+        probe: the module, and what was learnt by running it.
     """
 
-    rows: Rows
-    memory: list[tuple[Tensor, ...]] | None
-    tokens: Ids
-    logits: Floats
-    special_ids: SpecialIds
-    shape: Shape
-    noise: Noise = NO_NOISE
-
-    @property
-    def steps(self) -> int:
-        """The number of steps, T."""
-        return int(self.tokens.shape[1])
-
-    @property
-    def prefix(self) -> Ids:
-        """The tokens that the steps take: the start token, and all but the last."""
-        start = np.full((len(self.tokens), 1), self.special_ids.decoder_start)
-        return np.concatenate([start, self.tokens[:, :-1]], axis=1)
-
-
-class EagerModule:
-    """Runs a custom module in eager PyTorch, row by row."""
+    title = "comparing with your module"
+    runs_own_code = True
+    compares_log_probs = False
 
     def __init__(
         self,
         probe: ModuleProbe,
         special_ids: SpecialIds,
         max_length: int,
-        level: str = FULL,
         rules: GreedyRules = NO_RULES,
     ) -> None:
-        self.probe, self.special_ids, self.rules = probe, special_ids, rules
-        self.steps = min(NEW_TOKENS, max_length)
+        """Take a module, its special ids, the most tokens of a row, and the rules of its search."""
+        super().__init__(probe.module, Rounding(probe.module), rules, max_length)
+        self.probe, self._special_ids = probe, special_ids
         self.most_steps = min(MOST_TOKENS, max_length)
-        self.rounding, self.level = Rounding(probe.module), level
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """See ``Eager``."""
+        return self._special_ids
+
+    def batches(self, plan: ComparisonPlan) -> Iterator[EagerRun]:
+        """See ``Eager``: drawn sizes, and real rows, those that can be one batch together."""
+        drawn = _few_drawn if plan.level == QUICK else _drawn
+        for rows in drawn(self.probe):
+            yield self.batch(rows)
+        named = [row if isinstance(row, Mapping) else self.row_of(row) for row in plan.rows]
+        for rows in _grouped(self.probe, named):
+            yield self.batch(rows, plan.inputs)
+
+    def batch(self, rows: Rows, inputs: str = DRAWN) -> EagerRun:
+        """Rows as a batch, not decoded."""
+        return EagerRun(self, rows, (len(rows), max(self._length(row) for row in rows)), inputs)
+
+    def feeds(self, rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+        """See ``Eager``."""
+        return stack_rows(rows, self.special_ids.pad)
 
     def row_of(self, ids: Sequence[int]) -> dict[str, Array]:
         """A row of a module that takes ids."""
@@ -110,66 +84,38 @@ class EagerModule:
             row[each.name] = values.astype(each.dtype)
         return row
 
-    def near_tie(self, report: ParityReport) -> Callable[[Sequence[int], Sequence[int]], bool]:
-        """Whether tokens that were decoded from ids come from a near tie of the module."""
-        noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
-
-        @torch.no_grad()
-        def found(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-            row, tokens = self.row_of(ids), torch.tensor(prefix)
-            by_forward = self.module.own is not None
-            logits = self._own_logits(row, tokens) if by_forward else self._follow(row, tokens)[1]
-            return any(is_near_tie(of_token, noise) for of_token in logits.numpy())
-
-        return found
+    def follow(self, ids: Sequence[int], prefix: Sequence[int]) -> Floats:
+        """See ``Eager``."""
+        row, tokens = self.row_of(ids), torch.tensor(prefix)
+        by_forward = self.module.own is not None
+        logits = self._own_logits(row, tokens) if by_forward else self._follow(row, tokens)[1]
+        values: Floats = logits.numpy()
+        return values
 
     @property
     def module(self) -> UserModule:
         """The user's module."""
         return self.probe.module
 
-    def decode_by_rules(self, run: ModuleRun) -> ModuleRun:
-        """The same rows by the model's own rules; its logits are those of allowed tokens."""
-        if self.rules == NO_RULES:
-            return run
-
-        def ruled() -> ModuleRun:
-            found = self.decode(run.rows, run.steps, measured=False, rules=self.rules)
-            return replace(found, noise=run.noise)
-
-        return run.once("by rules", run.tokens, ruled)
-
     def decode(
-        self,
-        rows: Rows,
-        steps: int | None = None,
-        measured: bool = True,
-        rules: GreedyRules = NO_RULES,
-    ) -> ModuleRun:
-        """Decode rows greedily, each alone.
-
-        Args:
-            rows: the inputs.
-            steps: the number of tokens; by default a few.
-            measured: whether to measure the module's rounding on these rows.
-            rules: of the search; the logits are then those of allowed tokens.
-        """
-        runs = [self._decode_row(row, steps or self.steps, rules) for row in rows]
-        alike = len({shape_key(row, padded=False) for row in rows}) == 1
-        tokens = np.stack([tokens for _, tokens, _ in runs])
+        self, batch: EagerRun, steps: int | None = None, rules: GreedyRules = NO_RULES
+    ) -> EagerRun:
+        """See ``Eager``: each row alone; noise that was measured before is taken over."""
+        runs = [self._decode_row(row, steps or self.steps, rules) for row in batch.rows]
+        alike = len({shape_key(row, padded=False) for row in batch.rows}) == 1
         logits = torch.stack([logits for _, _, logits in runs])
         memory = [memory for memory, _, _ in runs]
-        run = ModuleRun(
-            rows,
-            memory if alike else None,
-            tokens,
-            logits.numpy(),
-            self.special_ids,
-            (len(rows), max(self._length(row) for row in rows)),
+        run = replace(
+            batch,
+            tokens=np.stack([tokens for _, tokens, _ in runs]),
+            logits=logits.numpy(),
+            memory=memory if alike else None,
         )
-        return replace(run, noise=self._noise(run, memory, logits)) if measured else run
+        if run.noise is not NO_NOISE:
+            return run
+        return replace(run, noise=self._noise(run, memory, logits))
 
-    def _noise(self, run: ModuleRun, memory: Sequence[tuple[Tensor, ...]], logits: Tensor) -> Noise:
+    def _noise(self, run: EagerRun, memory: Sequence[tuple[Tensor, ...]], logits: Tensor) -> Noise:
         """The noise of the memory's tensors and of the logits (B, T, V), over the rows that fit."""
         fit = max(1, MOST_VALUES // max(1, logits[0].numel()))
         rows, memory, logits = run.rows[:fit], memory[:fit], logits[:fit]
@@ -274,7 +220,7 @@ class EagerModule:
         return logits
 
     def alignment(
-        self, run: ModuleRun, heads: Sequence[Sequence[int]], bundle: Sequence[Floats]
+        self, run: EagerRun, heads: Sequence[Sequence[int]], bundle: Sequence[Floats]
     ) -> list[Floats]:
         """Cross-attention of the user's forward, (K, T, S) for each row.
 
@@ -298,7 +244,7 @@ class EagerModule:
             for results, weights in zip(of_rows, bundle, strict=True)
         ]
 
-    def _attention(self, run: ModuleRun) -> list[Sequence[Tensor]]:
+    def _attention(self, run: EagerRun) -> list[Sequence[Tensor]]:
         """Of each row the weights of all layers, or else every softmax of the user's forward."""
         own, found = self.module.own, list[Sequence[Tensor]]()
         assert own is not None
@@ -317,16 +263,28 @@ class EagerModule:
     def _tensors(self, rows: Sequence[Mapping[str, Array]]) -> tuple[Tensor, ...]:
         return as_tensors(self.probe.inputs, stack_rows(rows))
 
-    def scorer(self, rows: Rows, beams: int) -> Scorer:
-        """Scores prefixes of ``beams`` (K) for each row."""
-        return functools.partial(
-            self._score_by_forward if self.module.own is not None else self._score_by_steps,
-            rows,
-            beams,
-        )
+    def score(self, run: EagerRun, beams: int, prefixes: Sequence[Tensor]) -> Iterator[Tensor]:
+        """See ``Eager``."""
+        by_forward = self.module.own is not None
+        score = self._score_by_forward if by_forward else self._score_by_steps
+        yield from score(run.rows, beams, prefixes)
+
+    def compare_programs(self, run: EagerRun) -> Iterator[Comparison]:
+        """Compare ``step`` with ``decode`` over the full prefix, if the module has both."""
+        if self.module.recomputes or not callable(getattr(self.module.model, "decode", None)):
+            return
+        wholes = np.stack([
+            self.full_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
+        ])  # fmt: skip
+        yield compare_values(STEP_AND_DECODE, run.shape, run.logits, wholes, run.noise.logits)
+
+    def report(self, comparisons: list[Comparison]) -> ParityReport:
+        """See ``Eager``."""
+        name = f"the code of {self.module.name}"
+        return ParityReport(name, comparisons, measured_by=self.rounding.by)
 
     def _score_by_forward(
-        self, rows: Rows, beams: int, prefixes: Sequence[Tensor]
+        self, rows: Sequence[Mapping[str, Array]], beams: int, prefixes: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         """By whole prefixes: the forward is causal, so the longest have the logits of shorter."""
         known: dict[tuple[int, tuple[int, ...]], Tensor] = {}
@@ -349,7 +307,7 @@ class EagerModule:
             ])  # fmt: skip
 
     def _score_by_steps(
-        self, rows: Rows, beams: int, prefixes: Sequence[Tensor]
+        self, rows: Sequence[Mapping[str, Array]], beams: int, prefixes: Sequence[Tensor]
     ) -> Iterator[Tensor]:
         """By the state after every prefix of a row: a longer one takes one more step."""
         encoded = [self._encode([row]) for row in rows]
@@ -368,83 +326,22 @@ class EagerModule:
             yield torch.stack(found)
 
 
-def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Comparison]:
-    """Compare ``step`` with ``decode`` over the full prefix, if a module has both."""
-    model = eager.module.model
-    if eager.module.recomputes or not callable(getattr(model, "decode", None)):
-        return
-    wholes = [
-        eager.full_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
-    ]
-    noise = run.noise.logits
-    yield compare_values("step and decode", run.shape, run.logits, np.stack(wholes), noise)
-
-
-def compare_module(
-    eager: EagerModule,
-    compare: Callable[[ModuleRun], Iterable[Comparison]],
-    examples: Sequence[Mapping[str, Array]],
-    progress: Progress,
-) -> ParityReport:
-    """Compare an artifact with the module's own code, over drawn sizes and rows of real data.
-
-    Args:
-        eager: the module.
-        compare: returns the comparisons of one batch; called under ``torch.no_grad``.
-        examples: rows of real data.
-        progress: called after every batch.
-    """
-    found: list[Comparison] = []
-    drawn = _few_drawn if eager.level == QUICK else _drawn
-    batches = [(rows, DRAWN) for rows in drawn(eager.probe)]
-    batches += [(rows, EXAMPLES) for rows in _grouped(eager.probe, examples)]
-    for done, (rows, inputs) in enumerate(batches):
-        progress("comparing with your module", done, len(batches))
-        with torch.no_grad():
-            # The first row goes as far as it may, which shows what happens late only.
-            run = eager.decode(rows, eager.most_steps if done == 0 else None)
-            made = [*compare_own_decode(eager, run), *compare(run)]
-            found.extend(replace(each, inputs=inputs) for each in made)
-    progress("comparing with your module", len(batches), len(batches))
-    name = f"the code of {eager.module.name}"
-    return ParityReport(name, found, measured_by=eager.rounding.by, level=eager.level)
-
-
-def compare_module_file(
-    eager: EagerModule, path: Path, examples: Sequence[Mapping[str, Array]], progress: Progress
-) -> ParityReport:
-    """``compare_module`` of a self-contained file that decodes greedily."""
-    session = open_session(path, THREADS)
-
-    def compare(run: ModuleRun) -> Iterator[Comparison]:
-        feeds = stack_rows(run.rows, run.special_ids.pad)
-        feeds[graph_io.MAX_LENGTH] = np.array(run.steps)
-        with named_failures(path) as options:
-            made = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds, options)
-        sequences, scores = made
-        yield from compare_sequences(eager.decode_by_rules(run), sequences, scores)
-
-    return compare_module(eager, compare, examples, progress)
-
-
 def compare_module_script(
-    eager: EagerModule,
-    script: nn.Module,
-    examples: Sequence[Mapping[str, Array]],
-    progress: Progress,
+    eager: EagerUserModule, script: nn.Module, plan: ComparisonPlan
 ) -> ParityReport:
-    """``compare_module`` of the module's own methods, scripted."""
+    """Compare the module's own methods, scripted, with the module."""
     module = UserModule(script, len(eager.probe.inputs))
     module.memory_axes = eager.module.memory_axes
     module.state_axes = eager.module.state_axes
-    scripted = EagerModule(replace(eager.probe, module=module), eager.special_ids, eager.steps)
+    scripted = EagerUserModule(replace(eager.probe, module=module), eager.special_ids, eager.steps)
 
-    def compare(run: ModuleRun) -> Iterator[Comparison]:
-        own = scripted.decode(run.rows, run.steps, measured=False)
-        yield compare_values("cached steps", run.shape, own.logits, run.logits, run.noise.logits)
-        yield compare_tokens(run, own.tokens.tolist())
+    def compare(run: EagerRun) -> Iterator[Comparison]:
+        yield from eager.compare_programs(run)
+        ours = scripted.decode(run, run.steps)
+        yield compare_values("cached steps", run.shape, ours.logits, run.logits, run.noise.logits)
+        yield compare_tokens(run, ours.tokens.tolist())
 
-    return compare_module(eager, compare, examples, progress)
+    return compare_batches(eager, plan, compare)
 
 
 def _allowed(logits: Tensor, rules: GreedyRules, step: int, steps: int) -> Tensor:

@@ -55,13 +55,13 @@ class ComparisonPlan:
 
     Attributes:
         level: ``FULL``, or ``QUICK`` for one random batch in addition to the real inputs.
-        rows: source ids of real inputs.
+        rows: real inputs: source ids, or the inputs of a module by name.
         inputs: the kind of these inputs.
         progress: called after every batch.
     """
 
     level: str = FULL
-    rows: tuple[tuple[int, ...], ...] = ()
+    rows: Sequence[Any] = ()
     inputs: str = SAMPLES
     progress: Progress = silent
 

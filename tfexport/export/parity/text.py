@@ -9,18 +9,18 @@ import torch
 
 from tfexport import graph_io
 from tfexport.errors import ConfigError, Message, Option
+from tfexport.export.parity.checkpoint import EagerCheckpoint
 from tfexport.export.parity.compare import compare_texts, is_near_tie
-from tfexport.export.parity.eager_run import THREADS, Eager, make_case, run_batches
+from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, compare_each
 from tfexport.export.parity.plan import read_pairs
 from tfexport.export.report import EXPECTED, Comparison, ParityReport
 from tfexport.export.rounding import Noise
 from tfexport.export.text.text_graphs import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
-from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime.search import truncate_at_eos
 from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.translator import Translator
-from tfexport.typing import PathLike, Progress
+from tfexport.typing import PathLike, Progress, silent
 
 BATCH = 8
 
@@ -28,20 +28,20 @@ BATCH = 8
 def compare_text(
     path: Path,
     tokenizers: TokenizerFiles,
-    checkpoint: Checkpoint,
+    eager: EagerCheckpoint,
     samples: Iterable[str] = (),
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> ParityReport:
     """Compare a text-to-text graph with tokenizer, eager greedy decoding and detokenizer.
 
     Args:
         path: the path of the graph.
         tokenizers: the tokenizers of both sides, which use their own libraries.
-        checkpoint: the checkpoint that it was exported from.
+        eager: the checkpoint that it was exported from.
         samples: texts to compare on, in addition to ``text.wrap.SAMPLES``.
         progress: called after every batch.
     """
-    config = checkpoint.config
+    config = eager.config
     source, target = tokenizers.load(config)
     session = open_text_graph(path)
     limit = config.longest
@@ -50,9 +50,11 @@ def compare_text(
         text for text, row in input_ids.items() if row and (limit is None or len(row) <= limit)
     ]
 
-    def compare(eager: Eager, chosen: list[str]) -> Iterator[Comparison]:
-        case = make_case([input_ids[text] for text in chosen], config)
-        run = eager.decode(case, eager.rules)
+    chunks = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
+    following = iter(chunks)
+
+    def compare(batch: EagerRun) -> Iterator[Comparison]:
+        chosen, run = next(following), eager.decode(batch, rules=eager.rules)
         expected = [
             target.decode(truncate_at_eos(row, run.special_ids.eos)) for row in run.tokens.tolist()
         ]
@@ -60,15 +62,15 @@ def compare_text(
         whole = [i for i, text in enumerate(expected) if "\ufffd" not in text]
         feeds = {
             TEXTS: np.array([chosen[i] for i in whole], dtype=object),
-            graph_io.MAX_LENGTH: np.array(run.tokens.shape[1]),
+            graph_io.MAX_LENGTH: np.array(run.steps),
         }
         (found,) = session.run([TRANSLATIONS], feeds)
         yield compare_texts(
             run, {i: ours != expected[i] for ours, i in zip(found, whole, strict=True)}
         )
 
-    batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
-    return run_batches(checkpoint, batches, compare, progress, "comparing text")
+    batches = [eager.batch([input_ids[text] for text in chunk]) for chunk in chunks]
+    return compare_each(eager, batches, compare, progress, "comparing text", decodes=False)
 
 
 # Comparison of a bundle's texts with those that the user's own code returned.
@@ -154,19 +156,12 @@ def add_expected(
     )
 
 
-def near_tie_of(checkpoint: Checkpoint, report: ParityReport) -> NearTie:
-    """Find near ties in the eager code of a checkpoint, which is built on first use."""
+def near_tie_of(eager: Eager, report: ParityReport) -> NearTie:
+    """Find near ties in eager code, with the noise that a report measured."""
     noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
-    built: list[Eager] = []
 
     @torch.no_grad()
     def near_tie(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-        if not built:
-            built.append(Eager.of(checkpoint))
-        (eager,) = built
-        case = make_case([list(ids)], eager.config)
-        memory = eager.reference.encode(case.ids, case.mask)
-        logits = eager.reference.decode(memory, case.mask, torch.tensor([prefix]))[0].numpy()
-        return any(is_near_tie(of_token, noise) for of_token in logits)
+        return any(is_near_tie(of_token, noise) for of_token in eager.follow(ids, prefix))
 
     return near_tie

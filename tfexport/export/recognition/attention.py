@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.export.incremental.attention import attention
-from tfexport.export.operators import BATCHED_PRODUCTS, PRODUCTS, SOFTMAX, aten
+from tfexport.export.operators import BATCHED_PRODUCTS, PRODUCTS, SOFTMAX, aten, einsum_axes
 from tfexport.export.recognition.dataflow import (
     Dataflow,
     Linear,
@@ -155,8 +155,7 @@ def _heads_of(flow: Dataflow, node: fx.Node) -> _Heads:
     if node.target is not aten.einsum.default and node.target not in _PRODUCTS:
         raise wrong
     of_weights, of_values, of_result = _letters(flow, node)
-    operands = args[1] if node.target is aten.einsum.default else args[:2]
-    weights, value = operands
+    weights, value = _operands(node)
     softmax = _softmax_of(flow, weights)
     if softmax is None:
         weights, value, of_weights, of_values = value, weights, of_values, of_weights
@@ -173,7 +172,7 @@ def _heads_of(flow: Dataflow, node: fx.Node) -> _Heads:
             raise wrong
         (product,) = before
     of_one, of_two, of_scores = _letters(flow, product)
-    one, two = product.args[1] if product.target is aten.einsum.default else product.args[:2]
+    one, two = _operands(product)
     rank = flow.values[softmax].dim()
     axis = int(softmax.args[1]) % rank
     if rank != len(of_scores) and axis != rank - 1:
@@ -207,14 +206,19 @@ def _named(letters: str, query: str, key: str, inner: str) -> str:
     return "".join(names.get(c, c.upper()) for c in letters)
 
 
+def _operands(product: Any) -> Sequence[Any]:
+    """The two tensors of a product."""
+    tensors: Sequence[Any] = product.args
+    return tensors[1] if product.target is aten.einsum.default else tensors[:2]
+
+
 def _letters(flow: Dataflow, node: fx.Node) -> tuple[str, str, str]:
     """The axes of two operands and of their product."""
     if node.target is aten.einsum.default:
-        left, _, right = str(node.args[0]).replace(" ", "").partition("->")
-        operands = left.split(",")
-        if len(operands) != 2 or not right or "." in left:
+        operands, result = einsum_axes(node) or ([], "")
+        if len(operands) != 2:
             raise NotRecognisedError(f"{flow.program.line_of(node)}: an einsum of another form")
-        return operands[0], operands[1], right
+        return operands[0], operands[1], result
     rank = flow.values[node].dim()
     batch = "abcefg"[: rank - 2]
     if any(flow.values[each].dim() != rank for each in node.all_input_nodes[:2]):
@@ -305,7 +309,7 @@ def _read_projection(
     if not turned:
         return (matrix, bias), count, ""
     drawn = torch.randn(flow.values[source].shape, generator=torch.Generator().manual_seed(0))
-    made = flow.run(of.nodes, {source: drawn}).flatten()
+    made = flow.values.recomputed(of.nodes, {source: drawn}).flatten()
     found = [
         (flow.canonical(source, drawn)[place], made[at], place[1])
         for place, at in zip(flow.places(source), indices, strict=True)
@@ -437,7 +441,7 @@ def _scores(flow: Dataflow, heads: _Heads) -> tuple[float, Tensor, bool]:
         flow.values[product].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32
     )
     at_one, at_drawn = (
-        _in_order(flow, heads, flow.run(nodes, {product: x}) if nodes else x) - added
+        _in_order(flow, heads, flow.values.recomputed(nodes, {product: x}) if nodes else x) - added
         for x in (torch.ones_like(drawn), drawn)
     )
     scales = at_one[~masked]
@@ -479,7 +483,9 @@ def _added(flow: Dataflow, heads: _Heads) -> Tensor:
         return bias.expand(*bias.shape[:-2], query, key)
     product, scores = heads.scores
     nodes, zeros = flow.between(product, scores), torch.zeros_like(flow.values[product])
-    return _in_order(flow, heads, flow.run(nodes, {product: zeros}) if nodes else zeros)
+    return _in_order(
+        flow, heads, flow.values.recomputed(nodes, {product: zeros}) if nodes else zeros
+    )
 
 
 def _in_order(flow: Dataflow, heads: _Heads, scores: Tensor) -> Tensor:
@@ -516,8 +522,7 @@ def _strip(flow: Dataflow, heads: _Heads, count: int) -> Tensor:
 
 def _score_axes(flow: Dataflow, heads: _Heads, product: fx.Node, letters: str) -> tuple[int, int]:
     one, two, _ = _letters(flow, product)
-    operands = product.args[1] if product.target is aten.einsum.default else product.args[:2]
-    if operands[0] is not heads.query:  # type: ignore[index]
+    if _operands(product)[0] is not heads.query:
         one, two = two, one
     query = one[heads.letters[0].index("l")]
     key = two[heads.letters[1].index("s")]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from tfexport.export.incremental.program import Program
+from tfexport.export.incremental.program_values import ProgramValues
 from tfexport.export.operators import (
     AXIS_ORDERS,
     GROUPED_AXES,
@@ -32,7 +33,6 @@ from tfexport.export.operators import (
     aten,
 )
 
-Values = Mapping[fx.Node, Any]
 _MOST_PLACES = 16  # of a row, by which a linear map of each of its positions is read
 _SAME = 1e-5  # relative difference of products that are equal but for the order of their sums
 MOST_POSITIONS = 2048  # of a table that the program computes, so that nothing bounds it
@@ -81,8 +81,8 @@ class Dataflow:
     def __init__(
         self,
         program: Program,
-        values: Values,
-        at: Callable[[int], Values],
+        values: ProgramValues,
+        at: Callable[[int], ProgramValues],
         decoder: bool,
         memory: fx.Node | None = None,
         most_places: int = _MOST_PLACES,
@@ -207,22 +207,6 @@ class Dataflow:
                 waiting += self.before(node)
         return sorted(found, key=self.order.__getitem__)
 
-    def run(self, nodes: Iterable[fx.Node], given: Values) -> Any:
-        """Compute operators from other values of some nodes; the last one's result."""
-        made, result = dict(given), None
-        for node in nodes:
-            result = made[node] = self._compute(node, made)
-        return result
-
-    def _compute(self, node: fx.Node, made: Values) -> Any:
-        target: Any = node.target
-
-        def value(each: fx.Node) -> Any:
-            return made[each] if each in made else self.values[each]
-
-        args, kwargs = fx.map_arg((node.args, node.kwargs), value)
-        return target(*args, **kwargs)
-
     def peeled(self, node: fx.Node) -> fx.Node:
         """A node before operators that keep its values, at most with axes in another order."""
         same = (*SAME_VALUES, aten.dropout.default, *AXIS_ORDERS)
@@ -238,7 +222,8 @@ class Dataflow:
 
     def _last_stays(self, node: fx.Node) -> bool:
         rank = self.values[node].dim()
-        moved = self._compute(node, {self.before(node)[0]: torch.empty(*range(1, rank + 1))})
+        drawn = {self.before(node)[0]: torch.empty(*range(1, rank + 1))}
+        moved = self.values.recomputed([node], drawn)
         return bool(moved.shape[-1] == rank)
 
     def residual(self, node: fx.Node) -> tuple[fx.Node, float, fx.Node] | None:
@@ -335,7 +320,7 @@ class Dataflow:
         if len(before) != 1 or not _is_floats(self.values[before[0]]):
             return False
         drawn = torch.rand_like(self.values[before[0]])
-        return torch.equal(self._compute(node, {before[0]: drawn}), drawn)
+        return torch.equal(self.values.recomputed([node], {before[0]: drawn}), drawn)
 
     def leaves(self, result: fx.Node, stop: fx.Node | None = None) -> list[fx.Node]:
         """Where the linear map that gives a node begins, in the order of its operands."""
@@ -427,7 +412,7 @@ class Dataflow:
             for each in self.before(node):
                 if each not in of.nodes:
                     given[each] = _zeros(self.values[each])
-        return self.run(of.nodes, given) if of.nodes else zeros
+        return self.values.recomputed(of.nodes, given) if of.nodes else zeros
 
     @contextlib.contextmanager
     def at(self, length: int) -> Iterator[None]:
@@ -535,7 +520,7 @@ class Dataflow:
         shape = made.shape[1], given.shape[1]
         for node in of.nodes:
             for each in node.all_input_nodes:
-                value = self.values.get(each) if each in self.static else None
+                value = self.values[each] if each in self.static else None
                 if isinstance(value, Tensor) and value.shape == shape and _is_floats(value):
                     wanted = given @ value.detach().T
                     if (wanted - made).abs().max() <= _SAME * made.abs().max():

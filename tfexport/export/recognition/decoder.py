@@ -16,13 +16,8 @@ from torch import Tensor, fx, nn
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.forward_capture import TARGET
-from tfexport.export.incremental.program import (
-    FIRST,
-    MORE_SOURCE,
-    Example,
-    LazyValues,
-    Program,
-)
+from tfexport.export.incremental.program import FIRST, MORE_SOURCE, Example, Program
+from tfexport.export.incremental.program_values import ProgramValues
 from tfexport.export.incremental.step_graphs import build_encoder
 from tfexport.export.named_code import one_line
 from tfexport.export.operators import (
@@ -35,11 +30,7 @@ from tfexport.export.operators import (
     aten,
 )
 from tfexport.export.recognition.attention import MASKED, AllMaskedError, RecognisedAttention
-from tfexport.export.recognition.dataflow import (
-    Dataflow,
-    NotRecognisedError,
-    Values,
-)
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError
 from tfexport.export.recognition.encoder import RecognisedEncoder, recognise_encoder
 from tfexport.export.recognition.model import (
     ModelAssembler,
@@ -254,12 +245,12 @@ class _DecoderReader:
         states = TensorSpec("memory.states", "float32", (*axes, width[FIRST]))
         return (states,) if self.mask is None else (states, TensorSpec("memory.kept", "bool", axes))
 
-    def _values_at(self, length: int) -> Values:
+    def _values_at(self, length: int) -> ProgramValues:
         """Values for one row with target ids of a length, or of the largest that there may be."""
         of = self.program.examples[FIRST]
         longest = min(length, self.program.largest_sizes().get(TARGET, length))
         inputs = tuple(each[:1] for each in of.inputs)
-        return LazyValues(self.program, Example(inputs, repeated(of.target, longest)))
+        return self.program.values(Example(inputs, repeated(of.target, longest)))
 
 
 def _encoder_like(decoder: Stack) -> Stack:

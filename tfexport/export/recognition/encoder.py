@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
+from tfexport.export.incremental.program import FIRST, Example, Program
 from tfexport.export.incremental.step_graphs import build_encoder
 from tfexport.export.recognition.attention import RecognisedAttention
-from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError, Values
+from tfexport.export.recognition.dataflow import Dataflow, NotRecognisedError
 from tfexport.export.recognition.model import name_layers
 from tfexport.export.recognition.stacks import Stack, StackReader
 from tfexport.export.recognition.sublayers import find_norms
@@ -100,13 +100,15 @@ def _flow(program: Program, memory: fx.Node) -> Dataflow:
         raise NotRecognisedError(f"the encoder takes {len(numbers)} inputs of numbers, not one")
     of = program.examples[FIRST]
     row = Example(tuple(each[:1] for each in of.inputs), of.target[:1])
-    values = LazyValues(program, row)
-
-    @functools.cache
-    def same(_length: int) -> Values:
-        return values
-
-    flow = Dataflow(program, values, same, decoder=False, memory=numbers[0], most_places=_PLACES)
+    values = program.values(row)
+    flow = Dataflow(
+        program,
+        values,
+        lambda _length: values,
+        decoder=False,
+        memory=numbers[0],
+        most_places=_PLACES,
+    )
     if memory not in flow.side:
         raise NotRecognisedError("the memory is not computed from the input")
     flow.norms = find_norms(flow)

@@ -14,7 +14,8 @@ from torch import Tensor, fx
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.incremental.forward_capture import TARGET
-from tfexport.export.incremental.program import FIRST, Example, LazyValues, Program
+from tfexport.export.incremental.program import FIRST, Example, Program
+from tfexport.export.incremental.program_values import ProgramValues
 from tfexport.export.operators import (
     CONSTANT_COPIES,
     EQUALITIES,
@@ -28,7 +29,6 @@ from tfexport.export.recognition.dataflow import (
     MOST_POSITIONS,
     Dataflow,
     NotRecognisedError,
-    Values,
 )
 from tfexport.export.recognition.stacks import (
     RecognisedEmbedding,
@@ -130,9 +130,9 @@ class _ModelReader:
         target = repeated(of.target, sizes[TARGET]) if sizes else of.target
         return Example(tuple(inputs), target)
 
-    def _values_at(self, length: int) -> Values:
+    def _values_at(self, length: int) -> ProgramValues:
         """Values for one row of a length, or of the largest that a side may have."""
-        return LazyValues(self.program, self._example(length))
+        return self.program.values(self._example(length))
 
 
 def read_output(flow: Dataflow) -> tuple[fx.Node, tuple[Tensor, Tensor]]:

@@ -103,8 +103,8 @@ def _read_norm(
     # Small values too, on which epsilon acts.
     probes = [drawn * 2 + 0.5, drawn * 1e-2, drawn * 1e-3 + 1e-3, drawn * 1e-5]
     try:
-        made = [flow.run(nodes, {source: x}) for x in probes]
-        zero = flow.run(nodes, {source: torch.zeros(shape)})
+        made = [flow.values.recomputed(nodes, {source: x}) for x in probes]
+        zero = flow.values.recomputed(nodes, {source: torch.zeros(shape)})
     except RuntimeError:
         return None
     if any(not isinstance(y, Tensor) or y.shape != shape for y in (*made, zero)):
@@ -141,8 +141,8 @@ def _weight(normed: Tensor, result: Tensor, held: Sequence[Tensor]) -> Tensor:
 def _static_vectors(flow: Dataflow, node: fx.Node, width: int) -> Iterator[Tensor]:
     yield torch.ones(width)
     for each in node.all_input_nodes:
-        value = flow.values.get(each)
-        if not isinstance(value, Tensor) or each not in flow.static:
+        value = flow.values[each] if each in flow.static else None
+        if not isinstance(value, Tensor):
             continue
         if value.is_floating_point() and value.numel() in (1, width):
             yield value.detach().flatten().float().expand(width)
@@ -159,7 +159,7 @@ def _numbers(nodes: Sequence[fx.Node], flow: Dataflow) -> list[float]:
             found.add(torch.finfo(torch.float32).eps)
         for value in values:
             if isinstance(value, fx.Node) and value in flow.static:
-                held = flow.values.get(value)
+                held = flow.values[value]
                 value = held.item() if isinstance(held, Tensor) and held.numel() == 1 else None
             if isinstance(value, float) and 0 < value < 0.1:
                 found |= {value, value * value}
@@ -238,7 +238,7 @@ def _activation(flow: Dataflow, source: fx.Node, result: fx.Node) -> str | None:
     nodes = flow.between(source, result)
     if any(node.target in PRODUCTS for node in nodes):
         return None
-    made = flow.run(nodes, {source: value})
+    made = flow.values.recomputed(nodes, {source: value})
     for name, formula in ACTIVATIONS.items():
         if made.shape == value.shape and _error(formula(value), made) <= _SAME / 10:
             return name
@@ -261,7 +261,7 @@ def _read_gated(
         given = {end: draw * 3 for end, draw in zip(ends, draws, strict=True)}
         if not all(_same_shape(flow, end, inner) for end in ends):
             break
-        made = flow.run(flow.between(ends, inner), given)
+        made = flow.values.recomputed(flow.between(ends, inner), given)
         for gate, up in (ends, ends[::-1]):
             for name, formula in ACTIVATIONS.items():
                 if _error(formula(given[gate]) * given[up], made) <= _SAME / 10:

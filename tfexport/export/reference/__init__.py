@@ -4,25 +4,18 @@ The user's own code is a function that they pass, or the ``forward`` of a live m
 signature is known. The originals are uncached and in float32. For a stock checkpoint that is
 ``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, computed on the
 checkpoint's tensors under their own names. None of ``model_src``'s modules is used. A layout names
-its original, or has a reason for running the project's own modules instead.
+its original, or has a reason for running the project's own modules instead. Of a Hugging Face
+folder the class of transformers is the original, and its formulas stand in where that cannot run.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from torch import nn
 
 from tfexport.errors import ConfigError, ExportError
-from tfexport.export.reference import (
-    annotated,
-    bart_like,
-    nn_transformer,
-    rmsnorm,
-    t5_like,
-    toolkits,
-)
 from tfexport.export.reference.library_class import ClassReference, find_class_reference
 from tfexport.export.reference.live_module import LiveModule, PlainModule
 from tfexport.export.reference.nn_transformer import StockReference
@@ -33,29 +26,13 @@ from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.transformer import Transformer
 
-# By the name in the layout; layouts outside this package name a module instead.
-ORIGINALS: Mapping[str, Original] = {
-    "annotated": annotated.ORIGINAL,
-    "bart_like": bart_like.ORIGINAL,
-    "fairseq": toolkits.FAIRSEQ,
-    "joeynmt": toolkits.JOEYNMT,
-    "marian_nmt": toolkits.MARIAN_NMT,
-    "opennmt_py": toolkits.OPENNMT_PY,
-    "rebuilt": nn_transformer.REBUILT,
-    "rmsnorm": rmsnorm.ORIGINAL,
-    "sockeye": toolkits.SOCKEYE,
-    "stock": nn_transformer.STOCK,
-    "t5_like": t5_like.ORIGINAL,
-}
-
 
 def find_original(layout: Layout) -> Original | None:
     """The original of a layout; None if it has none."""
     if layout.reference is None:
         return None
-    if "." not in layout.reference:
-        return ORIGINALS[layout.reference]
-    original: Original = import_module(layout.reference).ORIGINAL
+    name = layout.reference if ":" in layout.reference else f"{layout.reference}:ORIGINAL"
+    original: Original = resolve_name(name)
     return original
 
 
@@ -104,6 +81,8 @@ def find_reference(checkpoint: Checkpoint, model: Transformer) -> ChosenReferenc
 
 
 def _handed_in(given: Callable[..., Any], checkpoint: Checkpoint) -> OwnCode:
+    if isinstance(given, OwnCode):
+        return given
     if not isinstance(given, nn.Module):
         name = getattr(given, "__qualname__", type(given).__name__).rpartition("<locals>.")[2]
         return OwnCode(f"your {name}", given, "reference")

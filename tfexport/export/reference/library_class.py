@@ -20,6 +20,7 @@ from tfexport.errors import CheckpointError, join_some, missing_dependency, show
 from tfexport.export.quiet import quiet
 from tfexport.export.reference.own_code import probe_inputs
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.overrides import SETTINGS
 from tfexport.model_src.checkpoint.unsupported import describe_config
 
@@ -188,7 +189,8 @@ class ClassReference:
 def find_class_reference(checkpoint: Checkpoint) -> ClassReference | str:
     """The class of a Hugging Face folder as its judge, or why there is none; "" for other files."""
     values = checkpoint.own_config
-    if checkpoint.path is None or not isinstance(values.get("model_type"), str):
+    layout = LAYOUTS.get(checkpoint.layout)
+    if checkpoint.path is None or layout is None or layout.generation is None or not values:
         return ""
     keys = [
         key
@@ -202,6 +204,9 @@ def find_class_reference(checkpoint: Checkpoint) -> ClassReference | str:
         named = values.get("architectures") or ["the original"]
         need = f"{named[0]} was not run, as transformers is not installed"
         return str(missing_dependency(need, "transformers"))
+    if values["model_type"] not in transformers.CONFIG_MAPPING:
+        named = shown(values["model_type"])
+        return f"transformers {transformers.__version__} has no model_type {named}"
     folder = checkpoint.path.parent
     try:
         config, kind = find_class(transformers, folder, values)

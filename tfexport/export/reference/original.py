@@ -41,7 +41,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Original:
-    """An entry of ``ORIGINALS``: the reference model of a layout.
+    """The reference model of a layout, which names it in ``reference``.
 
     Attributes:
         build: builds the model from the tensors of a checkpoint.

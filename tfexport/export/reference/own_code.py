@@ -5,7 +5,8 @@ Axes: B rows, S source, T target, V vocabulary, E model width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from tfexport.export.rounding import Rounding, difference
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
+# Source ids without padding, and decoder ids.
+Prefix = tuple[tuple[int, ...], tuple[int, ...]]
 # All sizes differ, so that axes in another order are noticed.
 PROBE_ROWS, PROBE_SOURCE, PROBE_TARGET = 2, 3, 4
 
@@ -34,11 +37,19 @@ class OwnCode:
             probabilities (B, T, V). For a model without embeddings: float32 vectors (B, S, E) and
             (B, T, E) to decoder states (B, T, E).
         option: the option that it was passed with; None if it is the method of a module.
+        causal: whether a call with source ids and decoder ids of these shapes computes what was
+            compared with a causal model, so that a longer call gives its logits too; None if
+            nothing was.
     """
 
     title: str
     call: Callable[[Tensor, Tensor], Any]
     option: str | None = None
+    causal: Callable[[Tensor, Tensor], bool] | None = None
+
+    def __call__(self, source: Tensor, target: Tensor) -> Any:
+        """See ``call``."""
+        return self.call(source, target)
 
 
 class OwnCodeReference:
@@ -59,6 +70,7 @@ class OwnCodeReference:
         """
         self.title = code.title
         self._code, self._config = code, model.config
+        self._known: dict[Prefix, Tensor] = {}
         self._modules = ModuleReference(model, "")
         self._width = model.config.target_vocab_size or model.config.d_model
         self._gives_probabilities = False
@@ -83,6 +95,55 @@ class OwnCodeReference:
         """Return the ids (B, S) unchanged."""
         return input_ids
 
+    @property
+    def causal(self) -> bool:
+        """Whether a call gives the logits of prefixes too; see ``OwnCode``."""
+        return self._code.causal is not None
+
+    @contextlib.contextmanager
+    def knowing(
+        self, hidden: Tensor, attention_mask: Tensor, prefixes: Sequence[Tensor]
+    ) -> Iterator[None]:
+        """Inside the block, ``decode`` knows the last values after these prefixes, (B, T) each.
+
+        Causal code is called with the longest of them alone, once for each length of the source.
+        Prefixes of a length at which it takes another branch are not known.
+        """
+        if self.causal:
+            self._known.update(self._values_after(hidden, attention_mask, prefixes))
+        try:
+            yield
+        finally:
+            self._known.clear()
+
+    @torch.no_grad()
+    def _values_after(
+        self, hidden: Tensor, attention_mask: Tensor, prefixes: Sequence[Tensor]
+    ) -> Iterator[tuple[Prefix, Tensor]]:
+        """The last values (V,) after each prefix of each row."""
+        of_sources: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        causal = self._code.causal
+        assert causal is not None
+        for each in prefixes:
+            own = ~self._hold_pad(each)
+            for source, prefix in _pairs(hidden[own], attention_mask[own], each[own]):
+                if causal(torch.tensor([source]), torch.tensor([prefix])):
+                    of_sources.setdefault(source, set()).add(prefix)
+        for length in {len(source) for source in of_sources}:
+            rows = [
+                (source, prefix)
+                for source, wanted in of_sources.items() if len(source) == length
+                for prefix in _longest(wanted)
+            ]  # fmt: skip
+            most = max(len(prefix) for _, prefix in rows)
+            # What follows a prefix does not act on it.
+            filled = [[*prefix, *prefix[-1:] * (most - len(prefix))] for _, prefix in rows]
+            made = self._run(torch.tensor([source for source, _ in rows]), torch.tensor(filled))
+            for (source, prefix), values in zip(rows, self._log_probs(made), strict=True):
+                for end in range(1, len(prefix) + 1):
+                    if prefix[:end] in of_sources[source]:
+                        yield (source, prefix[:end]), values[end - 1]
+
     @torch.no_grad()
     def decode(
         self,
@@ -95,16 +156,21 @@ class OwnCodeReference:
 
         All rows of one call of the code have the same source length.
         """
-        lengths, own = attention_mask.sum(1), ~self._hold_pad(decoder_input_ids)
-        values = torch.zeros(*decoder_input_ids.shape[:2], self._width)
-        for length in lengths[own].unique().tolist():
-            rows = (lengths == length) & own
-            found = self._run(hidden[rows, :length], decoder_input_ids[rows])
-            values[rows] = self._log_probs(found)
-        if not own.all():
-            source, mask = hidden[~own], attention_mask[~own]
+        lengths, holds_pad = attention_mask.sum(1), self._hold_pad(decoder_input_ids)
+        values, left = torch.zeros(*decoder_input_ids.shape[:2], self._width), ~holds_pad
+        if last_only and self._known:
+            rows = _pairs(hidden, attention_mask, decoder_input_ids)
+            for row, pair in enumerate(rows):
+                if pair in self._known:
+                    values[row, -1], left[row] = self._known[pair], False
+        for length in lengths[left].unique().tolist():
+            alike = (lengths == length) & left
+            found = self._run(hidden[alike, :length], decoder_input_ids[alike])
+            values[alike] = self._log_probs(found)
+        if holds_pad.any():
+            source, mask = hidden[holds_pad], attention_mask[holds_pad]
             memory = self._modules.encode(source, mask)
-            values[~own] = self._modules.decode(memory, mask, decoder_input_ids[~own])
+            values[holds_pad] = self._modules.decode(memory, mask, decoder_input_ids[holds_pad])
         if self._config.has_embeddings:
             values = values.log_softmax(-1)
         return values[:, -1:] if last_only else values
@@ -143,6 +209,19 @@ class OwnCodeReference:
 
     def _problem(self, text: str | Message) -> ConfigError:
         return ConfigError(Message(Problem(self._code.option, Message(f"{self.title} ", text))))
+
+
+def _pairs(source: Tensor, mask: Tensor, target: Tensor) -> Iterator[Prefix]:
+    """The source ids and the decoder ids of each row."""
+    lengths = mask.sum(1).tolist()
+    for ids, length, prefix in zip(source.tolist(), lengths, target.tolist(), strict=True):
+        yield tuple(ids[:length]), tuple(prefix)
+
+
+def _longest(prefixes: Set[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those that no other one continues."""
+    continued = {each[:end] for each in prefixes for end in range(1, len(each))}
+    return sorted(prefixes - continued)
 
 
 def probe_inputs(config: TransformerConfig) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,12 @@
 """Finding the tokenizers of a Hugging Face folder by its model type and its files."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import Message, Option, TokenizerError, shown
+from tfexport.errors import CheckpointError, Message, Option, TokenizerError, shown
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.byt5 import find_byt5
 from tfexport.export.text.families.folder import ModelFolder
@@ -19,6 +18,9 @@ from tfexport.export.text.families.tokenizers_library import (
     find_installed,
     find_rebuilt,
 )
+from tfexport.model_src.checkpoint.files import CheckpointFiles
+from tfexport.model_src.checkpoint.layouts import layouts_of
+from tfexport.typing import PathLike
 
 # Names of tokenizer files. A folder with none of these files has no tokenizer.
 _FILES = (
@@ -26,29 +28,13 @@ _FILES = (
     "sentencepiece.bpe.model", "spiece.model", "vocab-src.json", "vocab-tgt.json",
     "tokenizer.model", "vocab.txt",
 )  # fmt: skip
-# Model type to tokenizer class, for folders that do not name a class.
-CLASSES = {
-    "marian": "MarianTokenizer",
-    "bart": "RobertaTokenizer",
-    "plbart": "PLBartTokenizer",
-    "mbart": "MBartTokenizer",
-    "m2m_100": "M2M100Tokenizer",
-    "pegasus": "PegasusTokenizer",
-    "blenderbot": "BlenderbotTokenizer",
-    "blenderbot-small": "BlenderbotSmallTokenizer",
-    "fsmt": "FSMTTokenizer",
-    "t5": "T5Tokenizer",
-    "mt5": "T5Tokenizer",
-    "umt5": "TokenizersBackend",
-}
-# Tokenizer classes that add a start token. The layouts of these model types expect none.
+# Those that add a start token.
 _FRAMED = ("RobertaTokenizer", "BartTokenizer", "BlenderbotTokenizer")
-_UNFRAMED_TYPES = ("t5", "mt5", "umt5")
 # Those that add tokens of languages, of which a bundle keeps the list.
 _WITH_LANGUAGES = ("NllbTokenizer", "M2M100Tokenizer", "MBartTokenizer", "MBart50Tokenizer")
 _SAMPLE = "a b"
 _AS_IT_IS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
-_FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
+FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
     "MarianTokenizer": find_marian,
     "M2M100Tokenizer": find_m2m100,
     "PLBartTokenizer": find_plbart,
@@ -60,24 +46,25 @@ _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
 }
 
 
-def find_in_folder(folder: Path, by_model: bool = False) -> ModelTokenizers | None:
+def find_in_folder(folder: PathLike, by_model: bool = False) -> ModelTokenizers | None:
     """Find the tokenizers in a checkpoint's folder, if its config.json names a known model type.
 
     Args:
-        folder: of the checkpoint.
+        folder: of the checkpoint, or the path of its file.
         by_model: whether the folder's SentencePiece model splits text, with all of its rules.
 
     Raises:
         TokenizerError: see ``find_model_tokenizers``.
     """
+    files = CheckpointFiles.of(folder)
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = files.config
+    except CheckpointError:
         return None  # reading the checkpoint reports the problem
-    model_type = config.get("model_type") if isinstance(config, dict) else None
+    model_type = config.get("model_type")
     if not isinstance(model_type, str):
         return None
-    return find_model_tokenizers(folder, model_type, config, by_model)
+    return find_model_tokenizers(files.folder, model_type, config, by_model)
 
 
 def find_model_tokenizers(
@@ -97,31 +84,34 @@ def find_model_tokenizers(
     Raises:
         TokenizerError: the files are incomplete, contradict each other, or belong to another model.
     """
-    if model_type not in CLASSES:
+    of_folders = [it for it in layouts_of({"model_type": model_type}) if it.generation is not None]
+    if not of_folders:
         return None
+    layout = of_folders[0]
     found = ModelFolder(folder, config, by_model)
     named = found.settings.get("tokenizer_class") or config.get("tokenizer_class")
     if named != "ByT5Tokenizer" and not any(map(found.has, _FILES)):
         return None
-    name = named.removesuffix("Fast") if isinstance(named, str) else CLASSES[model_type]
+    usual = layout.tokenizer_class or _AS_IT_IS[0]
+    name = named.removesuffix("Fast") if isinstance(named, str) else usual
     if name == "M2M100Tokenizer" and named is None and not found.has("vocab.json"):
         name = "NllbTokenizer"
-    if CLASSES[model_type] in _AS_IT_IS:
-        name = CLASSES[model_type]
-    if name not in _FINDERS:
+    if layout.tokenizer_class in _AS_IT_IS:
+        name = layout.tokenizer_class
+    if name not in FINDERS:
         raise TokenizerError(Message(
             f"{folder}: the tokenizer class {shown(named)} is not supported. Supported classes: "
-            f"{', '.join(sorted(_FINDERS))}. Alternatively, pass a tokenizer file, such as a "
+            f"{', '.join(sorted(FINDERS))}. Alternatively, pass a tokenizer file, such as a "
             "tokenizer.json, with ", Option("tokenizer"), ".",
         ))  # fmt: skip
-    if model_type in _UNFRAMED_TYPES and name in _FRAMED:
+    if not layout.takes_start_token and name in _FRAMED:
         raise TokenizerError(Message(
             f"{folder}: {name} adds a start token before every text, but a {model_type} checkpoint "
             "is read without one. Pass the tokenizer's file with ", Option("tokenizer"),
             " and set the special tokens around a text with ",
             Option("settings", ["bos_id=…", "start_id=…", "add_source_bos=true"]), ".",
         ))  # fmt: skip
-    tokenizers = _FINDERS[name](found)
+    tokenizers = FINDERS[name](found)
     _check_end(found, tokenizers)
     return tokenizers
 
@@ -173,10 +163,10 @@ def find_installed_tokenizer(
         )) from None  # fmt: skip
     name = type(made).__name__.removesuffix("Fast")
     if name in _WITH_LANGUAGES:
-        of_layouts = _FINDERS[name](found)
+        of_layouts = FINDERS[name](found)
         return InstalledTokenizer(of_layouts, (), (made.eos_token_id,))
     if name == "ByT5Tokenizer":
-        return InstalledTokenizer(_FINDERS[name](found), (), (made.eos_token_id,))
+        return InstalledTokenizer(FINDERS[name](found), (), (made.eos_token_id,))
     backend = getattr(made, "backend_tokenizer", None)
     if backend is None:
         raise TokenizerError(Message(

@@ -311,6 +311,22 @@ def check_reproduced(
             "for which onnxruntime-extensions has no operator. Ship the tokenizer with a "
             "graph of ids instead."
         )
+    if problems := _differences(tokenizers, config, samples):
+        subject = tokenizers.content("source").subject
+        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
+        raise TokenizerError(
+            join_problems(
+                f"{subject}: onnxruntime-extensions does not reproduce it",
+                [*problems[:5], *more],
+                "Ship the tokenizer with a graph of ids instead.",
+            )
+        )
+
+
+def _differences(
+    tokenizers: TokenizerFiles, config: TransformerConfig, samples: Iterable[str]
+) -> list[str]:
+    """The texts and rows of ids that the operators encode or decode otherwise."""
     source, target = tokenizers.load(config)
     head = text_in(tokenizers.content("source"), config)
     tail = text_out(tokenizers.content("target"), config)
@@ -337,16 +353,7 @@ def check_reproduced(
         (written,) = decode.run(None, {"rows": ids})
         if written[0] != wanted:
             problems.append(f"{row[:12]} becomes {written[0]!r} instead of {wanted!r}")
-    if problems:
-        subject = tokenizers.content("source").subject
-        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
-        raise TokenizerError(
-            join_problems(
-                f"{subject}: onnxruntime-extensions does not reproduce it",
-                [*problems[:5], *more],
-                "Ship the tokenizer with a graph of ids instead.",
-            )
-        )
+    return problems
 
 
 def add_text(

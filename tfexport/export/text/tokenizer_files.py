@@ -31,6 +31,7 @@ from tfexport.export.text.vocabularies import (
 )
 from tfexport.file_access import describe_substitute
 from tfexport.languages import Languages
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.codec import without_own_end
 from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, check_size, load_tokenizer
@@ -243,7 +244,7 @@ def choose_tokenizers(
     both: PathLike | None = None,
     source: PathLike | None = None,
     target: PathLike | None = None,
-    folder: Path | None = None,
+    folder: PathLike | None = None,
     splits: Splits | None = None,
 ) -> TokenizerFiles:
     """Choose the tokenizers of a model: given ones, or one that is in the checkpoint's folder.
@@ -255,7 +256,7 @@ def choose_tokenizers(
         both: the tokenizer of both sides.
         source: the tokenizer of the source, together with ``target``.
         target: the tokenizer of the target, together with ``source``.
-        folder: a folder to search if no tokenizer is given, or one of its own.
+        folder: that of a checkpoint, to search if no tokenizer is given, or one of its own.
         splits: the splitting rules of word vocabularies.
 
     Raises:
@@ -271,12 +272,13 @@ def choose_tokenizers(
         both, source, target = source, None, None
     if source is not None and target is not None:
         return TokenizerFiles(Path(source), Path(target), *by_side)
-    by_model = folder is not None and both is not None and _is_model_of(Path(both), folder)
-    if folder is not None and (both is None or by_model):
-        model = find_in_folder(folder, by_model)
+    files = None if folder is None else CheckpointFiles.of(folder)
+    by_model = files is not None and both is not None and _is_model_of(Path(both), files.folder)
+    if files is not None and (both is None or by_model):
+        model = find_in_folder(files, by_model)
         if model is not None and not any(by_side):
             return TokenizerFiles(model=model)
-        usual = (folder / name for name in _USUAL_NAMES if (folder / name).is_file())
+        usual = (files.folder / name for name in _USUAL_NAMES if (files.folder / name).is_file())
         both = next(usual, None) if both is None else both
     if both is not None:
         return TokenizerFiles(Path(both), Path(both), *by_side)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tfexport.bundle import SpecialIds
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems, shown
 from tfexport.model_src.attention import Attention
-from tfexport.model_src.build import build_transformer
+from tfexport.model_src.build import build_transformer, with_attention
 from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
@@ -355,6 +355,9 @@ class Checkpoint:
     module: nn.Module | None = field(default=None, repr=False, compare=False)
     reference: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
     generation: Generation | None = None
+    _models: dict[type[Attention], Transformer] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def special_ids(self) -> SpecialIds:
@@ -422,6 +425,18 @@ class Checkpoint:
         # Strict: a weight that is neither in the file nor computed would keep random values.
         model.load_state_dict({**{name: drawn[name] for name in computed}, **self.weights})
         return model.eval().requires_grad_(False)
+
+    def model(self, attention_class: type[Attention] = Attention) -> Transformer:
+        """The model of ``build``, built once: those of all classes have the same parameters.
+
+        It is not to be changed.
+        """
+        models = self._models
+        if Attention not in models:
+            models[Attention] = self.build()
+        if attention_class not in models:
+            models[attention_class] = with_attention(models[Attention], attention_class)
+        return models[attention_class]
 
 
 @dataclass(frozen=True)

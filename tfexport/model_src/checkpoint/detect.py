@@ -8,7 +8,8 @@ from typing import Any
 from tfexport.errors import CheckpointError, Message, Option, join_some
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS, layouts_of
-from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE, renamed_layout
+from tfexport.model_src.checkpoint.layouts.native import LAYOUT as NATIVE
+from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, renamed_layout
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import (
     MODULE,

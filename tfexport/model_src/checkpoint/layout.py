@@ -60,11 +60,13 @@ class Layout:
             None if it has no such files.
         reads_texts: its models read texts of several sentences, for example to summarise them, or
             texts with a task in front.
-        reference: its original mathematics, which exports are compared with: a name in
-            ``tfexport.export.reference.ORIGINALS``, or a dotted module with an ``ORIGINAL``. None
-            if there is none.
+        tokenizer_class: the class of the tokenizer of a folder that names none; without it a
+            tokenizer.json is read as it is.
+        takes_start_token: whether a tokenizer may put a start token before every text.
+        reference: its original mathematics, which exports are compared with where no other code
+            judges: the dotted name of a module with an ``ORIGINAL``, or ``module:NAME``. None if
+            there is none.
         no_reference: the reason why there is none.
-        precedence: if several layouts know equally many keys, the one with the highest is used.
     """
 
     name: str
@@ -78,9 +80,10 @@ class Layout:
     prepare: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Prepared] = unprepared
     generation: Callable[[Mapping[str, Any], Mapping[str, Any]], Generation] | None = None
     reads_texts: bool = False
+    tokenizer_class: str = ""
+    takes_start_token: bool = True
     reference: str | None = None
     no_reference: str = "tfexport has no original of this layout to run"
-    precedence: int = 0
 
     def recognises(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is of this layout's own kind."""

@@ -4,12 +4,12 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems, shown
-from tfexport.file_access import describe_substitute, open_file
+from tfexport.file_access import describe_content, open_file
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.unsupported import describe_config, is_ours
 from tfexport.model_src.config import FRAMING, config_keys, read_framing, unknown_keys
@@ -44,9 +44,11 @@ class Overrides:
 
     Attributes:
         layers: origin and values of each source; later ones win.
+        own_config: the values of the last source that is of the layout's own kind; empty without.
     """
 
     layers: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    own_config: Mapping[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def values(self) -> dict[str, Any]:
@@ -83,10 +85,11 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
     layers: list[tuple[str, Mapping[str, Any]]] = []
     notes: list[Text] = []
     problems: list[Text] = []
+    own_config: Mapping[str, Any] = {}
     for source in sources:
         given: Mapping[str, Any] = source.values
         if layout.recognises(given):
-            given = layout.read_config(given)
+            own_config, given = given, layout.read_config(given)
         elif source.optional and not is_ours(given):
             notes.append(_skipped(source))
             continue
@@ -103,7 +106,7 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
         layers.append((source.origin, _config_values(given)))
     if problems:
         raise ConfigError(join_problems("config", problems))
-    return Overrides(tuple(layers)), notes
+    return Overrides(tuple(layers), own_config), notes
 
 
 def _config_values(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +174,7 @@ def read_json(path: Path) -> dict[str, Any]:
             content = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
-    if (other := describe_substitute(path)) is not None:
+    if (other := describe_content(content)) is not None:
         raise CheckpointError(f"{path}: {other}")
     return parse_config(content, str(path))
 

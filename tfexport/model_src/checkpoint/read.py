@@ -21,7 +21,7 @@ from tfexport.model_src.checkpoint.checkpoint import (
     stated_values,
 )
 from tfexport.model_src.checkpoint.detect import Detected, detect_layout
-from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.layouts import native, require_layout_name
@@ -185,14 +185,15 @@ def examine_checkpoint(
     rename: Rename | None = None,
 ) -> Examination:
     """``load_checkpoint``, with the problems of weights and config as data."""
-    with with_lines(Path(path)):
-        raw = load_state_dict(Path(path))
+    files = CheckpointFiles.of(path)
+    with with_lines(files.path):
+        raw = load_state_dict(files)
     sources = [Source(raw.config_name, raw.config, optional=True)] if raw.config else []
     if native.METADATA_KEY in raw.metadata:
         sources.append(Source(raw.path.name, native.read_metadata(raw.metadata, raw.path)))
-    config_file = raw.path.with_name("config.json")
-    if config_file.is_file():
-        sources.append(Source(config_file.name, read_json(config_file), config_file, optional=True))
+    if files.config:
+        config_file = raw.path.with_name("config.json")
+        sources.append(Source(config_file.name, files.config, config_file, optional=True))
     if isinstance(config, Mapping):
         sources.append(Source("config", config))
     elif config is not None:
@@ -201,10 +202,10 @@ def examine_checkpoint(
     sources += [table_source(rename)] if rename is not None else []
     with with_lines(raw.path, raw.inside):
         found = examine(raw, sources, layout, require, defaults)
-    decoding = raw.path.with_name(GENERATION_FILE)
-    if not (found.checkpoint.own_config and decoding.is_file()):
+    if not found.checkpoint.own_config:
         return found
-    checkpoint = dataclasses.replace(found.checkpoint, generation_config=read_json(decoding))
+    decoding = files.generation_config or {}
+    checkpoint = dataclasses.replace(found.checkpoint, generation_config=decoding)
     return dataclasses.replace(found, checkpoint=checkpoint)
 
 
@@ -219,8 +220,8 @@ def examine(
     names, detected = _find_layout(raw, sources, layout_name)
     layout, defaults = detected.layout, defaults or {}
     overrides, skipped = read_overrides(sources, layout)
+    own = overrides.own_config
     tensors = {name: raw.tensors[key] for key in raw.tensors if (name := names[key]) is not None}
-    own = next((it.values for it in reversed(sources) if layout.recognises(it.values)), {})
     prepared = layout.prepare({name: upcast(it) for name, it in tensors.items()}, own)
     converted = convert_weights(layout.table, prepared.tensors)
     weights, read = converted.weights, _keys_read(prepared, converted.key_report, tensors)

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from tfexport.errors import ConfigError, Message, Option, join_problems
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.layouts import native
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Source, parse_settings, read_json
 from tfexport.model_src.checkpoint.read import examine, load_checkpoint
 from tfexport.model_src.checkpoint.rename_tables import Rename, table_source
 from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
 from tfexport.model_src.checkpoint.unsupported import with_lines
-from tfexport.model_src.checkpoint.weight_files import find_file
 from tfexport.model_src.transformer import Transformer
 
 _ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu", F.silu: "silu"}
@@ -45,7 +45,7 @@ def checkpoint_of(
     """
     name = type(model).__name__
     if isinstance(model, Transformer):
-        values, layout = model.config.to_dict(), native.NATIVE.name
+        values, layout = model.config.to_dict(), native.LAYOUT.name
     else:
         values = _read_module(model, name)
     own = _own_config(model)
@@ -213,14 +213,9 @@ class ReadOptions:
             )
 
 
-def folder_of(checkpoint: CheckpointLike) -> Path | None:
-    """The folder of a checkpoint, where its tokenizer is looked for; None for a module.
-
-    Raises:
-        CheckpointError: there is no such file, or the folder holds none or several.
-    """
+def files_of(checkpoint: CheckpointLike) -> CheckpointFiles | None:
+    """The files of a checkpoint, among which its tokenizer is looked for; None for a module."""
     if isinstance(checkpoint, nn.Module):
         return None
-    if isinstance(checkpoint, Checkpoint):
-        return None if checkpoint.path is None else checkpoint.path.parent
-    return find_file(Path(checkpoint)).parent
+    path = checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
+    return None if path is None else CheckpointFiles.of(path)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfexport.bundle import is_bundle
+from tfexport.bundle import MANIFEST, is_bundle
 from tfexport.errors import CheckpointError, ConfigError, Message, join_some
 from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
@@ -235,9 +235,9 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
         folder: the folder with the model's files.
         weights: whether it holds weights of PyTorch; then only adapters matter.
     """
-    if is_bundle(folder):
-        return _BUNDLE
     names = sorted(path.name for path in folder.iterdir())
+    if MANIFEST in names and is_bundle(folder):
+        return _BUNDLE
     if adapters := [name for name in _ADAPTER_FILES if name in names]:
         how = "in addition to its weights" if weights else "alone"
         return (

@@ -17,11 +17,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
-from tfexport.file_access import describe_substitute, open_file, refuse_name
+from tfexport.file_access import HEAD, describe_content, open_file, refuse_name
 from tfexport.gc_pause import no_collecting
-from tfexport.marian_binary import describe_marian_file, describe_marian_folder
+from tfexport.marian_binary import describe_marian
 from tfexport.model_src.checkpoint import pickle_checks, toolkit_files
-from tfexport.model_src.checkpoint.layouts import layouts_of
+from tfexport.model_src.checkpoint.files import CheckpointFiles
 from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.model_src.checkpoint.pickle_files import (
     MAX_INSTRUCTIONS,
@@ -42,18 +42,10 @@ from tfexport.model_src.checkpoint.state_dict import (
     require_mapping,
 )
 from tfexport.model_src.checkpoint.toolkit_files import with_toolkit_options
-from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
-from tfexport.model_src.checkpoint.unsupported import (
-    describe_config,
-    describe_form_of_file,
-    describe_form_of_folder,
-    describe_names,
-)
+from tfexport.model_src.checkpoint.toolkit_pickles import read_toolkit
+from tfexport.model_src.checkpoint.unsupported import describe_form_of_file, describe_names
+from tfexport.typing import PathLike
 
-# Large checkpoints of Hugging Face: an index, and several files.
-
-
-INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_SHARDS = 1024
 
 
@@ -121,90 +113,26 @@ def _is_plain_name(name: str) -> bool:
     return name not in ("", "..") and Path(name).name == name and not {"\\", "\0"} & {*name}
 
 
-FILE_NAMES = (
-    "model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin", *INDEX_NAMES,
-    *TOOLKIT_NAMES,
-)  # fmt: skip
-# Hugging Face folders may hold the same weights in several forms; its own order of preference.
-_HUGGING_FACE = ("model.safetensors", INDEX_NAMES[0], "pytorch_model.bin", INDEX_NAMES[1])
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _MAX_HEADER_BYTES = 2**24
 
 
-def find_file(path: str | Path) -> Path:
-    """Find the checkpoint file: the path itself, or the one inside a folder.
-
-    In a folder of Hugging Face, which may hold the same weights in several files, it is the one
-    that ``transformers`` would take.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise CheckpointError(f"{path}: {describe_substitute(path) or 'no such file or folder.'}")
-    if not path.is_dir():
-        return path
-    found = [path / name for name in FILE_NAMES if (path / name).is_file()]
-    if found and (form := describe_form_of_folder(path, weights=True)) is not None:
-        raise CheckpointError(f"{path}: {form}")
-    if not found:
-        raise CheckpointError(f"{path}: {_why_no_checkpoint(path)}")
-    if len(found) > 1 and _is_hugging_face(path):
-        found = [path / name for name in _HUGGING_FACE if path / name in found] or found
-        return found[0]
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise CheckpointError(f"{path}: holds several checkpoints: {names}. Name one of them.")
-    return found[0]
-
-
-def _why_no_checkpoint(folder: Path) -> str:
-    inside = sorted(
-        place.name
-        for place in folder.iterdir()
-        if place.is_dir() and any((place / name).is_file() for name in FILE_NAMES)
-    )
-    lost = [name for name in FILE_NAMES if (folder / name).is_symlink()]
-    return (
-        _describe_folder(folder)
-        or describe_form_of_folder(folder, weights=False)
-        or describe_marian_folder(folder)
-        or next((f"{name} is {describe_substitute(folder / name)}" for name in lost), None)
-        or f"no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
-        + (f"Name one of its folders: {join_some(inside)}." if inside else "Name the file itself.")
-    )
-
-
-def _describe_folder(folder: Path) -> str | None:
-    """Why the model of a folder without weights is not read; None if it would be."""
-    config = folder / "config.json"
-    values = read_json(config) if config.is_file() else {}
-    return None if layouts_of(values) else describe_config(values)
-
-
-def _is_hugging_face(folder: Path) -> bool:
-    config = folder / "config.json"
-    return config.is_file() and isinstance(read_json(config).get("model_type"), str)
-
-
-def load_state_dict(path: str | Path) -> StateDict:
+def load_state_dict(checkpoint: PathLike) -> StateDict:
     """Read a .safetensors file or a PyTorch pickle of tensors, or all files that an index names.
 
     Raises:
         CheckpointError: the file is missing, damaged, no checkpoint, holds other objects than
             tensors, or declares tensors that are too large for it.
     """
-    path = find_file(path)
+    path = CheckpointFiles.of(checkpoint).find_weights()
     if is_index(path):
         return load_shards(path, _load_file)
     return with_toolkit_options(_load_file(path))
 
 
 def _load_file(path: Path) -> StateDict:
-    try:
-        with open_file(path) as file:
-            head = file.read(64)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
-    other = describe_marian_file(path) or describe_substitute(path)
+    head = _read_head(path)
+    other = describe_marian(head) or describe_content(head)
     if other := other or describe_form_of_file(path, head):
         raise CheckpointError(f"{path}: {other}")
     if not head:
@@ -212,7 +140,7 @@ def _load_file(path: Path) -> StateDict:
     if path.suffix == toolkit_files.SUFFIX:
         return toolkit_files.read_marian(path)
     if path.suffix == ".safetensors":
-        return _load_safetensors(path)
+        return _load_safetensors(path, head)
     if path.suffix not in _PICKLE_SUFFIXES and not _looks_like_pickle(path, head):
         raise CheckpointError(
             f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save "
@@ -221,16 +149,24 @@ def _load_file(path: Path) -> StateDict:
     return _load_pickle(path, head)
 
 
+def _read_head(path: Path) -> bytes:
+    """The first bytes of a file, which tell its form."""
+    try:
+        with open_file(path) as file:
+            return file.read(HEAD)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
+
+
 def _looks_like_pickle(path: Path, head: bytes) -> bool:
     return head[:1] == b"\x80" or zipfile.is_zipfile(path)
 
 
-def _load_safetensors(path: Path) -> StateDict:
+def _load_safetensors(path: Path, head: bytes) -> StateDict:
     if (reason := refuse_name(path, "safetensors")) is not None:
         raise CheckpointError(f"{path}: {reason}")
     try:
-        with path.open("rb") as head:
-            (length,) = struct.unpack("<Q", head.read(8))
+        (length,) = struct.unpack("<Q", head[:8])
         if length > _MAX_HEADER_BYTES:
             raise CheckpointError(
                 f"{path}: its header claims {length} bytes, more than {_MAX_HEADER_BYTES}."
@@ -278,7 +214,8 @@ def _with_safetensors(found: StateDict) -> StateDict:
     path = found.path
     pattern = re.compile(rf"{re.escape(path.stem)}(\.\d+)?\.safetensors")
     files = sorted(it for it in path.parent.iterdir() if pattern.fullmatch(it.name))
-    tensors = {key: it for file in files for key, it in _load_safetensors(file).tensors.items()}
+    parts = [_load_safetensors(file, _read_head(file)) for file in files]
+    tensors = {key: tensor for part in parts for key, tensor in part.tensors.items()}
     if not tensors:
         raise CheckpointError(
             f"{path}: options without weights, and no {path.stem}.safetensors next to it."

@@ -5,7 +5,6 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import numpy as np
 
 from tfexport import graph_io
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, Message, join_problems, shown
+from tfexport.errors import InputError, join_problems, shown
 from tfexport.graph_io import TensorSpec
 from tfexport.module_rows import read_row
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.files.line_stream import LineResult
+from tfexport.runtime.files.line_stream import LineJob, LineResult
 from tfexport.runtime.results import TranslationResult
-from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.search import ResolvedOptions
 from tfexport.typing import PathLike
 
 Rows = list[dict[str, Any]]
@@ -151,13 +150,6 @@ def _columns(
     return columns, problems
 
 
-@dataclass(frozen=True)
-class _Job:
-    number: int
-    request: Request | None
-    problem: Message | None = None
-
-
 def decode_rows(
     engine: Engine,
     rows: Sequence[Mapping[str, Any]],
@@ -175,12 +167,12 @@ def decode_rows(
         chunk: rows that are batched together.
     """
 
-    def read() -> Iterator[_Job]:
+    def read() -> Iterator[LineJob]:
         for number, row in enumerate(rows):
             try:
-                yield _Job(number, engine.request_from(row, number, prefix, options))
+                yield LineJob(number, engine.request_from(row, number, prefix, options))
             except InputError as error:
-                yield _Job(number, None, error.message)
+                yield LineJob(number, None, error.message)
 
     for job, found in engine.decode_stream(read(), options, chunk):
         if job.problem is not None:

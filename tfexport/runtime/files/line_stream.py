@@ -85,11 +85,20 @@ def find_bad_lines(
 
 
 @dataclass(frozen=True)
-class _Job:
+class LineJob:
+    """One input line, as it is decoded.
+
+    Attributes:
+        number: the number of the line, from 1.
+        request: None for a bad line, or one with nothing to decode.
+        problem: the reason why a line is bad.
+        text: the line; empty if it is not text.
+    """
+
     number: int
-    text: str
     request: Request | None
     problem: Message | None = None
+    text: str = ""
 
 
 def _read_all(
@@ -98,7 +107,7 @@ def _read_all(
     task: "LineTask",
     prefixes: Iterable[bytes | tuple[int, ...]] | None,
     first: int,
-) -> Iterator[_Job]:
+) -> Iterator[LineJob]:
     # Extra prefixes are ignored; a line without a prefix is bad.
     given: Iterable[bytes | tuple[int, ...] | None] = (
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
@@ -113,7 +122,7 @@ def _read(
     number: int,
     task: "LineTask",
     prefix: bytes | tuple[int, ...] | None,
-) -> _Job:
+) -> LineJob:
     text, options, ids = "", task.options, task.line_format.ids
     try:
         text = read_line(line, first=number == 1)
@@ -131,8 +140,8 @@ def _read(
         required = None if ids else engine.required(text, task.terms, options)
         request = engine.request(source, number - 1, prefix, options, as_ids=ids, required=required)
     except InputError as error:
-        return _Job(number, text, None, error.message)
-    return _Job(number, text, request)
+        return LineJob(number, None, error.message, text)
+    return LineJob(number, request, text=text)
 
 
 @dataclass(frozen=True)

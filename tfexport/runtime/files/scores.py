@@ -22,20 +22,7 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
 
-
-@dataclass(frozen=True)
-class LineScore:
-    """The score of one pair of lines.
-
-    Attributes:
-        number: the number of the lines, from 1.
-        hypothesis: the target with its score; None for a bad pair.
-        problem: the reason why a pair is bad.
-    """
-
-    number: int
-    hypothesis: Hypothesis | None
-    problem: Message | None = None
+PairScore = Hypothesis | Message  # the target with its score; or why the pair is bad
 
 
 @dataclass(frozen=True)
@@ -53,14 +40,12 @@ class ScoreFormat:
     ids: bool = False
     spell: Callable[[Option], str] = field(default=str, compare=False)
 
-    def write(self, line: LineScore) -> str:
+    def write(self, score: PairScore) -> str:
         """The output line of a pair; empty for a bad one, unless it is a JSON object."""
-        if line.hypothesis is None:
-            error = None if line.problem is None else line.problem.spelled(self.spell)
-            return json.dumps({"score": None, "error": error}) if self.jsonl else ""
-        if self.jsonl:
-            return json.dumps(line.hypothesis.to_dict())
-        return f"{line.hypothesis.score:.6f}"
+        if isinstance(score, Message):
+            values = {"score": None, "error": score.spelled(self.spell)}
+            return json.dumps(values) if self.jsonl else ""
+        return json.dumps(score.to_dict()) if self.jsonl else f"{score.score:.6f}"
 
 
 def score_file(
@@ -71,7 +56,7 @@ def score_file(
     *,
     line_format: ScoreFormat = ScoreFormat(),
     force: bool = False,
-    on_result: Callable[[LineScore], object] = lambda line: None,
+    on_result: Callable[[int, PairScore], object] = lambda number, score: None,
 ) -> int:
     """Score the lines of a file as translations of the same lines of another, in constant memory.
 
@@ -82,7 +67,7 @@ def score_file(
         options: options of the scorer.
         line_format: the format of the output, and whether the input is text or ids.
         force: replace an output that exists.
-        on_result: called with every result.
+        on_result: called with the number of every pair, from 1, and its score.
 
     Returns:
         How many pairs could not be scored.
@@ -95,10 +80,11 @@ def score_file(
     with contextlib.ExitStack() as stack:
         sources, targets = (stack.enter_context(open_lines(source)) for source in pair)
         sink = stack.enter_context(_open_output(output, force))
-        for result in score_lines(scorer, sources, targets, options, ids=line_format.ids):
-            bad += result.problem is not None
-            on_result(result)
-            sink.write(line_format.write(result) + "\n")
+        scores = score_lines(scorer, sources, targets, options, ids=line_format.ids)
+        for number, score in enumerate(scores, start=1):
+            bad += isinstance(score, Message)
+            on_result(number, score)
+            sink.write(line_format.write(score) + "\n")
             sink.flush()
     return bad
 
@@ -110,8 +96,8 @@ def score_lines(
     options: ResolvedOptions,
     *,
     ids: bool = False,
-) -> Iterator[LineScore]:
-    """Score pairs of lines in their order; a bad pair has a problem."""
+) -> Iterator[PairScore]:
+    """Score pairs of lines in their order."""
     pairs = enumerate(zip_longest(sources, targets), start=1)
     while chunk := list(islice(pairs, rows_ahead(options))):
         requests: list[Request | None] = []
@@ -131,8 +117,7 @@ def score_lines(
             wanted.append(tokens)
         scored = scorer.run(requests, wanted, options)
         for (number, _), made in zip(chunk, scored, strict=True):
-            problem = problems.get(number)
-            yield LineScore(number, made if problem is None else None, problem)
+            yield problems.get(number, made)
 
 
 def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[int]:

@@ -17,7 +17,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.model.interface import Floats, Ids, Model, Run
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler.submission import Ended, Observer, Row
+from tfexport.runtime.scheduler.submission import Ended, Observer, RunningBatch, SubmissionRow
 from tfexport.runtime.search import (
     Choice,
     NextStep,
@@ -55,7 +55,7 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
     )
 
 
-def make_sequence(row: Row, observer: Observer, model: Model) -> "GreedySequence | SearchSequence":
+def make_sequence(row: SubmissionRow, observer: Observer, model: Model) -> "RowSequence":
     """Make a sequence of a row; greedy rows that the model supports need no search."""
     options = row.options
     own = ((), (options.first_token,))
@@ -66,7 +66,7 @@ def make_sequence(row: Row, observer: Observer, model: Model) -> "GreedySequence
 class _Reporter:
     """Reports the tokens of a row."""
 
-    def __init__(self, row: Row, observer: Observer) -> None:
+    def __init__(self, row: SubmissionRow, observer: Observer) -> None:
         self._submission, self._observer, self._started = row.submission, observer, False
         self.wanted = row.submission.on_step is not None
 
@@ -97,18 +97,9 @@ class Outputs(NamedTuple):
     logits: Floats
 
 
-class Kept(NamedTuple):
-    """A sequence that continues.
-
-    Attributes:
-        sequence: the sequence.
-        sources: the row of the model's batch that each next row continues.
-        tokens: the next token of each.
-    """
-
-    sequence: "GreedySequence | SearchSequence"
-    sources: list[int]
-    tokens: list[int]
+# How a sequence continues: the row of the model's batch that each of its next rows continues, and
+# the next token of each.
+Continuation = tuple[list[int], list[int]]
 
 
 class GreedySequence:
@@ -120,7 +111,7 @@ class GreedySequence:
         first: the token before the first one.
     """
 
-    def __init__(self, row: Row, observer: Observer) -> None:
+    def __init__(self, row: SubmissionRow, observer: Observer) -> None:
         options = row.options
         self.row, self.scored, self.first = row, options.return_scores, options.bos_id
         # Read at every token: local attributes are faster.
@@ -132,7 +123,7 @@ class GreedySequence:
         self._scores: list[float] = []
         self._finished = False
 
-    def take(self, indices: list[int], outputs: Outputs) -> Kept | None:
+    def take(self, indices: list[int], outputs: Outputs) -> Continuation | None:
         """Take the graph's token, or a forced one; return None after the last one.
 
         Args:
@@ -154,7 +145,7 @@ class GreedySequence:
             self._reporter.tell([Step(self.row.request.number, 0, place, token, score, last)])
         elif not place:
             self._reporter.started()
-        return None if last else Kept(self, indices, [token])
+        return None if last else (indices, [token])
 
     @property
     def left(self) -> int:
@@ -201,18 +192,18 @@ class SearchSequence:
 
     scored = True
 
-    def __init__(self, row: Row, observer: Observer) -> None:
+    def __init__(self, row: SubmissionRow, observer: Observer) -> None:
         self.row, self.first = row, row.options.bos_id
         self._reporter = _Reporter(row, observer)
         self._prefix_scores: list[float] = []
         self._choice: Choice | None = None
 
-    def take(self, indices: list[int], outputs: Outputs) -> Kept | None:
+    def take(self, indices: list[int], outputs: Outputs) -> Continuation | None:
         """Take the logits of its rows; return None after the last ones."""
         logits = outputs.logits[indices]  # (W, V), a copy, which a search may change
         prefix, place = self.row.request.prefix, len(self._prefix_scores)
         if place < len(prefix):
-            return Kept(self, indices, [self._take_of_prefix(logits, prefix[place])])
+            return indices, [self._take_of_prefix(logits, prefix[place])]
         if self._choice is None:
             request, options = self.row.request, self.row.options
             tokens = np.array([prefix], np.int64).reshape(1, -1)
@@ -227,7 +218,7 @@ class SearchSequence:
         self._reporter.tell(steps)
         if then is None:
             return None
-        return Kept(self, [indices[row] for row in then.rows], then.tokens.tolist())
+        return [indices[row] for row in then.rows], then.tokens.tolist()
 
     def _take_of_prefix(self, logits: Floats, token: int) -> int:
         first = not self._prefix_scores
@@ -245,18 +236,15 @@ class SearchSequence:
         return [dataclasses.replace(made, score=math.nan) for made in found]
 
 
+RowSequence = GreedySequence | SearchSequence
 _Places = NDArray[np.intp]
 
 
-class ContinuousBatch:
+class ContinuousBatch(RunningBatch):
     """See ``RunningBatch``; a step gives every row its next token.
 
     A sequence takes as many rows of the model's batch as its search follows, at any index.
 
-    Attributes:
-        rows: see ``RunningBatch``.
-        capacity: see ``RunningBatch``.
-        free: see ``RunningBatch``; each row reserves the most that it may need.
     """
 
     def __init__(
@@ -273,15 +261,21 @@ class ContinuousBatch:
         Raises:
             BundleError: onnxruntime cannot run the graph.
         """
+        super().__init__(capacity)
         self._wake = wake
         self._model = engine.model
         self._slots = self._model.running_rows(capacity)
-        self._observer, self.capacity = observer, capacity
+        self._observer = observer
         self._hold([])
         self._indices: list[list[int]] = []  # rows of each sequence in the model's batch
         self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next tokens
 
-    def enter(self, rows: Sequence[Row]) -> None:
+    @property
+    def free(self) -> int:
+        """See ``RunningBatch``; each row reserves the most that it may need."""
+        return self._free
+
+    def enter(self, rows: Sequence[SubmissionRow]) -> None:
         """See ``RunningBatch``."""
         sequences = [make_sequence(row, self._observer, self._model) for row in rows]
         first = self._slots.rows
@@ -299,14 +293,14 @@ class ContinuousBatch:
         scores = self._scores(best, logits) if self._scored else [math.nan] * len(best)
         outputs = Outputs(best.tolist(), scores, logits)
         ended: Ended = []
-        kept: list[Kept] = []
+        kept: list[tuple[RowSequence, Continuation]] = []
         for sequence, indices in zip(self._sequences, self._indices, strict=True):
             try:
                 then = sequence.take(indices, outputs)
                 if then is None:
                     ended.append((sequence.row, sequence.hypotheses()))
                 else:
-                    kept.append(then)
+                    kept.append((sequence, then))
             except Exception as error:  # only this row fails
                 sequence.row.submission.fail(error)
         self._continue(kept)
@@ -353,7 +347,7 @@ class ContinuousBatch:
                 row.submission.end_if_late()
             sequences = zip(self._sequences, self._indices, over, strict=True)
             self._continue([
-                Kept(sequence, indices, self._tokens[indices].tolist())
+                (sequence, (indices, self._tokens[indices].tolist()))
                 for sequence, indices, leaves in sequences
                 if not leaves
             ])  # fmt: skip
@@ -364,14 +358,14 @@ class ContinuousBatch:
         self._hold([])
         self._indices, self._tokens = [], np.zeros(0, np.int64)
 
-    def _hold(self, sequences: list[GreedySequence | SearchSequence]) -> None:
-        self._sequences, self.rows = sequences, list[Row]()
-        self._scored, self.free = False, self.capacity
+    def _hold(self, sequences: list[RowSequence]) -> None:
+        self._sequences, self.rows = sequences, list[SubmissionRow]()
+        self._scored, self._free = False, self.capacity
         plain = [sequence for sequence in sequences if isinstance(sequence, GreedySequence)]
         for sequence in sequences:
             self.rows.append(sequence.row)
             self._scored |= sequence.scored
-            self.free -= sequence.row.options.width
+            self._free -= sequence.row.options.width
         # Rows whose next tokens need nothing of Python.
         self._plain = plain if len(plain) == len(sequences) and not self._scored else []
 
@@ -398,10 +392,11 @@ class ContinuousBatch:
         found: list[float] = scores.tolist()
         return found
 
-    def _continue(self, kept: Sequence[Kept]) -> None:
+    def _continue(self, kept: Sequence[tuple[RowSequence, Continuation]]) -> None:
         """Keep some sequences, and move rows whose index changes."""
-        sequences, followed, given = map(list, zip(*kept, strict=True)) if kept else ([], [], [])
-        sources, tokens = list(chain(*followed)), list(chain(*given))
+        followed = [sources for _, (sources, _) in kept]
+        sources = list(chain(*followed))
+        tokens = list(chain(*(tokens for _, (_, tokens) in kept)))
         if followed == self._indices:  # true in most steps
             self._tokens[sources] = tokens
             return
@@ -410,7 +405,7 @@ class ContinuousBatch:
         rows[indices], self._tokens[indices] = sources, tokens
         self._slots.select(rows)
         settled = iter(indices.tolist())
-        self._hold(sequences)
+        self._hold([sequence for sequence, _ in kept])
         self._indices = [list(islice(settled, len(rows))) for rows in followed]
 
 

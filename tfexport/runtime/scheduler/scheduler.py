@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,9 @@ from tfexport.runtime.scheduler.sounds import ONE_WINDOW, SoundBatch, SoundReque
 from tfexport.runtime.scheduler.submission import (
     Ended,
     Observer,
-    Row,
+    RunningBatch,
     Submission,
+    SubmissionRow,
     WaitingRows,
 )
 from tfexport.runtime.search import Request, ResolvedOptions
@@ -220,34 +220,6 @@ def _why_not(engine: Engine) -> str:
     return ""
 
 
-class RunningBatch(Protocol):
-    """Rows that are decoded together, by one thread."""
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """The number of rows in the batch."""
-
-    @property
-    def free(self) -> int:
-        """Free rows of the model's batch."""
-
-    @property
-    def capacity(self) -> int:
-        """Rows of the model's batch, free or not."""
-
-    def enter(self, rows: Sequence[Row]) -> None:
-        """Add rows, which together need no more than ``free``; if it fails, none is added."""
-
-    def step(self) -> Ended:
-        """Continue all rows; remove and return those that have ended."""
-
-    def leave(self) -> None:
-        """Remove rows whose submission has ended; late submissions fail."""
-
-    def clear(self) -> None:
-        """Remove and return all rows."""
-
-
 class BatchWorkers:
     """The worker threads, and the queue that they share.
 
@@ -408,7 +380,7 @@ class BatchWorkers:
                 self._running[worker] = 0
                 self._changed.notify_all()
                 return False
-            rows: list[Row] = []
+            rows: list[SubmissionRow] = []
             if self._waiting.rows:
                 room = self._room(batch, time.monotonic() - self._entered[worker])
                 rows = self._waiting.take(
@@ -453,7 +425,7 @@ class BatchWorkers:
         return max(1, -(-(self._waiting.rows + self.running) // workers) - self._running[worker])
 
 
-def _enter(batch: RunningBatch, rows: Sequence[Row]) -> None:
+def _enter(batch: RunningBatch, rows: Sequence[SubmissionRow]) -> None:
     """Add rows; one that the model refuses fails alone."""
     try:
         batch.enter(rows)

@@ -8,7 +8,13 @@ from functools import partial
 from tfexport.runtime.model.abandoned import AbandonedError
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler.submission import Ended, ListedRows, Observer, Row, any_awaited
+from tfexport.runtime.scheduler.submission import (
+    Ended,
+    Observer,
+    RunningBatch,
+    SubmissionRow,
+    any_awaited,
+)
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.speech.transcriber import Sound, Transcriber
 from tfexport.runtime.speech.transcription import Segment
@@ -41,7 +47,7 @@ class SoundRequest(Request):
         return -(-self.sound.frames // self.transcriber.window_frames)
 
 
-class SoundBatch(ListedRows):
+class SoundBatch(RunningBatch):
     """See ``RunningBatch``; a step decodes a window of each row, which is a sound.
 
     A row ends with its sound. Others enter between two steps.
@@ -51,7 +57,7 @@ class SoundBatch(ListedRows):
         super().__init__(min(capacity, MOST_WINDOWS))
         self._observer = observer
 
-    def enter(self, rows: Sequence[Row]) -> None:
+    def enter(self, rows: Sequence[SubmissionRow]) -> None:
         """See ``RunningBatch``; the languages of sounds are found."""
         for transcriber, group in _groups(rows):
             transcriber.begin([_asked(row).sound for row in group])
@@ -59,13 +65,13 @@ class SoundBatch(ListedRows):
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
-        for transcriber, group in _groups(self._rows):
+        for transcriber, group in _groups(self.rows):
             self._step(transcriber, group)
-        ended = [row for row in self._rows if _asked(row).sound.ended]
+        ended = [row for row in self.rows if _asked(row).sound.ended]
         self._remove(ended)
         return [(row, [_hypothesis(_asked(row).sound)]) for row in ended]
 
-    def _step(self, transcriber: Transcriber, rows: Sequence[Row]) -> None:
+    def _step(self, transcriber: Transcriber, rows: Sequence[SubmissionRow]) -> None:
         sounds, going = [_asked(row).sound for row in rows], partial(any_awaited, rows)
         first = [sound for sound in sounds if not sound.seek]
         made = [len(sound.segments) for sound in sounds]
@@ -89,26 +95,26 @@ class SoundBatch(ListedRows):
                 self._observer.first_token(now - row.submission.submitted)
             _tell(row, sound.segments[before:])
 
-    def _remove(self, rows: Sequence[Row]) -> None:
+    def _remove(self, rows: Sequence[SubmissionRow]) -> None:
         gone = set(map(id, rows))
-        self._rows = [row for row in self._rows if id(row) not in gone]
+        self.rows = [row for row in self.rows if id(row) not in gone]
 
 
-def _groups(rows: Sequence[Row]) -> list[tuple[Transcriber, list[Row]]]:
+def _groups(rows: Sequence[SubmissionRow]) -> list[tuple[Transcriber, list[SubmissionRow]]]:
     """Rows by their transcribers, in the order of the first of each."""
-    found: dict[int, tuple[Transcriber, list[Row]]] = {}
+    found: dict[int, tuple[Transcriber, list[SubmissionRow]]] = {}
     for row in rows:
         transcriber = _asked(row).transcriber
         found.setdefault(id(transcriber), (transcriber, []))[1].append(row)
     return [*found.values()]
 
 
-def _asked(row: Row) -> SoundRequest:
+def _asked(row: SubmissionRow) -> SoundRequest:
     assert isinstance(row.request, SoundRequest)
     return row.request
 
 
-def _tell(row: Row, segments: Sequence[Segment]) -> None:
+def _tell(row: SubmissionRow, segments: Sequence[Segment]) -> None:
     """Call the row's callback, whose error fails this row only."""
     told = _asked(row).on_segments
     if told is None or not segments or row.submission.future.done():

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -39,7 +40,9 @@ class Submission:
         self.future: Future[Hypotheses] = Future()
         self.submitted = time.monotonic()
         self._found: Hypotheses = [[Hypothesis([], 0.0)] for _ in requests]
-        rows = [Row(self, place, row) for place, row in enumerate(requests) if row is not None]
+        rows = [
+            SubmissionRow(self, place, row) for place, row in enumerate(requests) if row is not None
+        ]
         self.waiting, self._left = rows[::-1], len(rows)
         self._ending = threading.Lock()  # its rows may end in several threads
         if not rows:
@@ -88,7 +91,7 @@ class Submission:
             settle(outcome)
 
 
-class Row:
+class SubmissionRow:
     """One row of a submission.
 
     Attributes:
@@ -103,48 +106,47 @@ class Row:
         self.options = submission.options
 
 
-Ended = list[tuple[Row, list[Hypothesis]]]  # rows with their hypotheses
+Ended = list[tuple[SubmissionRow, list[Hypothesis]]]  # rows with their hypotheses
 
 
-def any_awaited(rows: Sequence[Row]) -> bool:
+def any_awaited(rows: Sequence[SubmissionRow]) -> bool:
     """Whether somebody still waits for one of the rows; late submissions fail."""
     over = [row.submission.end_if_late() for row in rows]
     return not all(over)
 
 
-class ListedRows:
-    """The rows of a ``RunningBatch`` that has no slots in the model; the base of such batches."""
+class RunningBatch(ABC):
+    """Rows that are decoded together, by one thread.
+
+    Attributes:
+        rows: the rows in the batch.
+        capacity: rows of the model's batch, free or not.
+    """
 
     def __init__(self, capacity: int) -> None:
         """Start without rows; ``capacity`` is the most."""
-        self._capacity, self._rows = capacity, list[Row]()
-
-    @property
-    def rows(self) -> Sequence[Row]:
-        """See ``RunningBatch``."""
-        return self._rows
-
-    @property
-    def capacity(self) -> int:
-        """See ``RunningBatch``."""
-        return self._capacity
+        self.capacity, self.rows = capacity, list[SubmissionRow]()
 
     @property
     def free(self) -> int:
-        """See ``RunningBatch``."""
-        return self._capacity - len(self._rows)
+        """Free rows of the model's batch."""
+        return self.capacity - len(self.rows)
 
-    def enter(self, rows: Sequence[Row]) -> None:
-        """See ``RunningBatch``."""
-        self._rows.extend(rows)
+    def enter(self, rows: Sequence[SubmissionRow]) -> None:
+        """Add rows, which together need no more than ``free``; if it fails, none is added."""
+        self.rows.extend(rows)
+
+    @abstractmethod
+    def step(self) -> Ended:
+        """Continue all rows; remove and return those that have ended."""
 
     def leave(self) -> None:
-        """See ``RunningBatch``."""
-        self._rows = [row for row in self._rows if not row.submission.end_if_late()]
+        """Remove rows whose submission has ended; late submissions fail."""
+        self.rows = [row for row in self.rows if not row.submission.end_if_late()]
 
     def clear(self) -> None:
-        """See ``RunningBatch``."""
-        self._rows = []
+        """Remove all rows."""
+        self.rows = []
 
 
 class WaitingRows:
@@ -168,7 +170,7 @@ class WaitingRows:
         self._turns.append(submission)
         self.rows += len(submission.waiting)
 
-    def take(self, width: int, most: int, count: int, alone: bool = False) -> list[Row]:
+    def take(self, width: int, most: int, count: int, alone: bool = False) -> list[SubmissionRow]:
         """Remove and return the next rows to start.
 
         Args:
@@ -178,7 +180,7 @@ class WaitingRows:
             count: the most rows.
             alone: whether nothing else is decoded, so that the first row may have any width.
         """
-        taken: list[Row] = []
+        taken: list[SubmissionRow] = []
         while self._turns:
             submission = self._turns[0]
             if submission.is_over():
@@ -209,7 +211,7 @@ class WaitingRows:
         self.rows -= len(submission.waiting)
         self.over.append(submission)
 
-    def take_all(self) -> list[Row]:
+    def take_all(self) -> list[SubmissionRow]:
         """Remove and return all rows."""
         taken = [row for submission in self._turns for row in submission.waiting]
         self._turns.clear()

@@ -84,18 +84,12 @@ def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
     return len(given) / len(zlib.compress(given))
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of a window's tokens, with its times in seconds."""
-
-    start: float
-    end: float
-    tokens: tuple[int, ...]
+Part = tuple[float, float, tuple[int, ...]]  # when it starts and ends, in seconds; its tokens
 
 
 def split_window(
     tokens: Sequence[int], seek: int, frames: int, begin: int
-) -> tuple[list[Piece], int]:
+) -> tuple[list[Part], int]:
     """Split the tokens of a window at pairs of timestamps.
 
     Args:
@@ -113,23 +107,22 @@ def split_window(
     single = stamps[-2:] == [False, True]
     cuts = [i + 1 for i in range(len(stamps) - 1) if stamps[i] and stamps[i + 1]]
     if not cuts:
-        return [
-            Piece(offset, offset + _end(tokens, frames, begin) * TOKEN_SECONDS, (*tokens,))
-        ], frames
+        end = offset + _end(tokens, frames, begin) * TOKEN_SECONDS
+        return [(offset, end, (*tokens,))], frames
     if single:
         cuts.append(len(tokens))
     else:
         cuts[-1] += 1  # both of the last pair: a mark that the part is not the end
-    pieces, start = [], 0
+    parts, start = list[Part](), 0
     for cut in cuts:
-        part = tuple(tokens[start:cut])
-        last = part[-1] if single or cut != cuts[-1] else part[-2]
-        begins, ends = (offset + (stamp - begin) * TOKEN_SECONDS for stamp in (part[0], last))
-        pieces.append(Piece(begins, ends, part))
+        inside = tuple(tokens[start:cut])
+        last = inside[-1] if single or cut != cuts[-1] else inside[-2]
+        begins, ends = (offset + (stamp - begin) * TOKEN_SECONDS for stamp in (inside[0], last))
+        parts.append((begins, ends, inside))
         start = cut
     if single:
-        return pieces, frames
-    return pieces, (tokens[start - 2] - begin) * STRIDE
+        return parts, frames
+    return parts, (tokens[start - 2] - begin) * STRIDE
 
 
 def _end(tokens: Sequence[int], frames: int, begin: int) -> int:

@@ -29,15 +29,14 @@ from tfexport.runtime.media.sound_features import LogMel
 from tfexport.runtime.speech.rules import split_window
 from tfexport.runtime.speech.transcription import (
     SUBJECT,
-    Failed,
     Segment,
     Transcription,
     TranscriptionOptions,
     Word,
 )
 from tfexport.runtime.speech.windows import (
-    Decoded,
     Window,
+    WindowResult,
     decode_windows,
     detect_languages,
     encode_windows,
@@ -163,9 +162,9 @@ class Transcriber:
         """
         found = [*self.stream(sounds)]
         problems = [
-            Message(f"sound {result.number}: ", result.error.message)
-            for result in found
-            if isinstance(result, Failed)
+            Message(f"sound {number}: ", result.message)
+            for number, result in enumerate(found)
+            if isinstance(result, InputError)
         ]
         if problems:
             raise InputError(join_problems(SUBJECT, problems))
@@ -210,7 +209,7 @@ class Transcriber:
 
     def stream(
         self, sounds: Iterable[Any], heard: Callable[[int, float, float], None] | None = None
-    ) -> Iterator[Transcription | Failed]:
+    ) -> Iterator[Transcription | InputError]:
         """Transcribe any number of sounds, and give the results in their order.
 
         Windows of ``batch_size`` sounds are decoded together. The error of a sound is its result.
@@ -221,7 +220,7 @@ class Transcriber:
                 of its seconds have been, and its duration; called after every window.
         """
         waiting, running = enumerate(sounds), list[Sound]()
-        done: dict[int, Transcription | Failed] = {}
+        done: dict[int, Transcription | InputError] = {}
         following, more = 0, True
         while more or running:
             entered = list[Sound]()
@@ -233,12 +232,12 @@ class Transcriber:
                 try:
                     entered.append(self.enter(number, *self.features(given)))
                 except InputError as error:
-                    done[number] = Failed(error, number)
+                    done[number] = error
             self.begin(entered)
             running += entered
             for sound, problem in self.step(running):
                 running.remove(sound)
-                done[sound.number] = Failed(problem, sound.number)
+                done[sound.number] = problem
             if heard is not None and running:
                 first = running[0]
                 seconds = min(first.seek * FRAME_SECONDS, first.duration)
@@ -322,7 +321,7 @@ class Transcriber:
                 windows[id(sound)] = self._window(sound, encoded)
             except InputError as error:
                 failed.append((sound, error))
-        found: dict[int, Decoded] = {}
+        found: dict[int, WindowResult] = {}
         ready = [sound for sound in sounds if id(sound) in windows]
         pending = ready
         for temperature in self._options.temperatures:
@@ -380,30 +379,30 @@ class Transcriber:
             return [*previous, *prompt, *sound.given]
         return sound.given
 
-    def _add(self, sound: Sound, window: Window, found: Decoded) -> None:
+    def _add(self, sound: Sound, window: Window, found: WindowResult) -> None:
         """Add the segments of a window, and go on to the next one."""
         frames = min(sound.frames - sound.seek, self.window_frames)
         if found.is_silence(self._options):
             sound.seek += frames
             return
-        pieces, further = split_window(
+        parts, further = split_window(
             found.tokens, sound.seek, frames, self._speech.first_timestamp
         )
         times, place = self._times(sound, window, found), 0
-        for piece in pieces:
-            sound.texts.append(piece.tokens)
+        for start, end, tokens in parts:
+            sound.texts.append(tokens)
             words = None
             if times is not None:
-                words = self._words(sound, piece.tokens, times[place : place + len(piece.tokens)])
-            place += len(piece.tokens)
+                words = self._words(sound, tokens, times[place : place + len(tokens)])
+            place += len(tokens)
             sound.segments.append(Segment(
-                piece.start, piece.end, self._text(piece.tokens), piece.tokens, found.temperature,
+                start, end, self._text(tokens), tokens, found.temperature,
                 found.avg_logprob, found.compression_ratio, found.no_speech_prob, sound.seek, words,
             ))  # fmt: skip
         # Only without their rules can timestamps stand still.
         sound.seek += further if further > 0 else frames
 
-    def _times(self, sound: Sound, window: Window, found: Decoded) -> list[float] | None:
+    def _times(self, sound: Sound, window: Window, found: WindowResult) -> list[float] | None:
         """When each token of a window ends, in seconds of the sound; None if nobody asks for it."""
         if not self._options.word_times:
             return None

@@ -1,10 +1,10 @@
 """How sounds are transcribed, and what comes of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
-from tfexport.errors import ConfigError, InputError, Message, Option, Problem, join_problems, shown
+from tfexport.errors import ConfigError, Message, Option, Problem, join_problems, shown
 from tfexport.json_checks import Check, integer, list_of, of_type, one_of
 from tfexport.runtime.options import unknown_option
 from tfexport.speech import TASKS, Speech, language_code, language_name
@@ -100,7 +100,7 @@ class TranscriptionOptions:
         given = self.temperature
         return tuple(given) if isinstance(given, list | tuple) else (given,)
 
-    def resolved(self, speech: Speech, beam_size: int = 1) -> "Resolved":
+    def resolved(self, speech: Speech, beam_size: int = 1) -> "WindowOptions":
         """The options for one model.
 
         Args:
@@ -138,7 +138,7 @@ class TranscriptionOptions:
             problems += _word_problems(speech, timestamps)
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
-        return Resolved(
+        return WindowOptions(
             language=speech.language if code is None else code if speech.multilingual else None,
             task=task, timestamps=timestamps,
             temperatures=tuple(float(value) for value in self.temperatures),
@@ -221,7 +221,7 @@ def merge_options(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resolved:
+class WindowOptions:
     """The options of ``transcribe`` for one model.
 
     Attributes:
@@ -337,11 +337,3 @@ class Transcription:
     def to_dict(self) -> dict[str, Any]:
         """The transcription as JSON values."""
         return {**vars(self), "segments": [segment.to_dict() for segment in self.segments]}
-
-
-@dataclass
-class Failed:
-    """A sound that cannot be transcribed, and why."""
-
-    error: InputError
-    number: int = field(default=0)

@@ -21,7 +21,7 @@ from tfexport.runtime.search.beam import BeamChoice
 from tfexport.runtime.search.logits import LogitFilters, log_normalizer, token_log_probs
 from tfexport.runtime.search.stepwise import StepwiseChoice
 from tfexport.runtime.speech.rules import WindowRule, compression_ratio
-from tfexport.runtime.speech.transcription import Resolved
+from tfexport.runtime.speech.transcription import WindowOptions
 from tfexport.runtime.speech.words import token_times
 from tfexport.runtime.text.codec import LanguagePair
 from tfexport.speech import STRIDE, Speech
@@ -51,7 +51,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class WindowResult:
     """The tokens of a window.
 
     Attributes:
@@ -70,14 +70,14 @@ class Decoded:
     temperature: float
     finished: bool = True
 
-    def is_silence(self, options: Resolved) -> bool:
+    def is_silence(self, options: WindowOptions) -> bool:
         """Whether the window is left out."""
         if options.no_speech_threshold is None or options.logprob_threshold is None:
             return False
         doubtful = self.avg_logprob < options.logprob_threshold
         return doubtful and self.no_speech_prob > options.no_speech_threshold
 
-    def is_doubtful(self, options: Resolved) -> bool:
+    def is_doubtful(self, options: WindowOptions) -> bool:
         """Whether the window has to be decoded again, at another temperature."""
         ratio, least = options.compression_ratio_threshold, options.logprob_threshold
         repetitive = ratio is not None and self.compression_ratio > ratio
@@ -85,7 +85,9 @@ class Decoded:
         return (repetitive or improbable) and not self.is_silence(options)
 
 
-def task_tokens(speech: Speech, start: int, options: Resolved, language: str | None) -> list[int]:
+def task_tokens(
+    speech: Speech, start: int, options: WindowOptions, language: str | None
+) -> list[int]:
     """The tokens from which a window is decoded if nothing comes before it."""
     ids = [start]
     if speech.multilingual and language is not None:
@@ -122,9 +124,9 @@ def detect_languages(
 
 
 def decode_windows(
-    engine: Engine, speech: Speech, windows: Sequence[Window], options: Resolved,
+    engine: Engine, speech: Speech, windows: Sequence[Window], options: WindowOptions,
     temperature: float, seed: int, batch_size: int, going: Callable[[], bool] | None = None,
-) -> list[Decoded]:  # fmt: skip
+) -> list[WindowResult]:  # fmt: skip
     """Decode windows; those whose given tokens are equally many share batches.
 
     Raises:
@@ -134,7 +136,7 @@ def decode_windows(
     for place, window in enumerate(windows):
         key = window.ids[0], len(window.ids), window.task_tokens, window.longest
         groups.setdefault(key, []).append(place)
-    found: dict[int, Decoded] = {}
+    found: dict[int, WindowResult] = {}
     for places in groups.values():
         for at in range(0, len(places), batch_size):
             batch = places[at : at + batch_size]
@@ -147,9 +149,9 @@ def decode_windows(
 
 
 def _decode(
-    engine: Engine, speech: Speech, windows: Sequence[Window], how: Resolved,
+    engine: Engine, speech: Speech, windows: Sequence[Window], how: WindowOptions,
     temperature: float, seed: int, going: Callable[[], bool] | None,
-) -> list[Decoded]:  # fmt: skip
+) -> list[WindowResult]:  # fmt: skip
     first = windows[0]
     given = len(first.ids) - 1  # without the start token of the search
     own = _options(engine, temperature, first.ids[0], seed, how.beam_size)
@@ -187,7 +189,7 @@ def _decode(
         mean = math.fsum(scores) / len(scores) if scores else -math.inf
         own_tokens = tokens[:-1] if hypothesis.finished else tokens
         ended = bool(hypothesis.finished)
-        made.append(Decoded(own_tokens, mean, ratio, no_speech, temperature, ended))
+        made.append(WindowResult(own_tokens, mean, ratio, no_speech, temperature, ended))
     return made
 
 
@@ -209,7 +211,7 @@ def _scores(
 
 
 def times_of_tokens(
-    engine: Engine, speech: Speech, window: Window, decoded: Decoded, frames: int
+    engine: Engine, speech: Speech, window: Window, decoded: WindowResult, frames: int
 ) -> list[float]:
     """When each token of a decoded window ends, in seconds from its first frame.
 

@@ -66,6 +66,11 @@ class MergedVocabulary:
     lower: bool = False
     clean_up: bool = False
 
+    @property
+    def ranks(self) -> dict[tuple[str, str], int]:
+        """The place of each pair in ``merges``."""
+        return {(first, second): rank for rank, (first, second) in enumerate(self.merges)}
+
     def to_json(self) -> bytes:
         """The content of a file for ``read_merged``."""
         values = {**vars(self), "added": [token.to_dict() for token in self.added]}
@@ -96,22 +101,16 @@ def read_merged(path: Path, words: str) -> MergedVocabulary:
     )
 
 
-class Merges:
-    """Merges characters to pieces."""
-
-    def __init__(self, merges: Sequence[Sequence[str]]) -> None:
-        self._ranks = {(first, second): rank for rank, (first, second) in enumerate(merges)}
-
-    def apply(self, pieces: Sequence[str]) -> list[str]:
-        """Merge neighbours, all equal pairs at once, until no merge applies."""
-        word, ranks = list(pieces), self._ranks
-        while len(word) > 1:
-            pairs = pairwise(word)
-            best = min(pairs, key=lambda pair: ranks.get(pair, len(ranks)))
-            if best not in ranks:
-                break
-            word = _merged(word, *best)
-        return word
+def _merge(pieces: Sequence[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
+    """Merge neighbours, all equal pairs at once, until no merge applies."""
+    word = list(pieces)
+    while len(word) > 1:
+        pairs = pairwise(word)
+        best = min(pairs, key=lambda pair: ranks.get(pair, len(ranks)))
+        if best not in ranks:
+            break
+        word = _merged(word, *best)
+    return word
 
 
 def _merged(word: Sequence[str], first: str, second: str) -> list[str]:
@@ -140,7 +139,7 @@ class LowerBpeTokenizer(CutTokenizer):
         found = read_merged(path, LOWER_CASE)
         super().__init__(path, found.pieces, found.unknown, found.added, found.clean_up)
         self.whole_words = True  # a continued piece keeps its mark until the next one comes
-        self._merges = Merges(found.merges)
+        self._ranks = found.ranks
         self._word = lru_cache(_CACHED)(self._split_word)
 
     def _cut(self, text: str) -> list[str]:
@@ -157,7 +156,7 @@ class LowerBpeTokenizer(CutTokenizer):
             if len(lower) < 2:
                 pieces += [lower] if lower else []
                 continue
-            merged = self._merges.apply([*lower[:-1], lower[-1] + _END])
+            merged = _merge([*lower[:-1], lower[-1] + _END], self._ranks)
             joined = f"{_GOES_ON} ".join(merged)[: -len(_END)]
             pieces += joined.split(" ")
         return pieces or [""]
@@ -197,7 +196,7 @@ class MosesBpeTokenizer(CutTokenizer):
         found = read_merged(path, MOSES)
         super().__init__(path, found.pieces, found.unknown, found.added, found.clean_up)
         self.whole_words = True
-        self._lower, self._merges = found.lower, Merges(found.merges)
+        self._lower, self._ranks = found.lower, found.ranks
         self._normalizer: Any = sacremoses.MosesPunctNormalizer(lang=found.language)
         self._splitter: Any = sacremoses.MosesTokenizer(lang=found.language)
         self._joiner: Any = sacremoses.MosesDetokenizer(lang=found.language)
@@ -213,7 +212,7 @@ class MosesBpeTokenizer(CutTokenizer):
         return [piece for word in words if word for piece in self._word(word)]
 
     def _split_word(self, word: str) -> list[str]:
-        merged = self._merges.apply([*word[:-1], word[-1] + _WORD_END])
+        merged = _merge([*word[:-1], word[-1] + _WORD_END], self._ranks)
         return " ".join(merged).split(" ")
 
     def _join(self, pieces: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ terms of the target language are its alternatives, the preferred ones first. Ter
 as deprecated, superseded, obsolete or not recommended are no targets.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from xml.parsers import expat
 
 from tfexport.errors import InputError, join_some, shown
@@ -40,20 +40,19 @@ class _Term:
         return 0 if status.startswith(_PREFERRED) else 1
 
 
-@dataclass
-class _Concept:
-    languages: list[tuple[str, list[_Term]]] = field(default_factory=list)
+_Concept = list[tuple[str, list[_Term]]]  # codes of languages, each with its terms
 
-    def terms(self, language: Code) -> list[_Term]:
-        """The terms of the codes that fit a language best."""
-        fits = [language.likeness(Code.of(code)) for code, _ in self.languages]
-        best = max(fits, default=0)
-        return [
-            term
-            for fit, (_, terms) in zip(fits, self.languages, strict=True)
-            if best and fit == best
-            for term in terms
-        ]
+
+def _terms(concept: _Concept, language: Code) -> list[_Term]:
+    """The terms of the codes that fit a language best."""
+    fits = [language.likeness(Code.of(code)) for code, _ in concept]
+    best = max(fits, default=0)
+    return [
+        term
+        for fit, (_, terms) in zip(fits, concept, strict=True)
+        if best and fit == best
+        for term in terms
+    ]
 
 
 def parse_tbx(content: bytes, source: str, target: str) -> Glossary:
@@ -72,7 +71,7 @@ def parse_tbx(content: bytes, source: str, target: str) -> Glossary:
     concepts = _Reader(content).concepts
     reader, pair = EntryReader(), (Code.of(source), Code.of(target))
     for concept in concepts:
-        sources, targets = (concept.terms(code) for code in pair)
+        sources, targets = (_terms(concept, code) for code in pair)
         wanted = sorted((one for one in targets if one.rank < 2), key=lambda one: one.rank)
         good = list[str]()
         for term in wanted if sources else ():
@@ -83,7 +82,7 @@ def parse_tbx(content: bytes, source: str, target: str) -> Glossary:
         for term in sources if good else ():
             reader.add(term.line, _plain(term), good, again=True)
     if reader.empty:
-        known = dict.fromkeys(code for concept in concepts for code, _ in concept.languages)
+        known = dict.fromkeys(code for concept in concepts for code, _ in concept)
         codes = join_some([shown(code)[1:-1] for code in known], 12) or "none"
         if not all(any(code.likeness(Code.of(one)) for one in known) for code in pair):
             raise InputError(f"no terms from {source} to {target}; its languages: {codes}")
@@ -133,13 +132,13 @@ class _Reader:
             raise InputError(f"line {self._line}: more than {_MOST_LEVELS} elements in one another")
         self._names.append(name)
         if name in _CONCEPTS:
-            self.concepts.append(_Concept())
+            self.concepts.append([])
         elif name in _LANGUAGES and self.concepts:
             code = attributes.get(_LANGUAGE, "").strip()
             if not code:
                 raise InputError(f"line {self._line}: {name} without xml:lang")
-            self.concepts[-1].languages.append((code, []))
-        elif name in _TERMS and self.concepts and self.concepts[-1].languages:
+            self.concepts[-1].append((code, []))
+        elif name in _TERMS and self.concepts and self.concepts[-1]:
             self._term = _Term(self._line)
         elif name in _STATUS or (name == "termNote" and attributes.get("type") in _STATUS):
             self._status = []
@@ -149,7 +148,7 @@ class _Reader:
         if self._term is None:
             return
         if name in _TERMS:
-            self.concepts[-1].languages[-1][1].append(self._term)
+            self.concepts[-1][-1][1].append(self._term)
             self._term = None
         elif self._status is not None and (name in _STATUS or name == "termNote"):
             self._term.status, self._status = "".join(self._status).strip(), None

@@ -24,11 +24,11 @@ from tfexport.serve.bodies import (
 )
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import wrong
-from tfexport.serve.models import TEXT, Models
+from tfexport.serve.models import TEXT, ServerModels
 from tfexport.serve.openapi import describe
+from tfexport.serve.rows import TextRequest
 from tfexport.serve.service import Service
 from tfexport.serve.texts import (
-    Wanted,
     check_size,
     cut_headers,
     stored_terms,
@@ -160,20 +160,22 @@ def routes(service: Service) -> APIRouter:
         terms = await stored_terms(service, call, body.glossaries, "glossary_id", (
             body.source_lang or "", body.target_lang,
         ))  # fmt: skip
-        wanted = Wanted(
-            body.source_lang or None, body.target_lang, options, split, body.markup(), terms
+        text_request = TextRequest(
+            body.text, options, split=split, markup=body.markup(), terms=terms
         )
-        found = await translate_between(service, call, body.text, wanted)
+        found = await translate_between(
+            service, call, text_request, body.source_lang or None, body.target_lang
+        )
         translations = [
             {
                 "detected_source_language": source_code(one.source),
-                "text": one.found.made[0].text,
+                "text": one.texts[0],
                 "billed_characters": len(text),
-                **({"unmet_terms": unmet_values(one.found)} if one.found.unmet else {}),
+                **({"unmet_terms": unmet_values(one)} if one.unmet else {}),
             }
             for text, one in zip(body.text, found, strict=True)
         ]
-        headers = cut_headers([one.found for one in found])
+        headers = cut_headers(found)
         return JSONResponse({"translations": translations}, headers=headers)
 
     @router.get("/v2/languages", summary="List languages of sources, or of targets.")
@@ -226,7 +228,7 @@ def target_codes(code: str) -> list[str]:
     return [str(Code(parts.language, script)).upper()]
 
 
-def _listed(models: Models, side: str) -> list[dict[str, Any]]:
+def _listed(models: ServerModels, side: str) -> list[dict[str, Any]]:
     codes: dict[str, str] = {}  # in the order of the models
     for model in models.taking(TEXT) or models:
         for code in getattr(model.languages, f"{side}s") or (UNKNOWN,):

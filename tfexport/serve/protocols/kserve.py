@@ -3,8 +3,7 @@
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pydantic
@@ -21,11 +20,11 @@ from tfexport.runtime.text.sentences import SPLITS
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
-from tfexport.serve.files import AskedFiles, read_files
+from tfexport.serve.files import FileRequest, read_files
 from tfexport.serve.models import TEXT as _TEXTS
-from tfexport.serve.models import Model, choose_named, choose_taking
+from tfexport.serve.models import ServerModel, choose_named, choose_taking
 from tfexport.serve.openapi import add_probe, describe
-from tfexport.serve.rows import Asked, Translated
+from tfexport.serve.rows import TextRequest, TextTranslation
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
 from tfexport.serve.texts import check_size, cut_headers, outcome, translate
@@ -35,24 +34,9 @@ _MOST_ELEMENTS = 1 << 24
 _LENGTH = struct.Struct("<I")
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor.
-
-    Attributes:
-        name: in the request or response.
-        shape: the sizes of all axes.
-        values: a list of strings, or an array of integers; flat. Of files in binary form, bytes.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    values: list[Any] | NDArray[np.int64]
-
-    @property
-    def datatype(self) -> str:
-        """The protocol's name of the type."""
-        return BYTES if isinstance(self.values, list) else INT64
+# A tensor of the protocol: of integers, or of objects, which are texts, or bytes of files in binary
+# form.
+Tensor = NDArray[Any]
 
 
 def read_tensor(
@@ -76,7 +60,7 @@ def read_tensor(
     count = math.prod(shape)
     if count > _MOST_ELEMENTS or (not count and shape[0]):
         raise wrong(f"{name}: {shown(shape)} is not a shape of a batch")
-    values: list[Any] | NDArray[np.int64]
+    values: Sequence[Any] | NDArray[np.int64]
     if raw is not None and name == IMAGE:
         values = _parts(name, raw)
     elif raw is not None:
@@ -86,7 +70,7 @@ def read_tensor(
         values = _as_strings(name, flat) if datatype == BYTES else _as_integers(name, flat)
     if len(values) != count:
         raise wrong(f"{name}: {shown(shape)} has {count} elements, the data {len(values)}")
-    return Tensor(name, tuple(shape), values)
+    return np.array(values, object if datatype == BYTES else np.int64).reshape(shape)
 
 
 def shown(shape: Sequence[int]) -> str:
@@ -96,26 +80,27 @@ def shown(shape: Sequence[int]) -> str:
 
 def pack(tensor: Tensor) -> bytes:
     """The binary form of a tensor."""
-    if isinstance(tensor.values, list):
-        encoded = [text.encode() for text in tensor.values]
+    if tensor.dtype == object:
+        encoded = [text.encode() for text in tensor.flat]
         return b"".join(_LENGTH.pack(len(text)) + text for text in encoded)
-    return tensor.values.astype("<i8").tobytes()
+    return tensor.astype("<i8").tobytes()
 
 
-def described(tensor: Tensor, binary: bytes | None) -> dict[str, Any]:
+def described(name: str, tensor: Tensor, binary: bytes | None) -> dict[str, Any]:
     """A tensor in the JSON of a response.
 
     Args:
+        name: the name of the tensor.
         tensor: the tensor to describe.
         binary: its binary form, which follows the JSON; None to put the data into it.
     """
     values: dict[str, Any] = {
-        "name": tensor.name, "shape": list(tensor.shape), "datatype": tensor.datatype,
+        "name": name, "shape": list(tensor.shape),
+        "datatype": BYTES if tensor.dtype == object else INT64,
     }  # fmt: skip
     if binary is not None:
         return {**values, "parameters": {"binary_data_size": len(binary)}}
-    data = tensor.values if isinstance(tensor.values, list) else tensor.values.tolist()
-    return {**values, "data": data}
+    return {**values, "data": tensor.reshape(-1).tolist()}
 
 
 def split_body(body: bytes, length: bytes) -> tuple[bytes, bytes]:
@@ -224,7 +209,7 @@ def _as_integers(name: str, flat: list[Any]) -> NDArray[np.int64]:
 
 async def generate(
     settings: Settings,
-    model: Model,
+    model: ServerModel,
     rows: Sequence[Sequence[int]],
     given: Mapping[str, Any],
     call: Call,
@@ -353,25 +338,24 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
         options = {"return_scores": False, **given}  # the protocol has none
         headers: dict[str, str] = {}
         if output == TRANSLATION:
-            ((name, given_tensor),) = inputs.items()
-            shape = given_tensor.shape
+            ((name, tensor),) = inputs.items()
             if name == IMAGE:
-                asked = AskedFiles(IMAGE, cast("list[str | bytes]", given_tensor.values), options)
-                made = await read_files(service.settings, model, asked, call)
+                files = FileRequest(IMAGE, tensor.reshape(-1).tolist(), options)
+                translations = await read_files(service.settings, model, files, call)
             else:
-                made = await _translated(service, model, given_tensor, options, call)
-            tensor = Tensor(output, shape, [one.made[0].text for one in made])
-            headers = cut_headers(made)
+                translations = await _translations(service, model, tensor, options, call)
+            texts = [one.texts[0] for one in translations]
+            tensor = np.array(texts, object).reshape(tensor.shape)
+            headers = cut_headers(translations)
         else:
             rows = _rows(service.settings.max_texts, inputs)
-            found = await generate(service.settings, model, rows, options, call)
-            tensor = Tensor(output, found.shape, found.reshape(-1))
-        answer = _answer(model, body.id, tensor, binary)
+            tensor = await generate(service.settings, model, rows, options, call)
+        answer = _answer(model, body.id, output, tensor, binary)
         answer.headers.update(headers)
         return answer
 
 
-def _model(service: Service, request: Request) -> Model:
+def _model(service: Service, request: Request) -> ServerModel:
     model = service.models.get(request.path_params["name"])
     version = request.path_params.get("version", model.version)
     if version != model.version:
@@ -379,7 +363,7 @@ def _model(service: Service, request: Request) -> Model:
     return model
 
 
-def _metadata(model: Model) -> dict[str, Any]:
+def _metadata(model: ServerModel) -> dict[str, Any]:
     def tensor(name: str, datatype: str, shape: list[int]) -> dict[str, Any]:
         return {"name": name, "datatype": datatype, "shape": shape}
 
@@ -471,23 +455,21 @@ def _rows(most: int, inputs: Mapping[str, Tensor]) -> list[list[int]]:
     given, mask = inputs[IDS], inputs.get(MASK)
     if given.shape[0] > most:
         raise RequestError(413, f"{given.shape[0]} rows are more than the {most} of a request")
-    ids = given.values.reshape(given.shape)  # type: ignore[union-attr]
     if mask is None:
-        return [row.tolist() for row in ids]
+        return [row.tolist() for row in given]
     if mask.shape != given.shape:
         raise wrong(f"{MASK}: shape {list(mask.shape)} is not that of {IDS}, {list(given.shape)}")
-    kept = mask.values.reshape(mask.shape)  # type: ignore[union-attr]
-    lengths = kept.sum(1)
-    right = kept == (np.arange(given.shape[1]) < lengths[:, None])
+    lengths = mask.sum(1)
+    right = mask == (np.arange(given.shape[1]) < lengths[:, None])
     if not right.all():
         raise wrong(f"{MASK}: rows are ones, and then zeros where {IDS} are padding")
-    return [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+    return [row[:length].tolist() for row, length in zip(given, lengths, strict=True)]
 
 
-async def _translated(
-    service: Service, model: Model, text: Tensor, options: dict[str, Any], call: Call
-) -> list[Translated]:
-    texts = list(map(str, text.values))
+async def _translations(
+    service: Service, model: ServerModel, text: Tensor, options: dict[str, Any], call: Call
+) -> list[TextTranslation]:
+    texts = list(map(str, text.flat))
     check_size(service.settings, call, texts)
     if "terms" in options or "glossary" in options:
         raise wrong("parameters: terms are not part of this protocol; POST /v1/translate has them")
@@ -498,17 +480,18 @@ async def _translated(
     if any(code is not None and not isinstance(code, str) for code in (source, target)):
         raise wrong("parameters: source_language and target_language are codes")
     choice = choose_named(service.models, model.name, source, target)
-    asked = Asked(texts, options, None, choice.language_pair, choice.source, choice.target, split)
-    return await translate(service.metrics, model, asked, call)
+    return await translate(service.metrics, choice, TextRequest(texts, options, split=split), call)
 
 
-def _answer(model: Model, number: str | None, tensor: Tensor, binary: bool) -> Response:
+def _answer(
+    model: ServerModel, number: str | None, name: str, tensor: Tensor, binary: bool
+) -> Response:
     raw = pack(tensor) if binary else None
     values = {
         "model_name": model.name,
         "model_version": model.version,
         **({} if number is None else {"id": number}),
-        "outputs": [described(tensor, raw)],
+        "outputs": [described(name, tensor, raw)],
     }
     text = to_json(values)
     if raw is None:

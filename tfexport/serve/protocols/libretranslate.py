@@ -1,6 +1,7 @@
 """The protocol of LibreTranslate: the parts that apply to local models."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
@@ -28,12 +29,11 @@ from tfexport.serve.bodies import (
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.detection import LIBRARY, can_detect, detect
 from tfexport.serve.failures import LIBRETRANSLATE, RequestError, wrong
-from tfexport.serve.models import TEXT, Models
+from tfexport.serve.models import TEXT, ServerModels
 from tfexport.serve.openapi import describe
+from tfexport.serve.rows import TextRequest, TextTranslation
 from tfexport.serve.service import Service
 from tfexport.serve.texts import (
-    Answered,
-    Wanted,
     check_size,
     cut_headers,
     detecting,
@@ -126,13 +126,13 @@ def routes(service: Service) -> APIRouter:
         source = None if body.source == AUTO else body.source
         texts = [body.q] if isinstance(body.q, str) else body.q
         check_size(service.settings, call, texts)
-        wanted = Wanted(
-            source, body.target, _options(body.alternatives), body.split_sentences,
-            body.markup(), await _terms(service, call, body),
+        text_request = TextRequest(
+            texts, _options(body.alternatives), split=body.split_sentences,
+            markup=body.markup(), terms=await _terms(service, call, body),
         )  # fmt: skip
-        found = await translate_between(service, call, texts, wanted)
-        headers = cut_headers([one.found for one in found])
-        return JSONResponse(_answer(service, found, body), headers=headers)
+        translations = await translate_between(service, call, text_request, source, body.target)
+        headers = cut_headers(translations)
+        return JSONResponse(_answer(service, translations, body), headers=headers)
 
     @router.post("/detect", **describe(DetectCall, "Find the language of a text.", JSON, FORM))
     async def detect_language(request: Request) -> Response:
@@ -143,10 +143,10 @@ def routes(service: Service) -> APIRouter:
         if not await detecting(call, can_detect):
             raise RequestError(404, f"/detect: {LIBRARY} is not installed on this server")
         codes = [code for one in _listed(service.models) if (code := one["code"]) != UNKNOWN]
-        found = await call.in_thread(detect, body.q, codes)
+        confidences = await call.in_thread(detect, body.q, codes)
         return JSONResponse([
-            {"confidence": _percent(one.confidence), "language": one.code}
-            for one in found[:_DETECTED] if _percent(one.confidence)
+            {"confidence": _percent(confidence), "language": code}
+            for code, confidence in islice(confidences.items(), _DETECTED) if _percent(confidence)
         ])  # fmt: skip
 
     @router.get("/languages", summary="List languages, each with those it is translated into.")
@@ -214,28 +214,30 @@ async def _terms(service: Service, call: Call, body: TranslateCall) -> Terms | N
 
 def _options(alternatives: int) -> dict[str, Any]:
     """Alternatives are the other hypotheses of beam search; the protocol has no scores."""
-    wanted = alternatives + 1
-    beam = {"beam_size": wanted, "num_hypotheses": wanted} if alternatives else {}
+    count = alternatives + 1
+    beam = {"beam_size": count, "num_hypotheses": count} if alternatives else {}
     return {"return_scores": False, **beam}
 
 
-def _answer(service: Service, found: list[Answered], body: TranslateCall) -> dict[str, Any]:
+def _answer(
+    service: Service, translations: list[TextTranslation], body: TranslateCall
+) -> dict[str, Any]:
     single = isinstance(body.q, str)
-    texts = [one.found.made[0].text for one in found]
+    texts = [one.texts[0] for one in translations]
     values: dict[str, Any] = {"translatedText": texts[0] if single else texts}
     if body.source == AUTO:
         short = {own: code for model in service.models
                  for code, own in listed_codes(model.languages.sources).items()}  # fmt: skip
         detected = [
             {"confidence": _percent(one.confidence), "language": short.get(one.source, one.source)}
-            for one in found
+            for one in translations
         ]
         values["detectedLanguage"] = detected[0] if single else detected
     if body.alternatives:
-        others = [_others([made.text for made in one.found.made]) for one in found]
+        others = [_others(one.texts) for one in translations]
         values["alternatives"] = others[0] if single else others
     if body.glossary:
-        unmet = [unmet_values(one.found) for one in found]
+        unmet = [unmet_values(one) for one in translations]
         values["unmetTerms"] = unmet[0] if single else unmet
     return values
 
@@ -249,7 +251,7 @@ def _percent(confidence: float) -> float:
     return round(100 * confidence, 1)
 
 
-def _listed(models: Models) -> list[dict[str, Any]]:
+def _listed(models: ServerModels) -> list[dict[str, Any]]:
     targets: dict[str, dict[str, None]] = {}  # in the order of the models
     for model in models.taking(TEXT) or models:
         known = model.languages

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from tfexport.errors import TfexportError, join_some
 from tfexport.preprocessing import AUDIO
+from tfexport.runtime.scheduler import SoundRequest, Submission
 from tfexport.runtime.speech.subtitles import as_srt, as_text, as_vtt
 from tfexport.runtime.speech.transcription import (
     FALLBACK,
@@ -22,8 +23,8 @@ from tfexport.runtime.speech.transcription import (
 from tfexport.serve.bodies import JSON, Fields, check_media_type, problems_of, unsupported
 from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import OPENAI, RequestError, as_failure, wrong
-from tfexport.serve.files import AskedFiles, read_files
-from tfexport.serve.models import Model, Models, choose_taking
+from tfexport.serve.files import FileRequest, read_files
+from tfexport.serve.models import ServerModel, ServerModels, choose_taking
 from tfexport.serve.multipart import MULTIPART, form_values, read_multipart
 from tfexport.serve.openapi import describe
 from tfexport.serve.protocols.own import (
@@ -35,7 +36,7 @@ from tfexport.serve.protocols.own import (
     to_json,
 )
 from tfexport.serve.service import Service
-from tfexport.serve.speech import Listening, prompt_ids
+from tfexport.serve.speech import prompt_ids, submit_sound, transcription
 
 ALIAS = "whisper-1"  # OpenAI's own name, which many clients send
 _TEXT = "text/plain; charset=utf-8"
@@ -154,13 +155,13 @@ async def _answer(
     file, body.file = body.file, b""  # which is not kept while it is decoded
     if streamed:
         return await _stream(model, file, options, call)
-    begun = await Listening.begin(model, file, options, call)
+    sound, submission = await submit_sound(model, file, options, call)
     del file
-    found = await begun.result(call)
+    found = await transcription(sound, submission, call)
     return await call.in_thread(_response, found, body, task)
 
 
-def _choose(models: Models, name: str | None) -> Model:
+def _choose(models: ServerModels, name: str | None) -> ServerModel:
     """A model of sound, by its name.
 
     Raises:
@@ -177,7 +178,7 @@ def _choose(models: Models, name: str | None) -> Model:
     raise wrong(f"model: choose one of {join_some([one.name for one in able])}")
 
 
-def _aliased(models: Models, name: str | None) -> Model | None:
+def _aliased(models: ServerModels, name: str | None) -> ServerModel | None:
     """The model that OpenAI's own name stands for: the first of sound, if none has that name."""
     if name != ALIAS or ALIAS in models.names:
         return None
@@ -202,7 +203,7 @@ def _check(body: TranscriptionCall | TranslationCall) -> None:
 
 
 def _options(
-    model: Model, body: TranscriptionCall | TranslationCall, task: str
+    model: ServerModel, body: TranscriptionCall | TranslationCall, task: str
 ) -> TranscriptionOptions:
     """How to transcribe: doubtful windows are decoded again unless a temperature is given."""
     given: Mapping[str, Any] = {"temperature": body.temperature} if body.temperature else FALLBACK
@@ -262,7 +263,7 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
 
 async def _answer_without_times(
     service: Service,
-    model: Model,
+    model: ServerModel,
     body: TranscriptionCall | TranslationCall,
     task: str,
     call: Call,
@@ -280,30 +281,35 @@ async def _answer_without_times(
         raise wrong(problems)
     options = {"sampling": True, "temperature": body.temperature} if body.temperature else {}
     file, body.file = body.file, b""
-    asked = AskedFiles(AUDIO, [file], options, field="file")
+    asked = FileRequest(AUDIO, [file], options, field="file")
     (found,) = await read_files(service.settings, model, asked, call)
-    text = found.made[0].text.strip()
+    text = found.texts[0].strip()
     if body.response_format == "text":
         return Response(f"{text}\n", media_type=_TEXT)
     return Response(to_json({"text": text}), media_type=JSON)
 
 
-async def _stream(model: Model, file: bytes, options: TranscriptionOptions, call: Call) -> Response:
+async def _stream(
+    model: ServerModel, file: bytes, options: TranscriptionOptions, call: Call
+) -> Response:
     """Start to transcribe; errors of the request are raised before the first event."""
     loop, windows = asyncio.get_running_loop(), asyncio.Queue[Sequence[Segment]]()
 
     def on_segments(segments: Sequence[Segment]) -> None:
         loop.call_soon_threadsafe(windows.put_nowait, segments)
 
-    begun = await Listening.begin(model, file, options, call, on_segments)
-    events = _events(begun, windows, call)
+    sound, submission = await submit_sound(model, file, options, call, on_segments)
+    events = _events(sound, submission, windows, call)
     return StreamingResponse(events, media_type=EVENTS, headers=EVENT_HEADERS)
 
 
 async def _events(
-    begun: Listening, windows: "asyncio.Queue[Sequence[Segment]]", call: Call
+    sound: SoundRequest,
+    submission: Submission,
+    windows: "asyncio.Queue[Sequence[Segment]]",
+    call: Call,
 ) -> AsyncIterator[str]:
-    found = asyncio.ensure_future(begun.result(call))
+    found = asyncio.ensure_future(transcription(sound, submission, call))
     found.add_done_callback(seen)
     waiting: asyncio.Task[Sequence[Segment]] | None = None
     first = True

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
@@ -36,11 +35,11 @@ from tfexport.serve.bodies import (
 )
 from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
-from tfexport.serve.files import AskedFiles, read_files
+from tfexport.serve.files import FileRequest, read_files
 from tfexport.serve.metrics import Metrics
-from tfexport.serve.models import TEXT, Model, ModelChoice, choose_named
+from tfexport.serve.models import TEXT, ModelChoice, ServerModel, choose_named
 from tfexport.serve.openapi import describe
-from tfexport.serve.rows import Asked, Made, Rows, Translated, assemble
+from tfexport.serve.rows import TextRequest, TextRows, TextTranslation, assemble
 from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.service import Service
 from tfexport.serve.texts import check_size, outcome, submit_texts, translate, unmet_values
@@ -48,14 +47,14 @@ from tfexport.serve.texts import check_size, outcome, submit_texts, translate, u
 _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if requested
 
 
-def answer(model: str, found: Sequence[Translated], call: Call) -> bytes:
+def answer(model: str, translations: Sequence[TextTranslation], call: Call) -> bytes:
     """The JSON of translations.
 
     Raises:
         RequestError: the deadline has passed, or the client has gone.
     """
     made = list[bytes]()
-    for one in found:
+    for one in translations:
         call.check()
         made.append(to_json(translation(one, call)))
     return b'{"model":%b,"translations":[%b]}' % (to_json(model), b",".join(made))
@@ -66,7 +65,7 @@ def to_json(value: Any) -> bytes:
     return pydantic_core.to_json(value)
 
 
-def translation(found: Translated, call: Call) -> dict[str, Any]:
+def translation(found: TextTranslation, call: Call) -> dict[str, Any]:
     """A text's translation, with all hypotheses if there are several.
 
     Attention of a single sentence is next to its tokens. Attention of several sentences is listed
@@ -76,7 +75,7 @@ def translation(found: Translated, call: Call) -> dict[str, Any]:
         RequestError: the deadline has passed, or the client has gone.
     """
     made = list[dict[str, Any]]()
-    for place in range(len(found.made)):
+    for place in range(len(found.texts)):
         call.check()
         made.append(_made(found, place))
     values = {**made[0], "unknown_tokens": found.unknown}
@@ -99,27 +98,15 @@ def scored(found: Hypothesis) -> dict[str, Any]:
     return values
 
 
-def _made(found: Translated, place: int) -> dict[str, Any]:
-    made = found.made[place]
+def _made(found: TextTranslation, place: int) -> dict[str, Any]:
     if len(found.sentences) == 1:
         (sentence,) = found.sentences
         one = replace(  # of this hypothesis only
             sentence, text=sentence.texts[place], texts=sentence.texts[place : place + 1],
             hypotheses=sentence.hypotheses[place : place + 1],
         )  # fmt: skip
-        described = one.to_dict()
-        return {**_kept(described), "text": made.text}
-    return _basic(made)
-
-
-def _basic(made: Made) -> dict[str, Any]:
-    score = None if math.isnan(made.score) else made.score
-    values: dict[str, Any] = {
-        "text": made.text, "score": score, "tokens": made.tokens, "finished": made.finished,
-    }  # fmt: skip
-    if made.token_scores is not None:
-        values["token_scores"] = made.token_scores
-    return values
+        return {**_kept(one.to_dict()), "text": found.texts[place]}
+    return _kept({"text": found.texts[place], **found.hypotheses[place].to_dict()})
 
 
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +117,7 @@ def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
 class LiveText:
     """The translation of a text so far, with its sentences in order."""
 
-    def __init__(self, model: Model, rows: Rows) -> None:
+    def __init__(self, model: ServerModel, rows: TextRows) -> None:
         """Start without text.
 
         Args:
@@ -200,21 +187,27 @@ _AT_ONCE = 64  # tokens of an event
 PING = ": ping\n\n"
 
 
-async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Response:
+async def stream(
+    metrics: Metrics, choice: ModelChoice, request: TextRequest, call: Call
+) -> Response:
     """Start to translate a text; errors of the request are raised before the first event."""
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[Step]()
 
     def on_step(step: Step) -> None:
         loop.call_soon_threadsafe(steps.put_nowait, step)
 
-    rows, submission = await submit_texts(model, asked, call, on_step)
+    rows, submission = await submit_texts(choice, request, call, on_step)
     metrics.characters += call.characters
-    events = _events(model, rows, submission, steps, call)
+    events = _events(choice.model, rows, submission, steps, call)
     return StreamingResponse(events, media_type=EVENTS, headers=EVENT_HEADERS)
 
 
 async def _events(
-    model: Model, rows: Rows, submission: Submission, steps: "asyncio.Queue[Step]", call: Call
+    model: ServerModel,
+    rows: TextRows,
+    submission: Submission,
+    steps: "asyncio.Queue[Step]",
+    call: Call,
 ) -> AsyncIterator[str]:
     token = None
     found = asyncio.ensure_future(outcome(submission, call))
@@ -263,7 +256,9 @@ def _shown(live: LiveText, step: Step, steps: "asyncio.Queue[Step]") -> Iterator
         yield text
 
 
-def _whole(model: Model, rows: Rows, found: Sequence[list[Hypothesis]], call: Call) -> str:
+def _whole(
+    model: ServerModel, rows: TextRows, found: Sequence[list[Hypothesis]], call: Call
+) -> str:
     (made,) = assemble(model, rows, found)
     return to_json(translation(made, call)).decode()
 
@@ -398,14 +393,14 @@ def routes(service: Service) -> APIRouter:
         check_size(service.settings, call, body.texts, prefixes=options.counted)
         choice = _choose(service, body, options)
         choice.model.serve(call)
-        asked = Asked(
-            body.texts, options.decoding, options.prefixes, choice.language_pair, choice.source,
-            choice.target, body.split_sentences, body.divide, stream=body.stream,
-            markup=markup, terms=await call.aside(Terms.of, body.terms) if body.terms else None,
+        text_request = TextRequest(
+            body.texts, options.decoding, options.prefixes, body.split_sentences, body.divide,
+            stream=body.stream, markup=markup,
+            terms=await call.aside(Terms.of, body.terms) if body.terms else None,
         )  # fmt: skip
         if body.stream:
-            return await stream(service.metrics, choice.model, asked, call)
-        found = await translate(service.metrics, choice.model, asked, call)
+            return await stream(service.metrics, choice, text_request, call)
+        found = await translate(service.metrics, choice, text_request, call)
         body_of = await call.in_thread(answer, choice.model.name, found, call)
         return Response(body_of, media_type=JSON)
 
@@ -444,7 +439,7 @@ async def _images(service: Service, body: ImagesCall, call: Call) -> Response:
     options = _Options(body.options, len(body.images))
     model = _choose(service, body, options, IMAGE).model
     model.serve(call)
-    asked = AskedFiles(IMAGE, body.images, options.decoding, options.prefixes)
+    asked = FileRequest(IMAGE, body.images, options.decoding, options.prefixes)
     found = await read_files(service.settings, model, asked, call)
     body_of = await call.in_thread(answer, model.name, found, call)
     return Response(body_of, media_type=JSON)
@@ -476,7 +471,7 @@ def _read(kind: type[Kind], body: bytes, service: Service) -> Kind:
     raise wrong(problems)
 
 
-def _problems_of_options(given: Mapping[str, Any], model: Model) -> list[str]:
+def _problems_of_options(given: Mapping[str, Any], model: ServerModel) -> list[str]:
     options = _Options(given, None)
     options.decoding.pop("target_prefix", None)
     try:
@@ -487,7 +482,7 @@ def _problems_of_options(given: Mapping[str, Any], model: Model) -> list[str]:
     return options.problems
 
 
-def _listed(model: Model) -> dict[str, Any]:
+def _listed(model: ServerModel) -> dict[str, Any]:
     scheduler, languages = model.scheduler, model.languages
     speech = _speech(model)
     heard = [] if speech is None else speech["languages"]
@@ -507,12 +502,12 @@ def _listed(model: Model) -> dict[str, Any]:
     }
 
 
-def openai_model(model: Model) -> dict[str, Any]:
+def openai_model(model: ServerModel) -> dict[str, Any]:
     """A model as OpenAI's clients read it."""
     return {"id": model.name, "object": "model", "created": model.created, "owned_by": "tfexport"}
 
 
-def _speech(model: Model) -> dict[str, Any] | None:
+def _speech(model: ServerModel) -> dict[str, Any] | None:
     """The languages and tasks of a model that transcribes; None of others."""
     speech = model.engine.manifest.speech
     if speech is None:

@@ -15,7 +15,7 @@ from tfexport.serve.call import call_of
 from tfexport.serve.failures import spelled, wrong
 from tfexport.serve.models import ModelChoice, choose_named
 from tfexport.serve.openapi import describe
-from tfexport.serve.rows import Asked, prepare
+from tfexport.serve.rows import TextRequest, prepare
 from tfexport.serve.service import Service
 from tfexport.serve.texts import check_size
 
@@ -60,11 +60,8 @@ def routes(service: Service) -> APIRouter:
 
 
 def _sentences(choice: ModelChoice, body: PiecesCall) -> list[dict[str, Any]]:
-    asked = Asked(
-        [body.text], language_pair=choice.language_pair, language=choice.source,
-        split=body.split_sentences, divide=body.divide,
-    )  # fmt: skip
-    rows = prepare(choice.model, asked)
+    request = TextRequest([body.text], split=body.split_sentences, divide=body.divide)
+    rows = prepare(choice, request)
     ((parts,), texts) = rows.split_texts, choice.model.engine.texts
     if len(body.tokens) != len(parts.sentences):
         raise wrong(

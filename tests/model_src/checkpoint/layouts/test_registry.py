@@ -1,5 +1,6 @@
 """The registry: what every layout brings, who names them all, and one more through it alone."""
 
+import ast
 import dataclasses
 import json
 import re
@@ -10,12 +11,13 @@ import click
 import pytest
 import torch
 
-from tests.support.hf_models import FAMILIES
+from tests.support.hf_models import FAMILIES, OF_FOLDERS
 from tests.support.paths import REPOSITORY
 from tests.support.toy_family import CONFIG, TOY, TOY_CONFIG, save_toy
 from tfexport.cli.console import checkpoint_options
 from tfexport.errors import CheckpointError, ConfigError
-from tfexport.export.text.model_tokenizers import CLASSES
+from tfexport.export.text.model_tokenizers import FINDERS
+from tfexport.layout_names import LAYOUT_NAMES
 from tfexport.model_src import (
     Layout,
     build_transformer,
@@ -24,6 +26,7 @@ from tfexport.model_src import (
 )
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.read import examine_checkpoint, expected_shapes
+from tfexport.model_src.checkpoint.unsupported import UNSUPPORTED
 from tfexport.model_src.config import config_keys
 
 
@@ -157,11 +160,16 @@ def test_table_makes_every_weight_of_a_model_from_one_key(name: str) -> None:
         assert {(rows * piece.shape[0], *piece.shape[1:]) for piece in pieces} == {shape}
 
 
-def test_every_folder_of_hugging_face_has_a_peer_and_a_tokenizer() -> None:
-    of_folders = [layout for layout in LAYOUTS.values() if layout.generation is not None]
-    kinds = {kind for layout in of_folders for kind in layout.model_types}
-    assert kinds == set(FAMILIES), "tests/system/peers compare each with transformers"
-    assert kinds == set(CLASSES)
+def test_families_of_hugging_face_have_a_class_to_be_compared_with_and_a_tokenizer() -> None:
+    pytest.importorskip("transformers")
+    of_library = [kind for kind, it in OF_FOLDERS.items() if "of Hugging Face" in it.title]
+    assert of_library == FAMILIES, "tests/system/peers compare each with transformers"
+    assert {layout.tokenizer_class for layout in OF_FOLDERS.values()} <= {"", *FINDERS}
+
+
+def test_no_layout_reads_what_is_refused_by_its_name() -> None:
+    kinds = {kind for layout in LAYOUTS.values() for kind in layout.model_types}
+    assert sorted(kinds & set(UNSUPPORTED)) == [], "unsupported.json has them"
 
 
 def test_command_line_and_docs_name_every_layout() -> None:
@@ -177,6 +185,49 @@ def test_command_line_and_docs_name_every_layout() -> None:
     page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
     rows = page.partition("## Layouts")[2].partition("|---|")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)` \|", rows, re.MULTILINE) == list(LAYOUTS)
+
+
+def test_every_row_of_the_table_has_a_file_and_every_file_of_a_family_a_row() -> None:
+    assert tuple(LAYOUTS) == LAYOUT_NAMES
+    folder = REPOSITORY / "tfexport" / "model_src" / "checkpoint" / "layouts"
+    of_families = [path.stem for path in folder.glob("*.py") if "\nLAYOUT = " in path.read_text()]
+    assert sorted(of_families) == sorted(name.replace("-", "_") for name in LAYOUT_NAMES)
+
+
+# Files of the package that name several families, and why.
+NAME_FAMILIES = {
+    "layout_names.py": "the table",
+    "export/reference/bart_like.py": "formulas do not repeat a mistake of the layout",
+    "export/reference/live_module.py": "classes of the source documents, by their layouts",
+    "model_src/checkpoint/toolkit_files.py": "whose file it is, before its layout is known",
+    "model_src/checkpoint/toolkit_pickles.py": "whose file it is, before its layout is known",
+}
+
+
+def strings_in(node: ast.AST) -> set[object]:
+    """The strings that a collection lists, or that are compared with something."""
+    parts: list[ast.expr | None] = []
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        parts += node.elts
+    elif isinstance(node, ast.Dict):
+        parts += node.keys
+    elif isinstance(node, ast.Compare):
+        parts += [node.left, *node.comparators]
+    return {part.value for part in parts if isinstance(part, ast.Constant)}
+
+
+def test_a_family_is_named_by_its_file_its_row_and_its_page_alone() -> None:
+    names = {name for it in LAYOUTS.values() for name in (it.name, *it.model_types)}
+    names -= {"annotated", "native"}  # a kind of norm and an engine, too
+    package = REPOSITORY / "tfexport"
+    others = {}
+    for path in package.rglob("*.py"):
+        if path.parent.name == "layouts":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if lists := [found for node in ast.walk(tree) if (found := strings_in(node) & names)]:
+            others[path.relative_to(package).as_posix()] = set().union(*lists)
+    assert set(others) == set(NAME_FAMILIES), others
 
 
 def test_layout_of_the_docs_is_registered_and_knows_its_keys() -> None:

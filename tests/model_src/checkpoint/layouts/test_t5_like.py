@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tests.support.combinations import few_of
 from tests.support.hf_models import (
+    T5_LIKE,
     Padded,
     change_json,
     log_probs,
@@ -29,7 +30,6 @@ from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-FAMILIES = ("t5", "mt5", "umt5")
 DRAWN = 30 if os.environ.get("FAMILIES") == "all" else 10
 FEED_FORWARDS = ("relu", "gelu", "silu", "gated-gelu", "gated-silu", "gated-relu", "gated-gelu_new")
 
@@ -95,7 +95,7 @@ def check(checkpoint: Checkpoint, model: Any, batch: Padded) -> None:
         assert unlike(torch.log_softmax(found, -1), wanted) < 1e-4
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", T5_LIKE)
 @pytest.mark.parametrize("seed", few_of(range(DRAWN), *range(4)))
 def test_drawn(family: str, seed: int, tmp_path: Path) -> None:
     model = make(family, seed, **draw(family, seed))
@@ -105,7 +105,7 @@ def test_drawn(family: str, seed: int, tmp_path: Path) -> None:
     check(checkpoint, model, padded_batch(model, seed, (45, 21, 1), 40))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", T5_LIKE)
 def test_past_the_last_bucket(family: str, tmp_path: Path) -> None:
     model = make(family, 1)
     checkpoint = load_checkpoint(save_folder(model, tmp_path))
@@ -113,7 +113,7 @@ def test_past_the_last_bucket(family: str, tmp_path: Path) -> None:
     check(checkpoint, model, padded_batch(model, 1, (150, 131, 40), 145))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", T5_LIKE)
 @pytest.mark.parametrize("untied", [True, False])
 def test_saved_by_transformers_5(family: str, untied: bool, tmp_path: Path) -> None:
     """Its config.json says that tables are tied, whether they are or not."""

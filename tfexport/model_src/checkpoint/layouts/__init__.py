@@ -1,15 +1,15 @@
 """The registry of layouts, used by detection and the option ``layout``.
 
-Every ``Layout`` that a file of this folder defines is registered. The command line lists their
-names without torch, in ``tfexport.cli.console.LAYOUTS``.
+``tfexport.layout_names`` is their table: each row is the name of a file of this folder, whose
+``LAYOUT`` is registered. The other files hold what several families share.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from tfexport.errors import ConfigError, Message, Option
+from tfexport.layout_names import LAYOUT_NAMES
 from tfexport.model_src.checkpoint.layout import Layout
 
 # Of layouts that know as many keys, the first is taken.
@@ -30,7 +30,8 @@ def register_layout(layout: Layout) -> None:
 
 def layouts_of(config: Mapping[str, Any]) -> list[Layout]:
     """The layouts whose own kind of config.json this is, by its ``model_type``."""
-    return [layout for layout in LAYOUTS.values() if layout.recognises(config)]
+    kind = config.get("model_type")
+    return [layout for layout in LAYOUTS.values() if kind in layout.model_types]
 
 
 def require_layout_name(name: str | None) -> None:
@@ -44,12 +45,5 @@ def require_layout_name(name: str | None) -> None:
         raise ConfigError(Message(Option("layout"), f": {name!r} is not one of {choices}."))
 
 
-def _read_folder() -> list[Layout]:
-    """The layouts of this folder's files, by precedence and name."""
-    modules = [import_module(f"{__name__}.{file.name}") for file in iter_modules(__path__)]
-    found = [it for module in modules for it in vars(module).values() if isinstance(it, Layout)]
-    return sorted(found, key=lambda layout: (-layout.precedence, layout.name))
-
-
-for _layout in _read_folder():
-    register_layout(_layout)
+for _name in LAYOUT_NAMES:
+    register_layout(import_module(f"{__name__}.{_name.replace('-', '_')}").LAYOUT)

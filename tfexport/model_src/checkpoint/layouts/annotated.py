@@ -31,7 +31,7 @@ _TABLE: Entries = {
 }
 # fmt: on
 
-ANNOTATED = Layout(
+LAYOUT = Layout(
     name="annotated",
     title="The Annotated Transformer",
     table=KeyTable(_TABLE, _WORDS),
@@ -44,5 +44,5 @@ ANNOTATED = Layout(
         "norm_eps": 1e-6,
     },
     required=("num_heads",),
-    reference="annotated",
+    reference="tfexport.export.reference.annotated",
 )

@@ -1,7 +1,7 @@
 """BART and similar models of Hugging Face: one architecture with switches, set by the class.
 
-Each layout is a ``BartLike``. The keys are the same in all, so only ``model_type`` distinguishes
-them.
+Each family is a ``BartLike`` in a file of its own. The keys are the same in all, so only
+``model_type`` distinguishes them.
 
 Source: transformers 5.23, ``models/*/modeling_*.py`` and ``configuration_*.py``.
 """
@@ -34,7 +34,7 @@ class Tables:
     """Which tables a family has.
 
     Attributes:
-        head: the key of the output projection.
+        head: the key of the output projection, in which ``{prefix}`` is that of the file's keys.
         shared: both sides have one table.
         may_differ: sides have separate tables if ``share_encoder_decoder_embeddings`` is false.
         head_always_tied: in a file without an output projection it is the target's table, even if
@@ -61,12 +61,12 @@ def share_tables(
     Args:
         tensors: the tensors of the file.
         tables: the embedding tables of the family.
-        prefix: "model." or "".
+        prefix: the prefix of the file's keys, see ``BartLike``, or "".
         config: values of config.json and its class's defaults.
     """
     shared = f"{prefix}shared.weight"
     source, target = (f"{prefix}{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
-    head = tables.head if prefix else tables.head.removeprefix("model.")
+    head = tables.head.replace("{prefix}", prefix)
     tied = config.get("tie_word_embeddings") is not False
     tied_head = tied or tables.head_always_tied
     one = tables.shared and not tables.differ(config)
@@ -141,7 +141,7 @@ def read_positions(
     Args:
         tensors: the tensors of the file.
         facts: config values of the family.
-        prefix: "model." or "".
+        prefix: the prefix of the file's keys, see ``BartLike``, or "".
         first: row of tensor2tensor's sinusoids for the first token.
     """
     kind = facts["positions"]
@@ -244,7 +244,10 @@ class BartLike:
         writes_padding: whether decoding may write the padding token.
         has_start_alone: whether decoding starts from an id other than bos.
         reads_texts: see ``Layout``.
+        tokenizer_class: see ``Layout``.
+        reference: see ``Layout``.
         tables: names of its embedding tables.
+        prefix: of the keys of a model with a head; those of a bare model have none.
         source_vocabulary: the key of config.json with the source's size.
         target_vocabulary: the key with the target's.
     """
@@ -259,7 +262,10 @@ class BartLike:
     writes_padding: bool = True
     has_start_alone: bool = False
     reads_texts: bool = False
+    tokenizer_class: str = ""
+    reference: str | None = None
     tables: Tables = field(default_factory=Tables)
+    prefix: str = "model."
     source_vocabulary: str = "vocab_size"
     target_vocabulary: str = "vocab_size"
 
@@ -268,7 +274,7 @@ class BartLike:
         return Layout(
             name=self.name,
             title=self.title,
-            table=KeyTable(self._entries(), _WORDS),
+            table=KeyTable(self._entries(), {"prefix": {self.prefix: "", "": ""}, **_WORDS}),
             defaults={"mask_fill": float("-inf"), **self.framing},
             required=("num_heads", "activation", "scale_embeddings"),
             read_config=self.read_config,
@@ -277,7 +283,8 @@ class BartLike:
             prepare=self.prepare,
             generation=self.read_generation,
             reads_texts=self.reads_texts,
-            reference="bart_like",
+            tokenizer_class=self.tokenizer_class,
+            reference=self.reference,
         )
 
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -324,7 +331,7 @@ class BartLike:
     def prepare(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
         """Tied tables under every name, a saved table of sinusoids checked, no zero bias."""
         given = self._given(config)
-        prefix = "model." if any(name.startswith("model.") for name in tensors) else ""
+        prefix = self.prefix if any(name.startswith(self.prefix) for name in tensors) else ""
         shared = share_tables(tensors, self.tables, prefix, given)
         kept, read = dict(shared.tensors), dict(shared.read)
         for stack in ("encoder", "decoder"):  # of fairseq, from which it was converted
@@ -399,7 +406,6 @@ class BartLike:
         return [f"{it}; transformers {written} does not read the key" for it in unread]
 
     def _entries(self) -> Entries:
-        head = self.tables.head.replace("model.", "{prefix}")
         norm = "token_norm" if self.facts.get("target_embedding_norm") == "tokens" else "norm"
         learned = self.facts["positions"] == "learned"
         rows = RowsFrom(self.skipped_rows if learned else 0)
@@ -409,7 +415,7 @@ class BartLike:
             "{prefix}{of}.embed_positions.weight": ("{of}_embedding.positions.table", rows),
             "{prefix}encoder.layernorm_embedding.{kind}": "source_embedding.norm.{kind}",
             "{prefix}decoder.layernorm_embedding.{kind}": f"target_embedding.{norm}.{{kind}}",
-            head: "output_proj.weight",
+            self.tables.head: "output_proj.weight",
             "final_logits_bias": ("output_proj.bias", SingleRow()),
             **_LAYERS,
         }
@@ -417,7 +423,6 @@ class BartLike:
 
 # fmt: off
 _WORDS = {
-    "prefix": {"model.": "", "": ""},  # of a model with a head, or bare
     "of": {"encoder": "source", "decoder": "target"},
     "attention": {"self_attn": "self_attn", "encoder_attn": "cross_attn"},
     "proj": {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "out_proj"},
@@ -480,222 +485,3 @@ def _unsupported(given: Mapping[str, Any], counted: bool) -> list[str]:
     if isinstance(eos, list) and len(eos) != 1:
         problems.append(f"eos_token_id: {shown(eos)} is not a single id")
     return problems
-
-
-BART = BartLike(
-    name="bart",
-    title="BART of Hugging Face",
-    model_type="bart",
-    facts={**POST_NORM, **EMBEDDING_NORM, "positions": "learned"},
-    class_defaults={
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "max_position_embeddings": 1024,
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-        "decoder_start_token_id": 2,
-    },
-    framing={"add_source_bos": True, "add_source_eos": True},
-    skipped_rows=2,
-    reads_texts=True,
-).layout()
-
-
-BLENDERBOT = BartLike(
-    name="blenderbot",
-    title="Blenderbot of Hugging Face",
-    model_type="blenderbot",
-    facts={**PRE_NORM, "positions": "learned"},
-    class_defaults={
-        "encoder_attention_heads": 32,
-        "decoder_attention_heads": 32,
-        "max_position_embeddings": 128,
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-        "decoder_start_token_id": 1,
-    },
-    reads_texts=True,
-).layout()
-
-
-# The decoder does not scale its embeddings, even where ``scale_embedding`` is true, and normalises
-# them before it adds positions.
-BLENDERBOT_SMALL = BartLike(
-    name="blenderbot-small",
-    title="Blenderbot-small of Hugging Face",
-    model_type="blenderbot-small",
-    facts={
-        **POST_NORM,
-        "positions": "learned",
-        "source_embedding_norm": "sum",
-        "target_embedding_norm": "tokens",
-        "scale_target_embeddings": False,
-    },
-    class_defaults={
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "max_position_embeddings": 512,
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-        "decoder_start_token_id": 1,
-    },
-    framing={},
-    reads_texts=True,
-).layout()
-
-
-# Models of fairseq, as those of WMT19. Each side has its own vocabulary. The class has no bias of
-# the logits. Positions are counted from the padding id and have no limit; the layout takes
-# ``max_position_embeddings`` for one. Padding is never written, as in fairseq: transformers 4 and 5
-# give the tokens after it different positions.
-FSMT = BartLike(
-    name="fsmt",
-    title="FSMT of Hugging Face",
-    model_type="fsmt",
-    facts={**POST_NORM, "positions": "sinusoidal_t2t", "output_bias": False},
-    writes_padding=False,
-    class_defaults={
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "max_position_embeddings": 1024,
-        "activation_function": "relu",
-        "scale_embedding": True,
-        "tie_word_embeddings": False,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-        "max_length": 200,
-        "num_beams": 5,
-        "decoder_start_token_id": 2,
-    },
-    # Before transformers 5, the class tied its output projection, which files then lack.
-    tables=Tables("model.decoder.output_projection.weight", shared=False, head_always_tied=True),
-    source_vocabulary="src_vocab_size",
-    target_vocabulary="tgt_vocab_size",
-).layout()
-
-
-# NLLB too. The class has no bias of the logits. Positions are counted from the padding id and have
-# no limit; the layout takes ``max_position_embeddings`` for one.
-M2M_100 = BartLike(
-    name="m2m-100",
-    title="M2M-100 of Hugging Face (NLLB)",
-    model_type="m2m_100",
-    facts={
-        **PRE_NORM,
-        "positions": "sinusoidal_t2t",
-        "padding_has_position": False,
-        "output_bias": False,
-    },
-    class_defaults={
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "max_position_embeddings": 1024,
-        "activation_function": "relu",
-        "scale_embedding": True,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "decoder_start_token_id": 2,
-    },
-).layout()
-
-
-# OPUS-MT. Decoding starts with the padding id; there is no bos.
-MARIAN = BartLike(
-    name="marian",
-    title="Marian of Hugging Face (OPUS-MT)",
-    model_type="marian",
-    facts={**POST_NORM, "positions": "sinusoidal_halves"},
-    class_defaults={
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "max_position_embeddings": 1024,
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "pad_token_id": 58100,
-        "eos_token_id": 0,
-        "forced_eos_token_id": 0,
-        "decoder_start_token_id": 58100,
-    },
-    has_start_alone=True,
-    tables=Tables(may_differ=True),
-).layout()
-
-
-# mBART-50 too.
-MBART = BartLike(
-    name="mbart",
-    title="mBART of Hugging Face",
-    model_type="mbart",
-    facts={**PRE_NORM, **EMBEDDING_NORM, "positions": "learned"},
-    class_defaults={
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "max_position_embeddings": 1024,
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-    },
-    skipped_rows=2,
-).layout()
-
-
-# Decoding starts with the padding id; there is no bos.
-PEGASUS = BartLike(
-    name="pegasus",
-    title="Pegasus of Hugging Face",
-    model_type="pegasus",
-    facts={**PRE_NORM, "positions": "sinusoidal_halves"},
-    class_defaults={
-        "encoder_attention_heads": 16,
-        "decoder_attention_heads": 16,
-        "max_position_embeddings": 1024,
-        "activation_function": "gelu",
-        "scale_embedding": False,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "forced_eos_token_id": 1,
-        "decoder_start_token_id": 0,
-    },
-    has_start_alone=True,
-    reads_texts=True,
-).layout()
-
-
-# BART for programming languages. Decoding starts with the language of the target.
-PLBART = BartLike(
-    name="plbart",
-    title="PLBART of Hugging Face",
-    model_type="plbart",
-    facts={**POST_NORM, **EMBEDDING_NORM, "positions": "learned"},
-    class_defaults={
-        "encoder_attention_heads": 12,
-        "decoder_attention_heads": 12,
-        "max_position_embeddings": 1024,
-        "activation_function": "gelu",
-        "scale_embedding": True,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        "forced_eos_token_id": 2,
-    },
-    skipped_rows=2,
-    reads_texts=True,
-).layout()

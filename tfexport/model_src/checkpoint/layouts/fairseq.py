@@ -169,7 +169,7 @@ def prepare_fairseq(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return Prepared(kept, read, values, tuple(problems), tuple(notes))
 
 
-FAIRSEQ = Layout(
+LAYOUT = Layout(
     name="fairseq",
     title="a Transformer of fairseq",
     table=KeyTable(_TABLE, _WORDS),
@@ -195,5 +195,5 @@ FAIRSEQ = Layout(
     model_types=("fairseq",),
     needs_config=True,
     prepare=prepare_fairseq,
-    reference="fairseq",
+    reference="tfexport.export.reference.toolkits:FAIRSEQ",
 )

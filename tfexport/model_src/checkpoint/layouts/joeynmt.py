@@ -100,7 +100,7 @@ def _ids(symbols: Options) -> dict[str, int | None]:
     return {name: symbols.integer(name) for name in ("unk_id", "pad_id", "bos_id", "eos_id")}
 
 
-JOEYNMT = Layout(
+LAYOUT = Layout(
     name="joeynmt",
     title="a Transformer of JoeyNMT",
     table=KeyTable(_TABLE, _WORDS),
@@ -119,5 +119,5 @@ JOEYNMT = Layout(
     required=("num_heads", "norm_placement", "scale_embeddings"),
     read_config=read_joey_options,
     model_types=("joeynmt",),
-    reference="joeynmt",
+    reference="tfexport.export.reference.toolkits:JOEYNMT",
 )

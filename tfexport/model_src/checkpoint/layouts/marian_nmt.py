@@ -162,7 +162,7 @@ def _add_start(kept: dict[str, Tensor], read: dict[str, tuple[str, ...]]) -> dic
     return {"bos_id": start, "pad_id": start}
 
 
-MARIAN_NMT = Layout(
+LAYOUT = Layout(
     name="marian-nmt",
     title="a Transformer of Marian-NMT",
     table=KeyTable(_TABLE, _WORDS),
@@ -183,5 +183,5 @@ MARIAN_NMT = Layout(
     read_config=read_marian_options,
     model_types=("marian-nmt",),
     prepare=prepare_marian,
-    reference="marian_nmt",
+    reference="tfexport.export.reference.toolkits:MARIAN_NMT",
 )

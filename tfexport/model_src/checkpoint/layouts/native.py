@@ -78,12 +78,11 @@ _FORMS: Entries = {
 }
 # fmt: on
 
-NATIVE = Layout(
+LAYOUT = Layout(
     name="native",
     title="tfexport",
     table=KeyTable({**_OWN, **_FORMS}, _WORDS),
     no_reference="the layout 'native' is that of tfexport's own modules",
-    precedence=-1,
 )
 # What names and shapes do not show.
 _NOT_SHOWN = (
@@ -95,7 +94,7 @@ def renamed_layout(names: Iterable[str]) -> Layout:
     """The layout of a file whose keys were renamed to these of the modules' own names."""
     positions = () if any(name.endswith("positions.table") for name in names) else ("positions",)
     return replace(
-        NATIVE,
+        LAYOUT,
         title="tfexport's own names",
         required=(*_NOT_SHOWN, *positions),
         prepare=_completed,

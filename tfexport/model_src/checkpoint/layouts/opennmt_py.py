@@ -156,7 +156,7 @@ def prepare_opennmt(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return Prepared(kept, read, values, tuple(problems))
 
 
-OPENNMT_PY = Layout(
+LAYOUT = Layout(
     name="opennmt-py",
     title="a Transformer of OpenNMT-py",
     table=KeyTable(_TABLE, _WORDS),
@@ -172,5 +172,5 @@ OPENNMT_PY = Layout(
     model_types=("opennmt-py",),
     needs_config=True,
     prepare=prepare_opennmt,
-    reference="opennmt_py",
+    reference="tfexport.export.reference.toolkits:OPENNMT_PY",
 )

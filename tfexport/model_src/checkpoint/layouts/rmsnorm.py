@@ -36,7 +36,7 @@ _TABLE: Entries = {
 }
 # fmt: on
 
-RMSNORM = Layout(
+LAYOUT = Layout(
     name="rmsnorm",
     title="the RMSNorm Transformer",
     table=KeyTable(_TABLE, _WORDS),
@@ -50,5 +50,5 @@ RMSNORM = Layout(
         "dropout": 0.0,
     },
     required=("num_heads",),
-    reference="rmsnorm",
+    reference="tfexport.export.reference.rmsnorm",
 )

@@ -155,7 +155,7 @@ def _part(rows: Tensor, heads: int) -> list[Tensor]:
     return [both[:, i].flatten(0, 1) for i in (0, 1)]
 
 
-SOCKEYE = Layout(
+LAYOUT = Layout(
     name="sockeye",
     title="a Transformer of Sockeye",
     table=KeyTable(_TABLE, {**_WORDS, "end": {"source": "source", "target": "target"}}),
@@ -178,5 +178,5 @@ SOCKEYE = Layout(
     read_config=read_sockeye_options,
     model_types=("sockeye",),
     prepare=prepare_sockeye,
-    reference="sockeye",
+    reference="tfexport.export.reference.toolkits:SOCKEYE",
 )

@@ -1,4 +1,4 @@
-"""T5, MT5 and UMT5 of Hugging Face: keys, config.json, tied tables, the scaled output.
+"""T5 and similar models of Hugging Face: keys, config.json, tied tables, the scaled output.
 
 Versions of transformers differ in two points: whether the table of tokens is also the output
 projection, and whether states are multiplied by d_model^-0.5 before it. Before 5, both follow
@@ -144,7 +144,7 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class T5Family:
-    """One of the three families.
+    """One family.
 
     Attributes:
         name: the name of the layout, and the ``model_type``.
@@ -153,6 +153,8 @@ class T5Family:
         scaled_by_5: whether version 5 of transformers scales the output; None where the config.json
             that it writes has the answer.
         feed_forward: ``feed_forward_proj`` where a config.json lacks it.
+        tokenizer_class: see ``Layout``.
+        reference: see ``Layout``.
         every_layer: each layer has its own table of relative positions.
     """
 
@@ -161,6 +163,8 @@ class T5Family:
     tied: bool
     scaled_by_5: bool | None
     feed_forward: str
+    tokenizer_class: str = ""
+    reference: str | None = None
     every_layer: bool = False
 
     def layout(self) -> Layout:
@@ -178,7 +182,9 @@ class T5Family:
             prepare=self.prepare,
             generation=read_generation,
             reads_texts=True,
-            reference="t5_like",
+            tokenizer_class=self.tokenizer_class,
+            takes_start_token=False,
+            reference=self.reference,
         )
 
     def _defaults(self) -> dict[str, Any]:
@@ -309,34 +315,3 @@ def _read_feed_forward(values: Mapping[str, Any], problems: list[str]) -> dict[s
             f"is_gated_act: {shown(values['is_gated_act'])} contradicts feed_forward_proj {kind!r}"
         )
     return {"activation": activation, "gated_feed_forward": gated}
-
-
-# Version 1.0; and 1.1, FLAN and ByT5, which have gates and a separate output projection.
-T5 = T5Family(
-    name="t5",
-    title="T5 of Hugging Face",
-    tied=True,
-    scaled_by_5=None,
-    feed_forward="relu",
-).layout()
-
-
-# The output projection has its own table.
-MT5 = T5Family(
-    name="mt5",
-    title="MT5 of Hugging Face",
-    tied=False,
-    scaled_by_5=False,
-    feed_forward="gated-gelu",
-).layout()
-
-
-# Each layer has its own table of relative positions.
-UMT5 = T5Family(
-    name="umt5",
-    title="UMT5 of Hugging Face",
-    tied=True,
-    scaled_by_5=True,
-    feed_forward="gated-gelu",
-    every_layer=True,
-).layout()

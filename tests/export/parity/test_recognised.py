@@ -13,8 +13,9 @@ from tfexport.bundle import SpecialIds
 from tfexport.export import Input
 from tfexport.export.artifacts.transformers_call import TransformersModel
 from tfexport.export.incremental.forward import OwnForward
-from tfexport.export.parity.module import EagerModule, ModuleRun
-from tfexport.export.parity.module_bundle import compare_alignment
+from tfexport.export.parity.eager_run import EagerRun
+from tfexport.export.parity.module import EagerUserModule
+from tfexport.export.parity.recognised import compare_alignment
 from tfexport.model_src.checkpoint.generation_config import Generation
 
 pytest.importorskip("transformers", reason="make optional installs it")
@@ -25,11 +26,11 @@ HEADS = [[1, 0], [0, 1], [1, 1]]
 INPUTS = (Input("input_features", "float32", ("batch", 6, 24)),)
 
 
-def eager(model: Any, call: Any) -> EagerModule:
+def eager(model: Any, call: Any) -> EagerUserModule:
     probe: Any = SimpleNamespace(
         module=SimpleNamespace(own=OwnForward(model, INPUTS, call=call)), inputs=INPUTS
     )
-    return EagerModule(probe, IDS, 8)
+    return EagerUserModule(probe, IDS, 8)
 
 
 def by_formula(model: Any, features: Tensor, ids: Tensor) -> Any:
@@ -64,23 +65,23 @@ def test_alignment_is_compared_with_the_attention_of_the_users_module() -> None:
     draw = np.random.default_rng(1)
     rows = [{"input_features": draw.standard_normal((6, 24)).astype(np.float32)} for _ in range(2)]
     tokens = draw.integers(3, 30, (2, 5))
-    run = ModuleRun(rows, None, tokens, np.zeros((2, 5, 1), np.float32), IDS, (2, 24))
     call = TransformersModel("a", None, model, INPUTS, IDS, 8, Generation())
     judge, before = eager(model, call), model.config._attn_implementation
+    run = EagerRun(judge, rows, (2, 24), tokens=tokens, logits=np.zeros((2, 5, 1), np.float32))
 
     def alignment(row: Any, ids: Any, heads: Any) -> Any:
         assert heads == HEADS
         return by_formula(model, torch.from_numpy(row["input_features"]), torch.tensor(ids))
 
     of_bundle: Any = SimpleNamespace(
-        alignment=alignment,
+        model=SimpleNamespace(alignment=alignment),
         manifest=SimpleNamespace(alignment_heads=HEADS),
     )
-    (right,) = compare_alignment(judge, run, of_bundle)
+    (right,) = compare_alignment(run, of_bundle)
     assert right.stage == "alignment"
     assert right.compared == 2 * 3 * 5 * 12
     assert right.difference < 1e-6
     assert model.config._attn_implementation == before == "sdpa"
-    of_bundle.alignment = lambda *given: alignment(*given)[[0, 2, 1]]
-    (wrong,) = compare_alignment(judge, run, of_bundle)
+    of_bundle.model.alignment = lambda *given: alignment(*given)[[0, 2, 1]]
+    (wrong,) = compare_alignment(run, of_bundle)
     assert not wrong.passed
