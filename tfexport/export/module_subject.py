@@ -33,6 +33,7 @@ from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import ModuleProbe, check_sizes
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.modules.wrappers import refuse_closed_parts
+from tfexport.export.named_code import one_line
 from tfexport.export.parity.module import EagerUserModule
 from tfexport.export.parity.plan import ComparisonPlan, are_arrays, read_arrays
 from tfexport.export.recognition.decoder import RecognisedDecoder
@@ -74,11 +75,16 @@ class ModuleSubject(Subject):
     def alignment_heads(self) -> Sequence[Sequence[int]]:
         """See ``Subject``: of the source ids all heads, of speech those that follow its words."""
         if (attention := self.attention) is not None:
-            return [*product(range(len(attention.nodes)), range(attention.heads))]
+            return [*product(range(attention.layers), range(attention.heads))]
         speech = self.generation.speech
         if self.decoder is None or speech is None:
             return ()
         return speech.alignment_heads or ()
+
+    def without_attention(self, error: Exception) -> "ModuleSubject":
+        """The subject with a note, in place of its attention, of what went wrong with it."""
+        note = f"it gives no attention: {one_line(error)}"
+        return replace(self, attention=None, notes=(*self.notes, note))
 
     @property
     def native(self) -> str | None:
@@ -128,9 +134,8 @@ class ModuleSubject(Subject):
         """For the manifest: inputs, memory and state, and those of a decoder that is recognised."""
         tensors = self.probe.io.to_dict()
         if self.attention is not None:
-            tensors["attention"] = {
-                "layers": len(self.attention.nodes), "heads": self.attention.heads
-            }  # fmt: skip
+            sizes = {"layers": self.attention.layers, "heads": self.attention.heads}
+            tensors["attention"] = sizes
         if self.decoder is None:
             return tensors
         outputs = map(tensor_to_dict, self.decoder.outputs)
@@ -234,7 +239,7 @@ class ModuleSubject(Subject):
         heads, attention, of = len(self.alignment_heads), self.attention, self.decoder
         if attention is not None:
             length = self.probe.io.inputs[0].axes[1]
-            whole = AlignmentOfForward(self.probe, attention.module(not self.options.portable))
+            whole = AlignmentOfForward(self.probe, attention.module)
             return export_alignment(self.probe, whole, heads, length, self.opset)
         assert of is not None
         states = StatesEncoder(self.probe, of.encoder)

@@ -3,6 +3,7 @@
 Axes: L layers, H heads, T target, S source.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from tests.conftest import Once
 from tfexport.bundle import open_bundle
-from tfexport.errors import ConfigError, ParityError
+from tfexport.errors import ConfigError
 from tfexport.export import Input, export, quantize, verify
 from tfexport.export.artifacts import module
 from tfexport.export.incremental import cross_attention
@@ -137,15 +138,46 @@ def sharper(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Te
     return attention_weights(query, key, bias, 2 * scale)
 
 
-def test_other_weights_fail_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(program: Any) -> CrossAttention | None:
-        attention = find_cross_attention(program)
-        monkeypatch.setattr(cross_attention, "attention_weights", sharper)
+def broken(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    raise RuntimeError("planted")
+
+
+@pytest.mark.usefixtures("few_shapes", "no_beam_graph")
+@pytest.mark.parametrize(
+    ("fault", "is_found", "reason"),
+    [
+        (sharper, True, "ParityError: .*: alignment: "),
+        (broken, True, "ExportError: alignment.onnx: .*planted"),
+        (sharper, False, "ExportError: its weights are not those of a softmax"),
+        (broken, False, "RuntimeError: planted"),
+    ],
+)
+def test_a_fault_of_attention_leaves_it_out(
+    fault: Any, is_found: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(program: Any, fused: bool) -> CrossAttention | None:
+        if not is_found:
+            monkeypatch.setattr(cross_attention, "attention_weights", fault)
+        attention = find_cross_attention(program, fused)
+        assert attention is not None
+        for node in attention.module.graph.nodes:
+            if node.target is attention_weights:
+                node.target = fault
+        attention.module.recompile()
         return attention
 
-    monkeypatch.setattr(module, "find_cross_attention", found)
-    with pytest.raises(ParityError, match="alignment"):
-        export(Words(wave=True), tmp_path / "a.bundle", inputs=INPUTS, verify="quick", **FACTS)
+    monkeypatch.setattr(module, "find_cross_attention", find)
+    bundle, model = tmp_path / "a.bundle", Words(wave=True)
+    result = export(model, bundle, inputs=INPUTS, verify="quick", recognise=False, **FACTS)
+    (note,) = result.notes
+    assert re.match(f"it gives no attention: {reason}", note)
+    assert "alignment" not in open_bundle(bundle).graphs
+    assert verify(bundle, model, inputs=INPUTS, level="quick").passed
+    with (
+        Translator(bundle) as translator,
+        pytest.raises(ConfigError, match="attention is not in this bundle"),
+    ):
+        translator.generate([ROWS[0]], return_attention=True)
 
 
 def test_a_bundle_is_verified_and_quantised_with_its_attention(tmp_path: Path, once: Once) -> None:

@@ -91,14 +91,14 @@ def export_known(
         if call.by_methods:
             return write_bundle(read_module(call, output.level, options), output)
         if not options.get("recognise", True):
-            return write_bundle(_read_steps(call, output.level, options), output)
+            return _write_steps(_read_steps(call, output.level, options), output)
         result = _write_recognised(call, output, options)
         if isinstance(result, ExportResult):
             return result
         note, subject = result.text, _read_steps(call, output.level, options)
         result = _write_with_decoder(call, subject, output)
         if isinstance(result, Reason):
-            note, result = f"{note}; {result.text}", write_bundle(subject, output)
+            note, result = f"{note}; {result.text}", _write_steps(subject, output)
         elif call.inputs[0].name != INPUT_IDS:  # then nobody expects more
             return result
         else:
@@ -109,7 +109,21 @@ def export_known(
 def _read_steps(call: ModuleCall, level: str, options: ExportKeywords) -> ModuleSubject:
     """The steps that are found in a module's forward, and its attention."""
     subject = read_module(call, level, options)
-    return replace(subject, attention=find_cross_attention(call.program))
+    try:
+        attention = find_cross_attention(call.program, fused=not call.graphs.portable)
+        return replace(subject, attention=attention)
+    except Exception as error:  # a program may be of any form, and has its steps all the same
+        return subject.without_attention(error)
+
+
+def _write_steps(subject: ModuleSubject, output: Output) -> ExportResult:
+    """Write the bundle of found steps, without attention if it cannot be written with it."""
+    if subject.attention is None:
+        return write_bundle(subject, output)
+    try:
+        return write_bundle(subject, output)
+    except (BundleError, ExportError, ParityError) as error:
+        return write_bundle(subject.without_attention(error), output)
 
 
 def _write_recognised(
@@ -132,7 +146,7 @@ def _write_with_decoder(
     """Write the bundle of found steps with the decoder that is recognised."""
     try:
         recognised = with_decoder(call, subject)
-        return recognised if isinstance(recognised, Reason) else write_bundle(recognised, output)
+        return recognised if isinstance(recognised, Reason) else _write_steps(recognised, output)
     except OutputExistsError:
         raise
     except TfexportError as error:  # the found steps are as good, or fail in the same way

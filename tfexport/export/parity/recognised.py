@@ -46,7 +46,8 @@ def compare_native_decoder(run: EagerRun, bundle: OpenBundle) -> Iterator[Compar
     yield _compare_log_probs(NATIVE, run, torch.from_numpy(cached_steps(run, model)))
     made = model.generate(run.rows, run.steps)
     yield from as_native(compare_sequences(run.by_rules, made.sequences, made.scores))
-    if graph_io.ALIGNMENT in bundle.manifest.graphs:
+    of_states = bundle.manifest.attention_shape is None  # otherwise by the graph, as compared
+    if graph_io.ALIGNMENT in bundle.manifest.graphs and of_states:
         yield _compare_heads(NATIVE, run, model, bundle.manifest)
 
 
