@@ -454,7 +454,8 @@ class ModuleIO(NamedTuple):
             memory: the positions that they attend to.
         """
         weights = TensorSpec(CROSS_ATTENTIONS, "float32", (BATCH, heads, TARGET, memory))
-        ids = TensorSpec(INPUT_IDS, "int64", (BATCH, TARGET))
+        name = f"decoder_{INPUT_IDS}" if self.takes_ids else INPUT_IDS
+        ids = TensorSpec(name, "int64", (BATCH, TARGET))
         return GraphSpec(ALIGNMENT, (*self.inputs, ids), (weights,))
 
     def embeddings_graph(self, output: TensorSpec) -> GraphSpec:

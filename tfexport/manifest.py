@@ -17,6 +17,7 @@ from tfexport.graph_io import (
     EMBEDDINGS,
     INPUT_IDS,
     RESERVED,
+    SOURCE_INPUTS,
     STATES,
     ModuleIO,
     TensorSpec,
@@ -205,6 +206,7 @@ MODULE = record(
             {"config": _CONFIG, "states": _TENSOR},
             {"kept": _TENSOR, "encoder": record({"config": _CONFIG, "embeddings": _TENSOR})},
         ),
+        "attention": record({"layers": integer(1, MOST_LAYERS), "heads": integer(1)}),
     },
 )
 _KEYS: dict[str, Check] = {
@@ -260,8 +262,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         yield from _wrong_tensors(values["module"], values["limits"])
         if "decoder" in values["module"]:
             yield from _wrong_decoder(values["module"]["decoder"], values)
-    if ALIGNMENT in graphs:
-        yield from _wrong_alignment(values)
+    yield from _wrong_alignment(values)
     yield from _contradicted(values["config"], "config", values)
 
 
@@ -287,7 +288,14 @@ def _wrong_decoder(decoder: Mapping[str, Any], values: Mapping[str, Any]) -> Ite
 
 
 def _wrong_alignment(values: Mapping[str, Any]) -> Iterator[str]:
-    """A graph of heads that nothing names, or of no recognised decoder."""
+    """A graph of heads that nothing names, or of no recognised decoder; or none of known heads."""
+    there = ALIGNMENT in values["graphs"]
+    if "attention" in (values["module"] or {}):
+        if not there:
+            yield f"graphs: {ALIGNMENT} is missing"
+        return
+    if not there:
+        return
     if not (values["speech"] or {}).get("alignment_heads"):
         yield f"graphs: {ALIGNMENT} is there, but speech.alignment_heads is not"
     if "decoder" not in (values["module"] or {}):
@@ -543,6 +551,12 @@ class Manifest:
         return None if self.module is None else ModuleIO.from_dict(self.module)
 
     @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs of the encoder."""
+        io = self.module_io
+        return SOURCE_INPUTS if io is None else io.inputs
+
+    @property
     def transformer(self) -> dict[str, Any] | None:
         """The config of what the native engine may run.
 
@@ -562,6 +576,23 @@ class Manifest:
         """
         decoder = (self.module or {}).get("decoder", {})
         return tuple(tensor_from_dict(decoder[key]) for key in ("states", "kept") if key in decoder)
+
+    @property
+    def attention_shape(self) -> tuple[int, int] | None:
+        """Layers of the cross-attention that the bundle gives, and heads of each; None if none."""
+        if self.module is None:
+            config = self.config
+            return config["num_decoder_layers"], config["decoder_num_heads"] or config["num_heads"]
+        shape = self.module.get("attention")
+        return None if shape is None else (shape["layers"], shape["heads"])
+
+    @property
+    def alignment_heads(self) -> Sequence[Sequence[int]]:
+        """Layer and number of the heads in a module's graph ``alignment``, in its order."""
+        if (shape := self.attention_shape) is not None:
+            layers, heads = shape
+            return [(layer, head) for layer in range(layers) for head in range(heads)]
+        return () if self.speech is None else self.speech.alignment_heads or ()
 
     @property
     def embedded_encoder(self) -> tuple[dict[str, Any], TensorSpec] | None:

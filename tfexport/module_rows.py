@@ -38,6 +38,8 @@ def read_row(
         given = row.get(tensor.name)
         if given is None and tensor.name == graph_io.ATTENTION_MASK:
             ids = found.get(graph_io.INPUT_IDS)
+            if ids is None and problems:  # of the ids, whose shape it has
+                continue
             given = None if ids is None else np.ones(ids.shape, bool)
         if given is None:
             problems.append(f"{tensor.name!r} is missing")
@@ -59,6 +61,12 @@ def read_row(
     known = {tensor.name for tensor in inputs}
     problems += [f"{shown(name)} is not an input" for name in row if name not in known]
     return found, problems
+
+
+def unmasked_ids(row: Row) -> list[int]:
+    """The ids of a row of ``SOURCE_INPUTS`` that its mask keeps."""
+    kept: list[int] = row[graph_io.INPUT_IDS][row[graph_io.ATTENTION_MASK] != 0].tolist()
+    return kept
 
 
 def _problem(tensor: TensorSpec, array: Array, sizes: dict[str, int]) -> str | None:

@@ -44,12 +44,12 @@ def test_languages_of_samples_are_checked(
     languages: Languages | None, pair: LanguagePair, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        subject(languages, pair).for_quantizing()
+        subject(languages, pair).check_languages(translates=True)
 
 
 @pytest.mark.no_model
 def test_languages_that_fit_are_taken() -> None:
-    assert subject(LANGUAGES, LanguagePair("de", "en")).for_quantizing().samples == "a.txt"
+    subject(LANGUAGES, LanguagePair("de", "en")).check_languages(translates=True)
     # The target may be a default of the model's files.
     subject(LANGUAGES, LanguagePair("de", None), first_token=8).check_languages(translates=True)
 

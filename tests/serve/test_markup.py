@@ -163,7 +163,9 @@ def test_text_without_words_comes_back(demo: Server) -> None:
 
 
 def test_a_bundle_without_attention_refuses_tags_in_sentences() -> None:
-    model: Any = SimpleNamespace(engine=SimpleNamespace(manifest=SimpleNamespace(module_io=())))
+    model: Any = SimpleNamespace(
+        engine=SimpleNamespace(manifest=SimpleNamespace(attention_shape=None))
+    )
     (document,) = _documents(model, TextRequest(["<p>w4 w5</p>"], markup=Markup("html")))
     assert not document.aligned
     with pytest.raises(RequestError, match=r"text 1: has tags .* gives none"):

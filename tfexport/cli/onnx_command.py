@@ -88,9 +88,9 @@ if TYPE_CHECKING:
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="Real source texts (or ids), one per line. A bundle is also compared on these. With "
-    "--text: additional lines on which the tokenizer is compared. With --quantize: each line "
-    "has a tab and a reference translation, to check the quality.",
+    help="Real source texts (or ids), one per line, or an .npz of rows. A bundle is also compared "
+    "on these. With --text: additional lines on which the tokenizer is compared. With --quantize: "
+    "each line has a tab and a reference translation, to check the quality.",
 )
 @expect_option
 @language_options

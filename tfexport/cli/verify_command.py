@@ -36,7 +36,8 @@ from tfexport.cli.module_option import (
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="Real source texts, one per line, or ids for a model that takes ids: also compared.",
+    help="Real source texts, one per line, or ids for a model that takes ids, or an .npz of rows: "
+    "also compared.",
 )
 @expect_option
 @language_options

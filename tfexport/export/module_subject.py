@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tfexport.export.graphs.exporter import LARGEST_SIZES, CaptureError
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.module_graphs import (
     AlignmentHeads,
+    AlignmentOfForward,
     HeadSteps,
     ModuleSteps,
     StatesEncoder,
@@ -25,13 +27,15 @@ from tfexport.export.graphs.module_graphs import (
     export_module_encoder,
     export_module_states,
 )
+from tfexport.export.incremental.cross_attention import CrossAttention
 from tfexport.export.incremental.step_graphs import FoundSteps, WholeForward, describe
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import ModuleProbe, check_sizes
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.modules.wrappers import refuse_closed_parts
+from tfexport.export.named_code import one_line
 from tfexport.export.parity.module import EagerUserModule
-from tfexport.export.parity.plan import ComparisonPlan
+from tfexport.export.parity.plan import ComparisonPlan, are_arrays, read_arrays
 from tfexport.export.recognition.decoder import RecognisedDecoder
 from tfexport.export.report import EXAMPLES
 from tfexport.export.subject import DECODER, LAYERS, Form, Subject
@@ -52,6 +56,7 @@ class ModuleSubject(Subject):
         framing: for the manifest's config: the special tokens around texts.
         examples: rows of real inputs.
         decoder: its decoder, if that is recognised.
+        attention: its attention to the source ids; None if it is not known.
         notes: remarks for the user.
         layout: None; see ``Subject``.
     """
@@ -62,16 +67,24 @@ class ModuleSubject(Subject):
     framing: dict[str, bool]
     examples: Sequence[Mapping[str, Array]] = ()
     decoder: RecognisedDecoder | None = None
+    attention: CrossAttention | None = None
     notes: tuple[str, ...] = ()
     layout: str | None = None
 
     @property
     def alignment_heads(self) -> Sequence[Sequence[int]]:
-        """Layer and head of the attention of a recognised decoder that follows words of speech."""
+        """See ``Subject``: of the source ids all heads, of speech those that follow its words."""
+        if (attention := self.attention) is not None:
+            return [*product(range(attention.layers), range(attention.heads))]
         speech = self.generation.speech
         if self.decoder is None or speech is None:
             return ()
         return speech.alignment_heads or ()
+
+    def without_attention(self, error: Exception) -> "ModuleSubject":
+        """The subject with a note, in place of its attention, of what went wrong with it."""
+        note = f"it gives no attention: {one_line(error)}"
+        return replace(self, attention=None, notes=(*self.notes, note))
 
     @property
     def native(self) -> str | None:
@@ -119,6 +132,9 @@ class ModuleSubject(Subject):
     def tensors(self) -> dict[str, Any]:
         """For the manifest: inputs, memory and state, and those of a decoder that is recognised."""
         tensors = self.probe.io.to_dict()
+        if self.attention is not None:
+            sizes = {"layers": self.attention.layers, "heads": self.attention.heads}
+            tensors["attention"] = sizes
         if self.decoder is None:
             return tensors
         outputs = map(tensor_to_dict, self.decoder.outputs)
@@ -139,19 +155,16 @@ class ModuleSubject(Subject):
     def plan(self, folder: Path, manifest: Manifest, progress: Progress) -> ComparisonPlan:
         """See ``Subject``."""
         plan = self.plan_file(progress)
-        if not self.probe.io.takes_ids:
-            return plan
-        of_texts = super().plan(folder, manifest, progress).rows
-        return replace(plan, rows=[*plan.rows, *of_texts])
+        rows: Sequence[Any] = ()
+        if are_arrays(self.samples):
+            rows = read_arrays(self.samples, manifest)
+        elif self.probe.io.takes_ids:
+            rows = super().plan(folder, manifest, progress).rows
+        return replace(plan, rows=[*plan.rows, *rows])
 
     def plan_file(self, progress: Progress) -> ComparisonPlan:
         """What is compared of a single file."""
         return ComparisonPlan(self.level, self.examples, EXAMPLES, progress)
-
-    def for_quantizing(self) -> "ModuleSubject":
-        """See ``Subject``; rows of arrays measure the quality alone."""
-        super().for_quantizing()
-        return replace(self, samples=None) if str(self.samples).endswith(".npz") else self
 
     def refuse_limits(self, path: Path) -> None:
         """Refuse a single file of a module whose inputs are bounded: nothing would check them.
@@ -221,12 +234,16 @@ class ModuleSubject(Subject):
         return export_module_embeddings(self.probe, of.embed, of.embeddings, self.opset)
 
     def export_alignment(self) -> ir.Model:
-        """Export the attention of a recognised decoder that gives words their times."""
-        assert self.decoder is not None
-        of = self.decoder
+        """Export the attention to the source ids, or that which gives words their times."""
+        heads, attention, of = len(self.alignment_heads), self.attention, self.decoder
+        if attention is not None:
+            length = self.probe.io.inputs[0].axes[1]
+            whole = AlignmentOfForward(self.probe, attention.module)
+            return export_alignment(self.probe, whole, heads, length, self.opset)
+        assert of is not None
         states = StatesEncoder(self.probe, of.encoder)
         module = AlignmentHeads(states, of.model, self.alignment_heads)
-        return export_alignment(self.probe, module, of.outputs[0].axes[1], self.opset)
+        return export_alignment(self.probe, module, heads, of.outputs[0].axes[1], self.opset)
 
     @property
     def generate_spec(self) -> GraphSpec:

@@ -20,7 +20,7 @@ MOST_ALLOWED = 1e-2  # whatever the noise
 
 NATIVE, NATIVE_TOKENS = "native", "native tokens"  # stages of the native engine
 DECODER_OF_STATES = "decoder of states"  # that of a module, if it is recognised
-ALIGNMENT = "alignment"  # attention of a recognised decoder's heads
+ALIGNMENT = "alignment"  # attention of a module
 EXPECTED = "expected texts"
 EAGER_MODULES, STEP_AND_DECODE = "eager modules", "step and decode"
 # In the order of computation, so that the first that fails is the one to look at.

@@ -21,7 +21,13 @@ from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.parity.bundle import CompareGraph
 from tfexport.export.parity.eager_run import Eager
-from tfexport.export.parity.plan import FULL, ComparisonPlan, frame_samples, plan_bundle
+from tfexport.export.parity.plan import (
+    FULL,
+    ComparisonPlan,
+    are_arrays,
+    frame_samples,
+    plan_bundle,
+)
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.generation_config import Generation
@@ -117,7 +123,7 @@ class Subject(ABC):
 
     @property
     def alignment_heads(self) -> Sequence[Sequence[int]]:
-        """Layer and head of the attention that follows words of speech."""
+        """Layer and head of the attention that the graph ``alignment`` gives."""
         return ()
 
     @property
@@ -187,16 +193,6 @@ class Subject(ABC):
         """
         return plan_bundle(folder, manifest, self.level, self.samples, progress, self.language_pair)
 
-    def for_quantizing(self) -> "Subject":
-        """The subject of the float32 bundle that is quantised.
-
-        Raises:
-            ConfigError: the languages of the samples are unknown to the model, or missing.
-        """
-        if self.samples is not None:
-            self.check_languages(translates=True)
-        return self
-
     def check_languages(self, translates: bool) -> None:
         """Before the export, check the languages of real texts.
 
@@ -206,12 +202,14 @@ class Subject(ABC):
         Raises:
             ConfigError: a language is unknown to the model, or required and missing.
         """
-        languages = self.tokenizers.languages
-        frame_samples(languages, self.language_pair)
+        languages, pair = self.tokenizers.languages, self.language_pair
+        if are_arrays(self.samples) and self.expect is None:
+            pair = pair._replace(as_ids=True)
+        frame_samples(languages, pair)
         if translates:
             assert self.special_ids is not None
             starts = self.generation.defaults.get("first_token"), self.special_ids.start
-            tokens = find_language_tokens(languages, self.language_pair, starts)
+            tokens = find_language_tokens(languages, pair, starts)
             if tokens.problems:
                 raise ConfigError(join_problems("samples", tokens.problems))
 

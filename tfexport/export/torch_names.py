@@ -49,6 +49,9 @@ UNPACK = "torch:_C._VariableFunctions._pad_packed_sequence"
 WITHOUT_VALUES = "torch._subclasses.fake_tensor:FakeTensorMode"
 TENSOR_WITHOUT_VALUES = "torch._subclasses.fake_tensor:FakeTensor"
 
+# Attention of a user's forward; see ``incremental.cross_attention``.
+DISPATCH_MODE = "torch.utils._python_dispatch:TorchDispatchMode"
+
 # Operators of a captured forward; see ``incremental.functional``.
 OPERATOR = "torch:_ops.OpOverload"
 COMPOSITE = "torch:_C.DispatchKey.CompositeImplicitAutograd"
@@ -61,7 +64,8 @@ NAMES = (
     DECOMPOSE, LIST_OPERATORS, RUN_NODE, PROMOTE, SET_NODE, FIND_RULE, TRY_RULE,
     RULE_MATCHER, COPY, *ASSERTIONS,
     CAUSAL_HINT, *TENSOR_LISTS, TRUTH, UNKNOWN_VALUE, SET_SIZE, CHOOSE_LINES, PACK, UNPACK,
-    WITHOUT_VALUES, TENSOR_WITHOUT_VALUES, OPERATOR, COMPOSITE, READ_ARCHIVE, WRITE_ARCHIVE,
+    WITHOUT_VALUES, TENSOR_WITHOUT_VALUES, DISPATCH_MODE, OPERATOR, COMPOSITE,
+    READ_ARCHIVE, WRITE_ARCHIVE,
 )  # fmt: skip
 
 

@@ -131,10 +131,10 @@ def translate_texts(
     with no_collecting():
         documents = [_read(text, number) for number, text in enumerate(texts, 1)]
     aligned = any(document.aligned for document in documents)
-    if aligned and engine.manifest.module_io is not None:
+    if aligned and engine.manifest.attention_shape is None:
         raise ConfigError(
             f"{engine.path}: the texts have tags or placeholders in their sentences, which are "
-            "placed by attention, and the bundle of a custom module gives none."
+            "placed by attention, and the bundle of this custom module gives none."
         )
     options = dict(given)
     if aligned:

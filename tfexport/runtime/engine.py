@@ -26,7 +26,7 @@ from tfexport.errors import (
     TooLongError,
     join_problems,
 )
-from tfexport.module_rows import read_row, shape_key
+from tfexport.module_rows import read_row, shape_key, unmasked_ids
 from tfexport.runtime.media.limits import MediaLimits
 from tfexport.runtime.media.preprocessor import Files, open_preprocessor
 from tfexport.runtime.model.engine_name import EngineName
@@ -120,9 +120,9 @@ class Engine:
                 self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
 
     def _files(self, limits: MediaLimits) -> Files:
-        inputs = graph_io.SOURCE_INPUTS if self._io is None else self._io.inputs
+        names = (tensor.name for tensor in self.manifest.inputs)
         preprocessor = open_preprocessor(self.manifest.preprocessing, limits)
-        return Files(preprocessor, self.manifest.media, frozenset(each.name for each in inputs))
+        return Files(preprocessor, self.manifest.media, frozenset(names))
 
     @property
     def gives_text(self) -> bool:
@@ -233,8 +233,7 @@ class Engine:
         if problems:
             raise InputError("; ".join(problems))
         if io is None:
-            seen = arrays[graph_io.INPUT_IDS][arrays[graph_io.ATTENTION_MASK] != 0]
-            return self.request(seen.tolist(), number, prefix, options, as_ids=True)
+            return self.request(unmasked_ids(arrays), number, prefix, options, as_ids=True)
         if graph_io.INPUT_IDS in arrays:
             self.texts.check_ids(arrays[graph_io.INPUT_IDS].tolist())
         group = shape_key(arrays, io.padded)

@@ -24,7 +24,6 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.model.interface import ModelShape
 from tfexport.runtime.options import (
     ATTENTION_OPTIONS,
     DEFAULTS,
@@ -166,6 +165,7 @@ class Resolver:
             eos_id=special.eos,
             graph_rules=self._graph_rules,
             framing=language_tokens.framing,
+            attention_heads=self._attention_heads(changed),
             given={**changed, **{name: ids[name] for name in _SINGLE_TOKENS if name in ids}},
         )
         problems.extend([*tokens.problems, *language_tokens.problems])
@@ -256,7 +256,7 @@ class Resolver:
         for name in ("disable_unk", "replace_unknowns"):
             if name in changed and unk is None:
                 yield Problem(None, Message(Option(name), " needs a model with an unk_id"))
-        io = self._io
+        io, shape = self._io, self._manifest.attention_shape
         if (
             io is not None
             and "encoder_no_repeat_ngram_size" in changed
@@ -264,27 +264,37 @@ class Resolver:
         ):
             text = " needs a model whose source is ids"
             yield Problem(None, Message(Option("encoder_no_repeat_ngram_size"), text))
-        wants = bool(changed.keys() & ATTENTION_OPTIONS)
-        if io is not None:
-            if wants:
+        if shape is None:
+            if changed.keys() & ATTENTION_OPTIONS:
                 yield Problem(
                     None, "attention is not in this bundle: a custom module has no such output"
                 )
             return
+        if io is not None and "coverage_penalty" in changed:
+            text = " needs attention at every step, which a custom module does not give"
+            yield Problem(None, Message(Option("coverage_penalty"), text))
         if changed.keys() & {"attention_layer", "attention_head"}:
-            yield from self._position_problems(changed)
+            yield from _position_problems(changed, *shape)
 
-    def _position_problems(self, changed: Mapping[str, Any]) -> Iterator[Problem]:
-        """The problems of a layer or head that the model does not have."""
-        shape = ModelShape.of(self._manifest)
-        layers, heads = shape.num_decoder_layers, shape.num_heads
+    def _attention_heads(self, changed: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+        """Layer and number of the heads that the options of a call choose."""
+        layers, heads = self._manifest.attention_shape or (0, 0)
         layer, head = changed.get("attention_layer", -1), changed.get("attention_head")
-        if not -layers <= layer < layers:
-            text = f" {layer} is not in a decoder of {layers} layers"
-            yield Problem(None, Message(Option("attention_layer"), text))
-        if head is not None and head >= heads:
-            text = f" {head} is not one of {heads} heads (from 0)"
-            yield Problem(None, Message(Option("attention_head"), text))
+        if not -layers <= layer < layers:  # a problem of its own, or no attention
+            return ()
+        numbers = range(heads) if head is None else [head]
+        return tuple((range(layers)[layer], number) for number in numbers)
+
+
+def _position_problems(changed: Mapping[str, Any], layers: int, heads: int) -> Iterator[Problem]:
+    """The problems of a layer or head that the model does not have."""
+    layer, head = changed.get("attention_layer", -1), changed.get("attention_head")
+    if not -layers <= layer < layers:
+        text = f" {layer} is not in a decoder of {layers} layers"
+        yield Problem(None, Message(Option("attention_layer"), text))
+    if head is not None and head >= heads:
+        text = f" {head} is not one of {heads} heads (from 0)"
+        yield Problem(None, Message(Option("attention_head"), text))
 
 
 def _key_of(

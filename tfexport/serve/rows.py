@@ -243,7 +243,7 @@ def _documents(model: ServerModel, request: TextRequest) -> list[Document]:
             problems.append(f"text {request.place(number)}: {error}")
     if problems:
         raise wrong(problems)
-    if model.engine.manifest.module_io is not None:
+    if model.engine.manifest.attention_shape is None:
         check_alignable(documents, request)
     return documents
 
@@ -256,7 +256,7 @@ def check_alignable(documents: Sequence[Document], request: TextRequest) -> None
     """
     problems = [
         f"text {request.place(number)}: has tags or placeholders in its sentences, which are "
-        "placed by attention, and the bundle of a custom module gives none; send its sentences "
+        "placed by attention, and the bundle of this custom module gives none; send its sentences "
         "without"
         for number, document in enumerate(documents)
         if document.aligned

@@ -131,7 +131,7 @@ def _markup_of(text: str, markup: Markup, model: ServerModel) -> Markup:
 
     A model without attention could not place them: its plain texts have none.
     """
-    can_place = model.engine.manifest.module_io is None
+    can_place = model.engine.manifest.attention_shape is not None
     return markup if markup.format != "text" or (can_place and markup.is_needed(text)) else PLAIN
 
 

@@ -69,10 +69,11 @@ def _write_quantized(subject: Subject, output: Output, weights: str) -> ExportRe
             Option("accept_loss"), " requires ", Option("samples"),
             ": without them the quantised weights are not compared.",
         ))  # fmt: skip
-    exact_subject = subject.for_quantizing()
+    if samples is not None:
+        subject.check_languages(translates=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / output.path.name
-        exact = write_bundle(exact_subject, replace(output, path=path, weights=None, force=False))
+        exact = write_bundle(subject, replace(output, path=path, weights=None, force=False))
         quantized = quantize_bundle(
             exact.path, output.path, weights, samples=samples,
             language_pair=NO_LANGUAGES if samples is None else subject.language_pair,

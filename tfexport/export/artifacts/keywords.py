@@ -35,8 +35,9 @@ class VerifyKeywords(TypedDict, total=False):
         samples: a file of real source texts, one per line, or of ids if there is no tokenizer;
             they are compared in addition to random ids. With ``text``, the tokenizer is compared on
             them. With ``quantize``, they also measure the quality of the weights; each line then
-            has a tab and a reference translation. For a custom module, they may then be an
-            ``.npz`` file of rows.
+            has a tab and a reference translation. For a bundle, and with ``quantize``, they may be
+            an ``.npz`` file of rows: of what a module takes, or ``input_ids`` and, if they are
+            padded, ``attention_mask``.
         expect: a file whose lines are a source, a tab, and the text that your own code outputs for
             it; any other text from the bundle is a difference, unless it is a near tie.
         source_language: the language of ``samples`` and of the sources in ``expect``, for a model

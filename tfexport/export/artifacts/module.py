@@ -50,6 +50,7 @@ from tfexport.export.artifacts.recognised import (
 from tfexport.export.artifacts.recognised_decoder import with_decoder
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.forms import file_form
+from tfexport.export.incremental.cross_attention import find_cross_attention
 from tfexport.export.module_subject import ModuleSubject
 from tfexport.export.modules.contract import in_eval
 from tfexport.export.parity.bundle import compare_file
@@ -87,20 +88,42 @@ def export_known(
         if output.kind != BUNDLE:
             write = write_script if output.kind == TORCHSCRIPT else _write_file
             return write(read_module(call, output.level, options), output)
-        if call.by_methods or not options.get("recognise", True):
+        if call.by_methods:
             return write_bundle(read_module(call, output.level, options), output)
+        if not options.get("recognise", True):
+            return _write_steps(_read_steps(call, output.level, options), output)
         result = _write_recognised(call, output, options)
         if isinstance(result, ExportResult):
             return result
-        note, subject = result.text, read_module(call, output.level, options)
+        note, subject = result.text, _read_steps(call, output.level, options)
         result = _write_with_decoder(call, subject, output)
         if isinstance(result, Reason):
-            note, result = f"{note}; {result.text}", write_bundle(subject, output)
+            note, result = f"{note}; {result.text}", _write_steps(subject, output)
         elif call.inputs[0].name != INPUT_IDS:  # then nobody expects more
             return result
         else:
             note = f"{note}; its decoder is recognised"
         return replace(result, notes=(*result.notes, note))
+
+
+def _read_steps(call: ModuleCall, level: str, options: ExportKeywords) -> ModuleSubject:
+    """The steps that are found in a module's forward, and its attention."""
+    subject = read_module(call, level, options)
+    try:
+        attention = find_cross_attention(call.program, fused=not call.graphs.portable)
+        return replace(subject, attention=attention)
+    except Exception as error:  # a program may be of any form, and has its steps all the same
+        return subject.without_attention(error)
+
+
+def _write_steps(subject: ModuleSubject, output: Output) -> ExportResult:
+    """Write the bundle of found steps, without attention if it cannot be written with it."""
+    if subject.attention is None:
+        return write_bundle(subject, output)
+    try:
+        return write_bundle(subject, output)
+    except (BundleError, ExportError, ParityError) as error:
+        return write_bundle(subject.without_attention(error), output)
 
 
 def _write_recognised(
@@ -123,7 +146,7 @@ def _write_with_decoder(
     """Write the bundle of found steps with the decoder that is recognised."""
     try:
         recognised = with_decoder(call, subject)
-        return recognised if isinstance(recognised, Reason) else write_bundle(recognised, output)
+        return recognised if isinstance(recognised, Reason) else _write_steps(recognised, output)
     except OutputExistsError:
         raise
     except TfexportError as error:  # the found steps are as good, or fail in the same way

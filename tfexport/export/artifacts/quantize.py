@@ -29,12 +29,13 @@ def quantize(  # noqa: PLR0913 - one keyword for each option of the command
         weights: "int8", "int4" or "bf16".
         samples: a file by which the quality is measured: one text a line, followed by a tab and a
             reference translation if there is one; ids if the bundle holds no tokenizer; of a bundle
-            that reads sound or pictures, the name of a file in the text's place. The quantised
-            bundle must predict the original's next token at 97 % of the positions, and lose no more
-            than 0.3 BLEU against the references (of sound or pictures with references: 90 % and 0.5
-            points of word errors). Up to eight parameters stay float32 to reach that, those that
-            change the predictions most first. Without samples a bundle that reads sound or pictures
-            is measured by built-in ones; of others nothing is measured, which the manifest records.
+            that reads sound or pictures, the name of a file in the text's place; or an ``.npz`` of
+            rows, see ``export``. The quantised bundle must predict the original's next token at 97
+            % of the positions, and lose no more than 0.3 BLEU against the references (of sound or
+            pictures with references: 90 % and 0.5 points of word errors). Up to eight parameters
+            stay float32 to reach that, those that change the predictions most first. Without
+            samples a bundle that reads sound or pictures is measured by built-in ones; of others
+            nothing is measured, which the manifest records.
         source_language: of the samples, for a model that needs it.
         target_language: of the references, for a model that needs it.
         accept_loss: write it even if its quality is not good enough; the manifest records it.

@@ -130,8 +130,6 @@ def read_recognised(
         TokenizerError: the tokenizers do not fit.
     """
     try:
-        if str(options.get("samples")).endswith(".npz"):
-            raise NotRecognisedError("samples are rows of arrays, which a module's own steps take")
         checkpoint = recognised_checkpoint(call, options)
     except NotRecognisedError as error:
         return Reason(f"not recognised as a known architecture: {error}")

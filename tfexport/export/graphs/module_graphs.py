@@ -79,6 +79,21 @@ class AlignmentHeads(nn.Module):
         return torch.stack([weights[layer][:, head] for layer, head in self.heads], dim=1)
 
 
+class AlignmentOfForward(nn.Module):
+    """See ``ModuleIO.alignment_graph``: all heads of all layers."""
+
+    def __init__(self, probe: ModuleProbe, weights: nn.Module) -> None:
+        super().__init__()
+        self.probe, self.weights = probe, weights
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Inputs, ids (B, T) -> weights of the heads (B, K, T, S)."""
+        *inputs, ids = tensors
+        ids = checked_ids(ids, self.probe.vocab_size)
+        weights: Tensor = self.weights(*_checked(self.probe, inputs), ids)
+        return weights
+
+
 def _checked(probe: ModuleProbe, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The inputs, of which ids are within their vocabularies."""
     return [
@@ -131,7 +146,8 @@ def export_module_states(
 
 def export_alignment(
     probe: ModuleProbe,
-    module: AlignmentHeads,
+    module: nn.Module,
+    heads: int,
     memory: int | str,
     opset: int,
 ) -> ir.Model:
@@ -139,11 +155,12 @@ def export_alignment(
 
     Args:
         probe: the module that is exported.
-        module: its decoder, with what it attends to.
+        module: inputs and target ids to the weights.
+        heads: how many it gives.
         memory: the axis of the positions that the decoder attends to.
         opset: the opset version of the standard operators.
     """
-    spec = probe.io.alignment_graph(len(module.heads), memory)
+    spec = probe.io.alignment_graph(heads, memory)
     sizes = [{**each, TARGET: length} for length, each in enumerate(probe.sizes, 3)]
     return exporter.export_graph_module(module, spec, opset, sizes)
 

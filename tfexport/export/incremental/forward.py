@@ -97,17 +97,22 @@ class OwnForward:
 
         return forward
 
+    @property
+    def gives_attention(self) -> bool:
+        """Whether ``cross_attentions`` can be called."""
+        return hasattr(self.call, "cross_attentions")
+
     def cross_attentions(self, inputs: Sequence[Tensor], target: Tensor) -> Sequence[Tensor]:
         """Weights of cross-attention, (B, H, T, S) for each layer, by a call that gives them.
 
         Raises:
-            ModuleError: the call has no method ``cross_attentions``, or the model gives none.
+            ModuleError: the model gives none.
         """
-        given = getattr(self.call, "cross_attentions", None)
-        if given is None:
-            raise self.wrong("gives no weights of cross-attention")
+        call: Any = self.call
         tensors = self._moved(*inputs, target)
-        weights: Sequence[Tensor] = call_users(lambda: given(self.model, *tensors), self.wrong)
+        weights: Sequence[Tensor] = call_users(
+            lambda: call.cross_attentions(self.model, *tensors), self.wrong
+        )
         return weights
 
     def _moved(self, *tensors: Tensor) -> list[Tensor]:

@@ -34,7 +34,7 @@ from tfexport.export.incremental.states import (
 from tfexport.export.modules.contract import ByForward, Head
 from tfexport.export.operators import SIZE_ARITHMETIC, aten
 
-_SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
+SHAPED = (FIRST, LONGER, MORE_ROWS, MORE_SOURCE)  # runs in which sizes differ
 
 
 @torch.no_grad()
@@ -48,7 +48,7 @@ def build_steps(analysis: StateAnalysis, longest: int, fused: bool = True) -> "F
     """
     step = _Emitter(analysis).step()
     encoder = build_encoder(analysis.program, analysis.memory, fused)
-    examples = [analysis.program.examples[run] for run in _SHAPED]
+    examples = [analysis.program.examples[run] for run in SHAPED]
     memory: dict[Any, Sequence[Tensor]] = {}  # zeros, by the sizes of the inputs
     for each in examples:
         sizes = tuple(tensor.shape for tensor in each.inputs)
@@ -57,7 +57,7 @@ def build_steps(analysis: StateAnalysis, longest: int, fused: bool = True) -> "F
                 torch.zeros(made.shape, dtype=made.dtype)
                 for made in without_values(encoder, each.inputs)
             ]
-    arguments = [_step_arguments(analysis, run, memory) for run in _SHAPED]
+    arguments = [_step_arguments(analysis, run, memory) for run in SHAPED]
     shapes = lighten(step, arguments, longest, fused)
     head = find_head(step, shapes) if fused else None
     return FoundSteps(analysis, step, encoder, head)
@@ -112,7 +112,7 @@ class _Emitter:
         after = tuple(self.after[i] for i in range(len(analysis.states)))
         self.graph.output((logits, after))
         self.graph.eliminate_dead_code()
-        return fx.GraphModule(_holder(program), self.graph)
+        return fx.GraphModule(holder_of(program), self.graph)
 
     def _make(self, node: fx.Node, rows: Rows) -> None:
         if (node, rows) in self.made:
@@ -129,7 +129,7 @@ class _Emitter:
         program = self.program
         if isinstance(plan, fx.Node):
             if plan in program.tensors:
-                return self.graph.get_attr(_attribute(program, plan))
+                return self.graph.get_attr(attribute_of(program, plan))
             return self.token if plan is program.target else self.held[plan]
         if isinstance(plan, Ask):
             return self.made[plan.node, plan.rows]
@@ -202,11 +202,12 @@ def _symbolic(args: Any) -> bool:
     return any(isinstance(each, fx.Node) for each in args)
 
 
-def _attribute(program: Program, node: fx.Node) -> str:
+def attribute_of(program: Program, node: fx.Node) -> str:
+    """The name of a tensor of a program in ``holder_of``."""
     return f"tensors.{program.names[node].replace('.', '_')}"
 
 
-def _holder(program: Program) -> nn.Module:
+def holder_of(program: Program) -> nn.Module:
     """A module with the tensors of a program, under the names that the graphs use."""
     root = nn.Module()
     root.tensors = nn.Module()
@@ -232,7 +233,7 @@ def build_encoder(program: Program, memory: Sequence[fx.Node], fused: bool) -> f
         made[node] = graph.placeholder(node.name)
     for node in program.graph.nodes:
         if node in program.tensors:
-            made[node] = graph.get_attr(_attribute(program, node))
+            made[node] = graph.get_attr(attribute_of(program, node))
         elif node.op != "call_function" or node in program.of_target:
             continue
         elif node.all_input_nodes == [program.target]:  # the batch, which all inputs have
@@ -244,8 +245,8 @@ def build_encoder(program: Program, memory: Sequence[fx.Node], fused: bool) -> f
                 made[node].target = sequence
     graph.output(tuple(made[node] for node in memory))
     graph.eliminate_dead_code()
-    encoder = fx.GraphModule(_holder(program), graph)
-    lighten(encoder, [program.examples[run].inputs for run in _SHAPED], 0, fused)
+    encoder = fx.GraphModule(holder_of(program), graph)
+    lighten(encoder, [program.examples[run].inputs for run in SHAPED], 0, fused)
     return encoder
 
 

@@ -3,6 +3,7 @@
 Axes: B batch, K beams, T target, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import ModuleProbe
 from tfexport.export.modules.inputs import Sizes, as_tensors, axes_of, draw_rows, sizes_of
+from tfexport.export.modules.softmaxes import nearest_weights, softmaxes
 from tfexport.export.parity.compare import compare_tokens, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, compare_batches
 from tfexport.export.parity.plan import QUICK, ComparisonPlan
@@ -217,14 +219,42 @@ class EagerUserModule(Eager):
         logits: Floats = self.module.decode(torch.from_numpy(prefix)[None], memory)[0].numpy()
         return logits
 
-    def alignment(self, run: EagerRun, heads: Sequence[Sequence[int]]) -> Floats:
-        """Cross-attention of heads, layer and number each, of the user's forward: (B, K, T, S)."""
-        own, found = self.module.own, []
+    def alignment(
+        self, run: EagerRun, heads: Sequence[Sequence[int]], bundle: Sequence[Floats]
+    ) -> list[Floats]:
+        """Cross-attention of the user's forward, (K, T, S) for each row.
+
+        Args:
+            run: whose rows and prefixes it is of.
+            heads: layer and number of each.
+            bundle: the same of the graphs. A forward that does not return its weights is searched
+                for the softmax that is nearest to those of each layer.
+        """
+        own = self.module.own
+        assert own is not None
+        of_rows = run.once("attention", run.prefix, lambda: self._attention(run))
+        if own.gives_attention:
+            return [
+                np.stack([weights[layer][0, head].numpy() for layer, head in heads])
+                for weights in of_rows
+            ]
+        of_layer = sum(layer == heads[0][0] for layer, _ in heads)
+        return [
+            nearest_weights(results, torch.from_numpy(weights), of_layer).numpy()
+            for results, weights in zip(of_rows, bundle, strict=True)
+        ]
+
+    def _attention(self, run: EagerRun) -> list[Sequence[Tensor]]:
+        """Of each row the weights of all layers, or else every softmax of the user's forward."""
+        own, found = self.module.own, list[Sequence[Tensor]]()
         assert own is not None
         for row, tokens in zip(run.rows, run.prefix, strict=True):
-            weights = own.cross_attentions(self._tensors([row]), torch.from_numpy(tokens)[None])
-            found.append(np.stack([weights[layer][0, head].numpy() for layer, head in heads]))
-        return np.stack(found)
+            given = self._tensors([row]), torch.from_numpy(tokens)[None]
+            if own.gives_attention:
+                found.append(own.cross_attentions(*given))
+            else:
+                found.append(softmaxes(functools.partial(own, *given)))
+        return found
 
     def _encode(self, rows: Sequence[Mapping[str, Array]]) -> tuple[tuple[Tensor, ...], ...]:
         memory = self.module.encode(self._tensors(rows))

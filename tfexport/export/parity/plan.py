@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from tfexport.bundle import Manifest
 from tfexport.errors import (
@@ -19,8 +19,11 @@ from tfexport.errors import (
     shown,
 )
 from tfexport.export.report import SAMPLES, SENTENCES
+from tfexport.graph_io import INPUT_IDS, SOURCE, SOURCE_INPUTS
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
+from tfexport.module_rows import Array, Row, unmasked_ids
+from tfexport.runtime.files.array_rows import SUFFIX, read_checked_rows, read_rows_of
 from tfexport.runtime.text.codec import (
     NO_LANGUAGES,
     Framing,
@@ -90,15 +93,18 @@ def plan_bundle(
         folder: the folder of the bundle.
         manifest: the manifest of the bundle.
         level: see ``ComparisonPlan``.
-        samples: a file of source texts, or of ids where the bundle holds no tokenizer.
+        samples: a file of source texts, or of ids where the bundle holds no tokenizer; or an
+            ``.npz`` of ids.
         progress: called after every batch.
         language_pair: the languages of ``samples``.
 
     Raises:
         ConfigError: a language is unknown to the model, or required and missing.
-        InputError: an invalid line.
+        InputError: an invalid line, or rows of an ``.npz``; all problems of these are listed.
     """
     codec = TextCodec(folder, manifest)
+    if are_arrays(samples):
+        return ComparisonPlan(level, _first_ids(read_rows_of(samples, manifest)), SAMPLES, progress)
     if samples is not None:
         framing = frame_samples(manifest.languages, language_pair)
 
@@ -121,18 +127,22 @@ def plan_file(
         name: the name of the file.
         config: the config of the model.
         level: see ``ComparisonPlan``.
-        samples: a file of source ids.
+        samples: a file of source ids, lines or an ``.npz``.
         progress: called after every batch.
 
     Raises:
         ConfigError: there are samples, but the model takes no ids.
-        InputError: an invalid line.
+        InputError: see ``plan_bundle``.
     """
     if samples is None:
         return ComparisonPlan(level, progress=progress)
     size, longest = config.source_vocab_size, config.longest
     if size is None:
         raise ConfigError(Message(Option("samples"), f" must be ids, but {name} takes embeddings."))
+    if are_arrays(samples):
+        most = {} if longest is None else {SOURCE: longest}
+        found = read_checked_rows(samples, SOURCE_INPUTS, {INPUT_IDS: size}, most)
+        return ComparisonPlan(level, _first_ids(found), SAMPLES, progress)
 
     def encode(text: str) -> list[int]:
         row = check_ids(_ids(text, f"{name} takes ids"), size)
@@ -141,6 +151,20 @@ def plan_file(
         return row
 
     return ComparisonPlan(level, _read_rows(Path(samples), encode), SAMPLES, progress)
+
+
+def are_arrays(samples: PathLike | None) -> TypeGuard[PathLike]:
+    """Whether samples are rows of arrays, and not lines."""
+    return samples is not None and Path(samples).suffix == SUFFIX
+
+
+def read_arrays(samples: PathLike, manifest: Manifest) -> list[dict[str, Array]]:
+    """The first rows of an ``.npz`` of samples; all rows are checked.
+
+    Raises:
+        InputError: naming everything that is wrong with it.
+    """
+    return read_rows_of(samples, manifest)[:MOST_ROWS]
 
 
 def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
@@ -188,6 +212,11 @@ def _read_rows(path: Path, encode: Callable[[str], list[int]]) -> tuple[tuple[in
         except InputError as error:
             raise InputError(Message(f"{path}:{number}: ", error.message)) from None
     return tuple([row for row in rows if row][:MOST_ROWS])
+
+
+def _first_ids(rows: Sequence[Row]) -> tuple[tuple[int, ...], ...]:
+    ids = (tuple(unmasked_ids(row)) for row in rows)
+    return tuple([row for row in ids if row][:MOST_ROWS])
 
 
 def _ids(text: str, reason: str) -> list[int]:

@@ -31,7 +31,7 @@ def compare_states(run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
 
 
 def compare_alignment(run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare the attention by which words get their times with that of the user's module."""
+    """Compare the attention of the graph with that of the user's module."""
     yield _compare_heads(ALIGNMENT, run, bundle.model, bundle.manifest)
 
 
@@ -46,20 +46,20 @@ def compare_native_decoder(run: EagerRun, bundle: OpenBundle) -> Iterator[Compar
     yield _compare_log_probs(NATIVE, run, torch.from_numpy(cached_steps(run, model)))
     made = model.generate(run.rows, run.steps)
     yield from as_native(compare_sequences(run.by_rules, made.sequences, made.scores))
-    if graph_io.ALIGNMENT in bundle.manifest.graphs:
+    of_states = bundle.manifest.attention_shape is None  # otherwise by the graph, as compared
+    if graph_io.ALIGNMENT in bundle.manifest.graphs and of_states:
         yield _compare_heads(NATIVE, run, model, bundle.manifest)
 
 
 def _compare_heads(stage: str, run: EagerRun, model: Model, manifest: Manifest) -> Comparison:
-    """Compare attention of the heads of a manifest, (B, K, T, S), in either engine."""
+    """Compare attention of the heads of a manifest, (K, T, S) of each row, in either engine."""
     eager = run.eager
     assert isinstance(eager, EagerUserModule)
-    assert manifest.speech is not None
-    heads = manifest.speech.alignment_heads or ()
-    rows = zip(run.rows, run.prefix, strict=True)
-    made = np.stack([model.alignment(row, [*prefix], heads) for row, prefix in rows])
-    wanted = run.once("alignment", run.prefix, lambda: eager.alignment(run, heads))
-    return compare_values(stage, run.shape, made, wanted, run.noise.log_probs)
+    heads, rows = manifest.alignment_heads, zip(run.rows, run.prefix, strict=True)
+    made = [model.alignment(row, [*prefix], heads) for row, prefix in rows]
+    both = made, eager.alignment(run, heads, made)
+    ours, theirs = (np.concatenate([each.ravel() for each in of_rows]) for of_rows in both)
+    return compare_values(stage, run.shape, ours, theirs, run.noise.log_probs)
 
 
 def _compare_log_probs(stage: str, run: EagerRun, logits: Tensor) -> Comparison:

@@ -9,7 +9,7 @@ from typing import Any
 from tfexport.errors import InputError, Message, MissingDependencyError
 from tfexport.export.quantization.built_in import built_in_pictures, built_in_sounds
 from tfexport.runtime import Translator
-from tfexport.runtime.files.array_rows import read_array_rows
+from tfexport.runtime.files.array_rows import SUFFIX, read_rows_of
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.text.codec import NO_LANGUAGES, LanguagePair
 
@@ -41,15 +41,16 @@ def read_samples(
     """Read samples: one text a line, with a tab and a reference translation if there is one.
 
     Of a bundle that reads sound or pictures, a line names a file in the text's place. If the bundle
-    holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
+    holds no tokenizer, lines are ids. An ``.npz`` holds rows of the encoder's inputs.
 
     Raises:
         ConfigError: a language is unknown to the model, or required and missing.
-        InputError: a line is invalid; the message names it.
+        InputError: a line is invalid; the message names it. Of an ``.npz`` it names every problem.
     """
-    io = translator.manifest.module_io
-    if path.suffix == ".npz" and io is not None:
-        return [Sample([], inputs=row) for row in read_array_rows(path, io.inputs)]
+    if path.suffix == SUFFIX:
+        pair = language_pair._replace(as_ids=True)
+        translator.engine.resolver.resolve({}, language_pair=pair, own_defaults=False)
+        return [Sample([], inputs=row) for row in read_rows_of(path, translator.manifest)]
     if translator.manifest.media is not None:
         return _read_files(path, translator, translator.manifest.media)
     as_ids = language_pair == NO_LANGUAGES and not translator.manifest.tokenizers

@@ -1,5 +1,6 @@
 """Reading and decoding rows of a user's module's inputs from an ``.npz`` file."""
 
+import sys
 import tokenize
 import zipfile
 import zlib
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from tfexport import graph_io
+from tfexport.bundle import Manifest
 from tfexport.errors import InputError, join_problems, shown
 from tfexport.graph_io import TensorSpec
+from tfexport.module_rows import read_row
 from tfexport.runtime.engine import Engine, Job
 from tfexport.runtime.files.line_stream import LineResult
 from tfexport.runtime.results import TranslationResult
@@ -19,6 +22,8 @@ from tfexport.runtime.search import ResolvedOptions
 from tfexport.typing import PathLike
 
 Rows = list[dict[str, Any]]
+SUFFIX = ".npz"
+MOST_PROBLEMS = 20  # of rows, that one message lists
 _REMEDY = (
     "An array for each input has the rows as its first axis; rows of unequal shape have an array "
     "each, NAME/0, NAME/1, and so on."
@@ -47,6 +52,51 @@ def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
     if problems:
         raise InputError(join_problems(str(path), problems, _REMEDY))
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def read_checked_rows(
+    path: PathLike,
+    inputs: Sequence[TensorSpec],
+    below: Mapping[str, int],
+    longest: Mapping[str, int],
+) -> Rows:
+    """Read rows from a file of ``numpy.savez``, as arrays of the inputs' types.
+
+    Args:
+        path: see ``read_array_rows``.
+        inputs: see ``read_array_rows``.
+        below: for each input that holds ids, the smallest number that is too large.
+        longest: the largest size of axes that have one, by name.
+
+    Raises:
+        InputError: naming everything that is wrong with the file, or with the first rows.
+        OSError: it cannot be read.
+    """
+    found = [read_row(inputs, row, below, longest) for row in read_array_rows(path, inputs)]
+    problems = [
+        f"row {number}: {problem}" for number, (_, wrong) in enumerate(found) for problem in wrong
+    ]
+    if len(problems) > MOST_PROBLEMS:
+        problems[MOST_PROBLEMS:] = [f"… and {len(problems) - MOST_PROBLEMS} more"]
+    if not found:
+        problems = ["it holds no rows"]
+    if problems:
+        raise InputError(join_problems(str(path), problems))
+    return [arrays for arrays, _ in found]
+
+
+def read_rows_of(path: PathLike, manifest: Manifest) -> Rows:
+    """Read rows of what a bundle takes, ids of a text model too; see ``read_checked_rows``."""
+    io, limits = manifest.module_io, manifest.limits
+    inputs, below = manifest.inputs, {graph_io.INPUT_IDS: limits.source_vocab_size}
+    longest: dict[str, int] = {}
+    if io is not None:
+        below, longest = dict(io.below), dict(io.longest)
+    for tensor in inputs:
+        if tensor.name == graph_io.INPUT_IDS and limits.max_source_length is not None:
+            axis = str(tensor.axes[1])
+            longest[axis] = min(limits.max_source_length, longest.get(axis, sys.maxsize))
+    return read_checked_rows(path, inputs, below, longest)
 
 
 # What numpy and zipfile raise for damaged or foreign files.

@@ -285,7 +285,8 @@ class Model(Protocol):
         has_min_length: whether greedy search in one call, and ``RunningRows.run``, know a least
             length.
         has_beam: whether ``beam`` can be called.
-        has_attention: whether ``attend`` can be called.
+        has_attention: whether ``attend`` can be called. Otherwise attention of tokens is asked for
+            when all are known, by ``alignment``.
         has_alignment: whether ``alignment`` can be called.
         searches_encoded: whether ``generate`` and ``beam`` take rows of ``encoded`` too.
         engine: name of the engine, and its instruction set if known.
@@ -427,7 +428,8 @@ class Model(Protocol):
         Args:
             row: a source, or one of ``encoded``.
             ids: T target ids, from the first position on.
-            heads: layer and head of each, those of the manifest's ``speech``.
+            heads: layer and head of each; of a module, some of the manifest's
+                ``alignment_heads``.
 
         Returns:
             (heads, T, S).

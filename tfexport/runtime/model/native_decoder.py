@@ -29,6 +29,8 @@ class _StatesModel(ModuleModel):
 class NativeDecoder(NativeModel):
     """See ``interface.Model``: sources are states of onnxruntime, or of the engine's own layers."""
 
+    has_attention = False  # of steps: states of positions that are masked are left out
+
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         """Open the graph of the states, and pack the weights of the decoder.
 
@@ -81,6 +83,12 @@ class NativeDecoder(NativeModel):
     def _encode(self, rows: Sequence[Source]) -> Sequence[Floats]:
         """The states of rows of one shape, from embeddings."""
         return self._model.encode(list(self._of_states.embeddings(rows)))
+
+    def alignment(self, row: Source, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
+        """See ``interface.Model``; the positions of source ids are those of the module's graph."""
+        if self._of_states.manifest.attention_shape is not None:
+            return self._of_states.alignment(row, ids, heads)
+        return super().alignment(row, ids, heads)
 
     def close(self) -> None:
         """See ``interface.Model``."""

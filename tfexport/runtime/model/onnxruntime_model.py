@@ -343,7 +343,7 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
 
 
 class ModuleModel(OnnxModel):
-    """The graphs of a user's module: without attention weights and shortlist. See ``OnnxModel``.
+    """The graphs of a user's module: without shortlist, and attention of steps. See ``OnnxModel``.
 
     Attributes:
         folder: the folder of the bundle.
@@ -366,9 +366,10 @@ class ModuleModel(OnnxModel):
             of_decoder[graph_io.STATES] = io.states_graph(manifest.states)
         if manifest.embedded_encoder is not None:
             of_decoder = {graph_io.EMBEDDINGS: io.embeddings_graph(manifest.embedded_encoder[1])}
-        if self.has_alignment and manifest.speech is not None:
-            heads = len(manifest.speech.alignment_heads or ())
-            of_decoder[graph_io.ALIGNMENT] = io.alignment_graph(heads, manifest.states[0].axes[1])
+        if self.has_alignment:
+            heads, ids = len(manifest.alignment_heads), io.inputs[0]
+            attended = ids if io.takes_ids else manifest.states[0]
+            of_decoder[graph_io.ALIGNMENT] = io.alignment_graph(heads, attended.axes[1])
         return of_decoder | {
             "encoder": io.encoder_graph(),
             "decoder": io.decoder_graph(self.vocab_size),
@@ -435,9 +436,11 @@ class ModuleModel(OnnxModel):
     def alignment(self, row: Any, ids: Sequence[int], heads: Sequence[Sequence[int]]) -> Floats:
         """See ``interface.Model``; the encoder runs once more."""
         source = row.source if isinstance(row, EncodedRow) else row
-        feeds = self._inputs([source]) | {graph_io.INPUT_IDS: np.array([ids], np.int64)}
-        weights: Floats = self._session(graph_io.ALIGNMENT).run(None, feeds)[0][0]
-        return weights
+        session, tokens = self._session(graph_io.ALIGNMENT), np.array([ids], np.int64)
+        feeds = self._inputs([source]) | {self._specs[graph_io.ALIGNMENT].inputs[-1].name: tokens}
+        weights: Floats = session.run(None, feeds)[0][0]
+        known = {tuple(head): place for place, head in enumerate(self.manifest.alignment_heads)}
+        return weights[[known[tuple(head)] for head in heads]]
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
         """See ``OnnxModel``; a module that takes one token at a time is run for each of them."""

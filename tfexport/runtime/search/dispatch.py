@@ -30,7 +30,11 @@ def decode(
     Raises:
         AbandonedError: ``options.going`` returned false.
     """
-    if any(request.required is not None for request in requests):
+    if options.needs_attention and not model.has_attention:
+        from tfexport.runtime.search.attended import decode_attended  # noqa: PLC0415
+
+        found = decode_attended(model, requests, options, decode)
+    elif any(request.required is not None for request in requests):
         from tfexport.runtime.search.constrained import decode_constrained  # noqa: PLC0415
 
         found = decode_constrained(model, requests, options, _search)

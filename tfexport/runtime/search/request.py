@@ -1,7 +1,7 @@
 """One row to decode, and its options resolved for one model."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -166,6 +166,7 @@ class ResolvedOptions(DecodingOptions):
         graph_rules: the rules of the bundle's graph of greedy search.
         framing: special tokens around the ids of a source text; not used for sources that are ids.
         given: options that were given and are not the defaults, with the given values.
+        attention_heads: layer and number of the heads whose mean is the attention.
         going: called between steps; returns whether to continue. None to always continue.
     """
 
@@ -181,6 +182,7 @@ class ResolvedOptions(DecodingOptions):
     eos_id: int
     graph_rules: GraphRules = NO_RULES
     framing: Framing = PLAIN
+    attention_heads: tuple[tuple[int, int], ...] = ()
     given: Mapping[str, Any]
     going: Callable[[], bool] | None = field(default=None, compare=False)
 
@@ -214,6 +216,15 @@ class ResolvedOptions(DecodingOptions):
 
     def __post_init__(self) -> None:
         """Skip the checks of the base class: the given options were checked."""
+
+    def without_attention(self) -> "ResolvedOptions":
+        """The options of the same search where nothing asks for attention."""
+        asking = ("return_attention", "replace_unknowns", "attention_layer", "attention_head")
+        given = {name: value for name, value in self.given.items() if name not in asking}
+        return replace(
+            self, return_attention=False, replace_unknowns=False, attention_layer=-1,
+            attention_head=None, given=given,
+        )  # fmt: skip
 
     @cached_property
     def fits_greedy_graph(self) -> bool:
