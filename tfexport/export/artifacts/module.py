@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 from torch import nn
 
+from tfexport import graph_io
 from tfexport.atomic import new_file
 from tfexport.bundle import Manifest, open_bundle
 from tfexport.errors import (
@@ -123,6 +124,8 @@ def _write_steps(subject: ModuleSubject, output: Output) -> ExportResult:
     try:
         return write_bundle(subject, output)
     except (BundleError, ExportError, ParityError) as error:
+        if graph_io.ALIGNMENT not in str(error):  # it fails without attention, too
+            raise
         return write_bundle(subject.without_attention(error), output)
 
 
