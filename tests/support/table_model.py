@@ -33,7 +33,7 @@ class TableModel:
     """Logits over ``vocab_size`` tokens, drawn from the seed, the source and the prefix."""
 
     has_generate = has_min_length = has_shortlist = has_beam = False
-    searches_encoded = False
+    has_attention, searches_encoded = True, False
     log_normalizer = None
 
     def __init__(self, vocab_size: int, seed: int = 0, scale: float = 2.0, step: float = 0) -> None:

@@ -118,10 +118,10 @@ def test_worker_of_a_corpus_decodes_where_torch_and_onnx_cannot_be_imported() ->
     done = run(
         "from pathlib import Path\nimport tfexport.corpus\n"
         "from tfexport.corpus.decoders import open_decoder\n"
-        "from tfexport.corpus.row_decoder import Row, Task\n"
+        "from tfexport.corpus.row_decoder import CorpusRow, Task\n"
         "from tfexport.runtime.parallel.cpu import ThreadLayout\n"
         "decoder = open_decoder(Path(sys.argv[1]), ThreadLayout(threads=1), Task())\n"
-        "print(decoder.decode([Row('w12 w4', 0)]))",
+        "print(decoder.decode([CorpusRow('w12 w4', 0)]))",
         str(VERSION_1),
     )
     assert done.returncode == 0, done.stderr

@@ -92,6 +92,8 @@ def bundle_of(once: Once, wave: bool) -> Path:
     ("wave", "engine"), [(True, "onnxruntime"), (False, "onnxruntime"), (False, "native")]
 )
 def test_attention_is_that_of_the_users_layers(once: Once, wave: bool, engine: Any) -> None:
+    if engine == "native":
+        pytest.importorskip("tfexport_native", reason="tfexport-native is not installed")
     bundle, model = bundle_of(once, wave), Words(wave)
     manifest = open_bundle(bundle)
     assert manifest.attention_shape == (2, 2)
